@@ -1,0 +1,47 @@
+"""attn-zoo: efficient attention mechanisms behind one interface, compared fairly."""
+
+from attn_zoo.contract import (
+    Attention,
+    AttentionCard,
+    Capabilities,
+    Cost,
+    Geometry,
+    Task,
+    TaskCard,
+    UnknownNameError,
+    UnsupportedError,
+)
+from attn_zoo.registry import (
+    attentions,
+    build_attention,
+    build_task,
+    card,
+    load_plugins,
+    register_attention,
+    register_task,
+    task_card,
+    tasks,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Attention",
+    "AttentionCard",
+    "Capabilities",
+    "Cost",
+    "Geometry",
+    "Task",
+    "TaskCard",
+    "UnknownNameError",
+    "UnsupportedError",
+    "attentions",
+    "build_attention",
+    "build_task",
+    "card",
+    "load_plugins",
+    "register_attention",
+    "register_task",
+    "task_card",
+    "tasks",
+]

@@ -1,0 +1,49 @@
+"""Control: no attention, Y = V. Shows what a task yields when no position sees another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """No attention has no options."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Nothing is computed."""
+    return Cost(flops=0, parameters=0)
+
+
+@register_attention(
+    "none",
+    title="No attention (control)",
+    paper="control",
+    equation="Y = V",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n d",
+    memory="n d",
+    cost=cost,
+    reads=("value",),
+    control=True,
+)
+class NoAttention(Attention):
+    """Y = V: each position keeps its own value.
+
+    Paper: none; a control.
+    Symbols: none.
+    Differs: none.
+    """
+
+    def attend(
+        self, query: Tensor | None, key: Tensor | None, value: Float[Tensor, "batch heads keys head_dim"], key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads keys head_dim"]:
+        """A copy, so that writing into the output leaves the value alone."""
+        return value.clone()

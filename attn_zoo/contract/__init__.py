@@ -1,0 +1,42 @@
+"""What an attention, a task and their cards promise. Imports nothing else of the zoo."""
+
+from attn_zoo.contract.attention import (
+    Attention,
+    AttentionCard,
+    Capabilities,
+    CompressingAttention,
+    Cost,
+    Geometry,
+    Stream,
+    hide_rows_without_keys,
+)
+from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
+from attn_zoo.contract.growth import Growth
+from attn_zoo.contract.implementations import AUTO_ORDER, IMPLEMENTATIONS, unavailable
+from attn_zoo.contract.task import SPLITS, Batch, Examples, Patches, Split, Task, TaskCard, TaskSpec, Tokens
+
+__all__ = [
+    "AUTO_ORDER",
+    "IMPLEMENTATIONS",
+    "SPLITS",
+    "Attention",
+    "AttentionCard",
+    "Batch",
+    "Capabilities",
+    "CompressingAttention",
+    "Cost",
+    "Examples",
+    "Geometry",
+    "Growth",
+    "Patches",
+    "Split",
+    "Stream",
+    "Task",
+    "TaskCard",
+    "TaskSpec",
+    "Tokens",
+    "UnknownNameError",
+    "UnsupportedError",
+    "hide_rows_without_keys",
+    "unavailable",
+]

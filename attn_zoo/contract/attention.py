@@ -1,0 +1,311 @@
+"""What every attention in the zoo promises, and where every request to it is checked.
+
+Glossary, one meaning each: *queries*, *keys* are counts of positions; ``key_valid`` is True for a
+real token and False for padding; a *window* is the number of keys seen, the position itself
+included; a *mechanism* maps (query, key, value) to one output per query and owns no q/k/v
+projection, which belong to the *layer* around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
+from attn_zoo.contract.growth import Growth
+from attn_zoo.contract.implementations import unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What the surrounding model fixes for every mechanism.
+
+    ``queries`` and ``keys`` are the lengths the mechanism is built for. Where the card claims
+    ``any_length`` they are only the reference length of the cost formula.
+
+    Raises:
+        ValueError: a size is not a positive integer, or a causal geometry has unequal lengths.
+    """
+
+    heads: int
+    head_dim: int
+    queries: int
+    keys: int
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "head_dim", "queries", "keys"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"geometry.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+        if self.causal and self.queries != self.keys:
+            raise ValueError(
+                f"causal attention needs as many queries as keys to know which keys are past; got {self.queries} and {self.keys}"
+            )
+
+    @property
+    def inner_dim(self) -> int:
+        """Width of all heads together."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Claims. The conformance kit proves every True and checks that every False is refused."""
+
+    causal: bool
+    """Has a form in which position i depends on positions up to i only."""
+    key_padding: bool
+    """Honours ``key_valid``: what stands in padded keys has no influence."""
+    cross: bool
+    """Queries and keys may differ in number."""
+    any_length: bool
+    """Runs at lengths other than the one it was built for."""
+    exact: bool = False
+    """Equals softmax attention up to rounding."""
+    random_at_build: bool = False
+    """Draws features or hashes from the global generator when it is built."""
+    shares_query_key: bool = False
+    """One tensor serves as queries and keys; a different key tensor is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Exact counts for one example (batch of one), forward, eager.
+
+    ``flops`` counts two per multiply-add of every matrix product and nothing else, as PyTorch's
+    ``FlopCounterMode`` does.
+    """
+
+    flops: int
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A further projection of the tokens that a mechanism asks its layer for.
+
+    ``of`` says whose tokens are projected, ``first`` how many of them (None: all), and
+    ``starts_as`` which of the layer's own projections it is a copy of when training starts.
+    It arrives in ``attend`` as the keyword ``name``, (batch, heads, length or first, head_dim).
+    """
+
+    name: str
+    of: Literal["queries", "keys"]
+    starts_as: Literal["query", "key", "value"]
+    first: int | None = None
+
+
+def _no_streams(geometry: Geometry, options: Any) -> tuple[Stream, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCard:
+    """All the zoo knows of a mechanism without building it. CLI, Hydra, tables and kit read this."""
+
+    name: str
+    title: str
+    paper: str
+    """Authors, year and identifier: ``Wang et al. 2020, arXiv:2006.04768``."""
+    equation: str
+    """Which equation or section of the paper the code computes."""
+    can: Capabilities
+    time: Growth
+    memory: Growth
+    cost: Callable[[Geometry, Any], Cost]
+    options: type
+    """Plain dataclass of int, float, bool, str or enum fields, all with defaults; its rules raise in ``__post_init__``."""
+    build: type[Attention]
+    implementations: tuple[str, ...] = ("eager",)
+    softmax_limit: Callable[[Geometry], Attention] | None = None
+    """Builds the documented setting in which the mechanism becomes softmax attention."""
+    reads: tuple[str, ...] = ("query", "key", "value")
+    """Inputs with an influence; the layer makes no projection for the others, which may be None."""
+    streams: Callable[[Geometry, Any], tuple[Stream, ...]] = _no_streams
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Option sets besides the defaults that the conformance kit proves as well."""
+    control: bool = False
+    """A yardstick that shows what a task yields without attention, not a contender."""
+
+    @property
+    def origin(self) -> str:
+        """Dotted path of the class, to find its source."""
+        return f"{self.build.__module__}:{self.build.__qualname__}"
+
+
+class Attention(nn.Module):
+    """A map (query, key, value) -> output after projection and head split.
+
+    Requests are checked here once; a mechanism writes ``attend`` and, for every further
+    implementation ``x`` on its card, ``attend_x`` with the same signature. What they may rely on:
+    shapes fit the geometry, padded keys and values hold zeros, and a row of the batch without any
+    valid key is set to zero afterwards. Masked *queries* are the caller's business.
+
+    Args:
+        geometry: what the model fixes.
+        options: an instance of ``card.options``.
+        implementation: a name on the card.
+
+    Raises:
+        UnsupportedError: the geometry or implementation needs what the card does not claim.
+    """
+
+    card: ClassVar[AttentionCard]
+    attend: Callable[..., Tensor]
+
+    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+        super().__init__()
+        card = self.card
+        if geometry.causal and not card.can.causal:
+            raise UnsupportedError(f"{card.name} has no causal form; build it with causal=False or choose a causal attention")
+        if geometry.queries != geometry.keys and not card.can.cross:
+            raise UnsupportedError(f"{card.name} needs as many queries as keys, got {geometry.queries} and {geometry.keys}")
+        if implementation not in card.implementations:
+            raise UnknownNameError(f"implementation of {card.name}", implementation, card.implementations)
+        if reason := self.refuses(implementation, geometry, options):
+            raise UnsupportedError(reason)
+        self.geometry = geometry
+        self.options = options
+        self.implementation = implementation
+        self._attend_name = "attend" if implementation == "eager" else f"attend_{implementation}"
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """Why this implementation cannot serve these options, or None. Overridden where there is a limit."""
+        return None
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch heads queries head_dim"] | None,
+        key: Float[Tensor, "batch heads keys head_dim"] | None,
+        value: Float[Tensor, "batch heads keys head_dim"],
+        *,
+        key_valid: Bool[Tensor, "batch keys"] | None = None,
+        streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]] | None = None,
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Attend. Inherited by every mechanism and never overridden.
+
+        Args:
+            query, key, value: in the layout of ``scaled_dot_product_attention``. An input that
+                ``card.reads`` does not name may be None. A mechanism with shared queries and keys
+                takes one tensor for both (or None as key).
+            key_valid: True for a real token. Padded keys and values may hold anything, NaN included.
+            streams: the further projections that ``card.streams`` names.
+
+        Raises:
+            ValueError: a shape, dtype or stream does not fit.
+            UnsupportedError: the request needs a capability the card does not claim.
+        """
+        given = dict(streams or {})
+        self._check_request(query, key, value, key_valid, given)
+        shared = self.card.can.shares_query_key
+        if key_valid is not None:
+            padding = ~key_valid[:, None, :, None]
+            value = value.masked_fill(padding, 0)
+            if shared and query is not None:
+                query = query.masked_fill(padding, 0)
+            elif key is not None:
+                key = key.masked_fill(padding, 0)
+            for stream in self.card.streams(self.geometry, self.options):
+                if stream.of == "keys":
+                    given[stream.name] = given[stream.name].masked_fill(padding[:, :, : stream.first], 0)
+        out: Tensor = getattr(self, self._attend_name)(query, query if shared else key, value, key_valid, **given)
+        return hide_rows_without_keys(out, key_valid)
+
+    def extra_repr(self) -> str:
+        return f"{self.geometry}, {self.options}, implementation={self.implementation!r}"
+
+    def _check_request(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None, streams: dict[str, Tensor]
+    ) -> None:
+        card, can, g = self.card, self.card.can, self.geometry
+        given = {"query": query, "key": key, "value": value}
+        for name, tensor in given.items():
+            if tensor is None:
+                if name in card.reads:
+                    raise ValueError(f"{card.name} reads the {name}, got None")
+                continue
+            if tensor.dim() != 4 or tensor.shape[1] != g.heads or tensor.shape[3] != g.head_dim:
+                raise ValueError(
+                    f"{card.name} was built for (batch, heads={g.heads}, length, head_dim={g.head_dim}); got {name} {tuple(tensor.shape)}"
+                )
+            if tensor.dtype != value.dtype or tensor.device != value.device:
+                raise ValueError(
+                    f"{card.name}: query, key and value must share dtype and device; "
+                    f"got {name} {tensor.dtype} on {tensor.device}, value {value.dtype} on {value.device}"
+                )
+            if tensor.shape[0] != value.shape[0]:
+                raise ValueError(f"{card.name}: {name} has batch {tensor.shape[0]}, value has batch {value.shape[0]}")
+        keys = value.shape[2]
+        if key is not None and key.shape[2] != keys:
+            raise ValueError(f"{card.name}: key and value must have the same length, got {key.shape[2]} and {keys}")
+        queries = keys if query is None else query.shape[2]
+        if can.shares_query_key and key is not None and key is not query:
+            raise UnsupportedError(
+                f"{card.name} uses one tensor for queries and keys; pass the same tensor twice, or None as key, or let MultiHeadAttention do it"
+            )
+        if queries != keys and (g.causal or not can.cross):
+            raise UnsupportedError(f"{card.name} needs as many queries as keys here, got {queries} and {keys}")
+        if keys != g.keys and not can.any_length:
+            raise UnsupportedError(f"{card.name} was built for {g.keys} keys, got {keys}; pad to {g.keys} and pass key_valid")
+        if key_valid is not None:
+            if not can.key_padding:
+                raise UnsupportedError(f"{card.name} cannot leave keys out; pass key_valid=None")
+            if key_valid.dtype != torch.bool or key_valid.shape != (value.shape[0], keys):
+                raise ValueError(
+                    f"{card.name}: key_valid must be boolean of shape (batch, keys) = ({value.shape[0]}, {keys}), True for a real token; "
+                    f"got {key_valid.dtype} {tuple(key_valid.shape)}"
+                )
+        wanted = {stream.name: stream for stream in card.streams(g, self.options)}
+        if set(streams) != set(wanted):
+            raise ValueError(f"{card.name} needs the streams {sorted(wanted)}, got {sorted(streams)}; MultiHeadAttention makes them")
+        for name, stream in wanted.items():
+            length = queries if stream.of == "queries" else keys
+            shape = (value.shape[0], g.heads, length if stream.first is None else min(stream.first, length), g.head_dim)
+            if streams[name].shape != shape:
+                raise ValueError(f"{card.name}: stream {name} must have shape {shape}, got {tuple(streams[name].shape)}")
+        if reason := unavailable(self.implementation, value.device):
+            raise UnsupportedError(f"{card.name}: {reason}; choose another implementation of {', '.join(card.implementations)}")
+
+
+class CompressingAttention(Attention):
+    """A mechanism that maps keys and values linearly along the length before it compares anything.
+
+    Because E (X W) = (E X) W, a layer may compress its tokens first and project the few results.
+    ``attend`` and the compress-first path share ``attend_compressed``.
+    """
+
+    def compressed_length(self) -> int | None:
+        """Number of compressed keys r, or None where heads compress differently and tokens cannot be compressed once for all."""
+        raise NotImplementedError
+
+    def compression_flops(self, length: int, width: int, inputs: int) -> int:
+        """FLOPs to compress one example: ``inputs`` is 1 when keys and values come from the same tokens, else 2."""
+        raise NotImplementedError
+
+    def compress(
+        self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
+    ) -> tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]]:
+        """Compress tokens for the keys and for the values; padded tokens must already hold zeros."""
+        raise NotImplementedError
+
+    def attend_compressed(
+        self, query: Float[Tensor, "batch heads queries head_dim"], key: Float[Tensor, "batch heads r head_dim"],
+        value: Float[Tensor, "batch heads r head_dim"],
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Attend to the compressed keys."""
+        raise NotImplementedError
+
+
+def hide_rows_without_keys(
+    out: Float[Tensor, "batch heads queries head_dim"], key_valid: Bool[Tensor, "batch keys"] | None
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    """Set examples whose keys are all padding to zero: nothing was there to attend to."""
+    if key_valid is None:
+        return out
+    return out.masked_fill(~key_valid.any(dim=-1)[:, None, None, None], 0)

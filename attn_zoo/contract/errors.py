@@ -1,0 +1,24 @@
+"""The zoo's own error classes, so that a caller can tell a refusal from a mistake."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UnsupportedError(ValueError):
+    """The request is well formed, but asks for a capability this entry does not claim."""
+
+
+class UnknownNameError(LookupError):
+    """No entry has this name; the message lists the names there are and the nearest one.
+
+    A ``LookupError`` and not a ``KeyError``, because a ``KeyError`` prints its message in quotes.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        super().__init__(f"no {kind} is called {name!r}{hint} Known: {', '.join(names) or 'none'}")
+        self.kind, self.name, self.known = kind, name, tuple(names)

@@ -1,0 +1,52 @@
+"""The printed big-O of a mechanism, readable by people and by the check that holds it to account."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_FACTOR = re.compile(r"(?:log )?[A-Za-z][A-Za-z0-9]*(?:\^[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A sum of products of named sizes, such as ``n k d`` or ``n log n d + w n d``.
+
+    ``n`` is the sequence length (queries and keys alike); every other symbol is a constant of the
+    mechanism or the model. ``log n`` counts as a factor of its own and not as a power of ``n``.
+
+    Raises:
+        ValueError: the text is not such a sum.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        for term in self.text.split("+"):
+            if not term.strip() or _FACTOR.sub("", term).strip():
+                raise ValueError(
+                    f"growth {self.text!r} is not a sum of products like 'n k d' or 'n log n d'; "
+                    f"write symbols separated by blanks, powers with ^"
+                )
+
+    def __str__(self) -> str:
+        return f"O({self.text})"
+
+    @property
+    def exponent(self) -> int:
+        """The largest power of ``n`` among the terms."""
+        return max(_power_of_n(term) for term in self.text.split("+"))
+
+    @property
+    def has_log(self) -> bool:
+        """Whether a factor ``log n`` appears."""
+        return "log n" in self.text
+
+
+def _power_of_n(term: str) -> int:
+    power = 0
+    for factor in _FACTOR.findall(term):
+        symbol, _, raised = factor.partition("^")
+        if symbol == "n":
+            power += int(raised or 1)
+    return power

@@ -1,0 +1,199 @@
+"""Where attentions and tasks are registered, found and built, whoever wrote them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+import torch
+
+from attn_zoo.contract import (
+    AUTO_ORDER,
+    IMPLEMENTATIONS,
+    Attention,
+    AttentionCard,
+    Geometry,
+    Growth,
+    Task,
+    TaskCard,
+    UnknownNameError,
+    unavailable,
+)
+
+A = TypeVar("A", bound=type[Attention])
+T = TypeVar("T", bound=type[Task])
+
+ENTRY_POINT_GROUP = "attn_zoo.plugins"
+
+_ATTENTIONS: dict[str, AttentionCard] = {}
+_TASKS: dict[str, TaskCard] = {}
+_LOADED: set[str] = set()
+_FAILURES: dict[str, str] = {}
+
+
+def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Callable[[A], A]:
+    """Class decorator that puts a mechanism into the zoo.
+
+    Args:
+        name: what users write in ``attention=name``.
+        time, memory: printed big-O, such as ``n k d`` (see ``Growth``).
+        **facts: the remaining fields of ``AttentionCard``.
+
+    Raises:
+        ValueError: the name is taken, an implementation is unknown, or one has no method.
+    """
+
+    def decorate(cls: A) -> A:
+        card = AttentionCard(name=name, build=cls, time=Growth(time), memory=Growth(memory), **facts)
+        for implementation in card.implementations:
+            if implementation not in IMPLEMENTATIONS:
+                raise ValueError(f"attention {name!r}: implementation {implementation!r} is none of {', '.join(IMPLEMENTATIONS)}")
+            method = "attend" if implementation == "eager" else f"attend_{implementation}"
+            if not callable(getattr(cls, method, None)):
+                raise ValueError(f"attention {name!r} lists implementation {implementation!r} but {card.origin} has no method {method}")
+        _refuse_second(_ATTENTIONS, "attention", name, card.origin)
+        cls.card = _ATTENTIONS[name] = card
+        return cls
+
+    return decorate
+
+
+def register_task(name: str, **facts: Any) -> Callable[[T], T]:
+    """Class decorator that puts a task into the zoo; ``facts`` are the fields of ``TaskCard``.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def decorate(cls: T) -> T:
+        card = TaskCard(name=name, build=cls, **facts)
+        _refuse_second(_TASKS, "task", name, card.origin)
+        cls.card = _TASKS[name] = card
+        return cls
+
+    return decorate
+
+
+def attentions() -> tuple[str, ...]:
+    """Names of all attentions, plugins included, in the order of the alphabet."""
+    load_plugins()
+    return tuple(sorted(_ATTENTIONS))
+
+
+def tasks() -> tuple[str, ...]:
+    """Names of all tasks, plugins included, in the order of the alphabet."""
+    load_plugins()
+    return tuple(sorted(_TASKS))
+
+
+def card(name: str) -> AttentionCard:
+    """The card of an attention.
+
+    Raises:
+        UnknownNameError: no attention has this name; the nearest one is suggested.
+    """
+    load_plugins()
+    if name not in _ATTENTIONS:
+        raise UnknownNameError("attention", name, _ATTENTIONS)
+    return _ATTENTIONS[name]
+
+
+def task_card(name: str) -> TaskCard:
+    """The card of a task.
+
+    Raises:
+        UnknownNameError: no task has this name; the nearest one is suggested.
+    """
+    load_plugins()
+    if name not in _TASKS:
+        raise UnknownNameError("task", name, _TASKS)
+    return _TASKS[name]
+
+
+def build_attention(
+    name: str,
+    geometry: Geometry,
+    *,
+    implementation: str = "eager",
+    device: torch.device | str = "cpu",
+    **options: Any,
+) -> Attention:
+    """Build a mechanism by name.
+
+    Args:
+        implementation: a name on the card, or ``auto``: the first of ``AUTO_ORDER`` that the card
+            offers, the options allow and ``device`` can run. The result is in ``.implementation``.
+        device: only read by ``auto``; the mechanism is built on the current default device.
+        **options: fields of ``card(name).options``.
+
+    Raises:
+        UnknownNameError: no such attention, implementation or option.
+        ValueError: an option breaks its rule.
+        UnsupportedError: the geometry needs what the card does not claim.
+    """
+    entry = card(name)
+    chosen = make_options(f"attention {name}", entry.options, options)
+    if implementation == "auto":
+        implementation = _choose(entry, geometry, chosen, torch.device(device))
+    return entry.build(geometry, chosen, implementation)
+
+
+def build_task(name: str, **options: Any) -> Task:
+    """Build a task by name.
+
+    Raises:
+        UnknownNameError: no such task or option.
+        ValueError: an option breaks its rule.
+    """
+    entry = task_card(name)
+    return entry.build(make_options(f"task {name}", entry.options, options))
+
+
+def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
+    """An instance of the options dataclass ``kind``; an unknown field is refused by name."""
+    known = [f.name for f in fields(kind)]
+    for name in given:
+        if name not in known:
+            raise UnknownNameError(f"option of {owner}", name, known)
+    return kind(**given)
+
+
+def load_plugins() -> Mapping[str, str]:
+    """Load every package that offers the entry-point group ``attn_zoo.plugins``, once.
+
+    A plugin that fails registers nothing and breaks nothing.
+
+    Returns:
+        Reasons of the plugins that failed, by entry-point name.
+    """
+    import attn_zoo.attention  # noqa: F401  (registers the built-in mechanisms)
+
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        if point.name in _LOADED:
+            continue
+        _LOADED.add(point.name)
+        before = dict(_ATTENTIONS), dict(_TASKS)
+        try:
+            point.load()
+        except Exception as error:  # a stranger's module may raise anything; the zoo goes on and says so
+            _ATTENTIONS.clear(), _TASKS.clear()
+            _ATTENTIONS.update(before[0]), _TASKS.update(before[1])
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            _FAILURES[point.name] = f"{point.value}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+    return dict(_FAILURES)
+
+
+def _choose(entry: AttentionCard, geometry: Geometry, options: Any, device: torch.device) -> str:
+    for name in AUTO_ORDER:
+        offered = name in entry.implementations and unavailable(name, device) is None
+        if offered and entry.build.refuses(name, geometry, options) is None:
+            return name
+    raise UnknownNameError(f"implementation of {entry.name} that runs on {device.type}", "auto", entry.implementations)
+
+
+def _refuse_second(entries: Mapping[str, AttentionCard] | Mapping[str, TaskCard], kind: str, name: str, origin: str) -> None:
+    if name in entries:
+        raise ValueError(f"{kind} {name!r} is registered twice: by {entries[name].origin} and by {origin}; choose another name")

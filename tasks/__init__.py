@@ -1,0 +1,1 @@
+"""The first plugin: the zoo's own tasks, registered through the same door as a stranger's."""
