@@ -53,7 +53,10 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
                 raise ValueError(f"attention {name!r}: implementation {implementation!r} is none of {', '.join(IMPLEMENTATIONS)}")
             method = "attend" if implementation == "eager" else f"attend_{implementation}"
             if not callable(getattr(cls, method, None)):
-                raise ValueError(f"attention {name!r} lists implementation {implementation!r} but {card.origin} has no method {method}")
+                raise ValueError(
+                    f"attention {name!r} lists implementation {implementation!r} but {card.origin} has no method {method}"
+                )
+        _refuse_reserved(card.origin, card.options)
         _refuse_second(_ATTENTIONS, "attention", name, card.origin)
         cls.card = _ATTENTIONS[name] = card
         return cls
@@ -70,6 +73,7 @@ def register_task(name: str, **facts: Any) -> Callable[[T], T]:
 
     def decorate(cls: T) -> T:
         card = TaskCard(name=name, build=cls, **facts)
+        _refuse_reserved(card.origin, card.options)
         _refuse_second(_TASKS, "task", name, card.origin)
         cls.card = _TASKS[name] = card
         return cls
@@ -179,8 +183,8 @@ def load_plugins() -> Mapping[str, str]:
         try:
             point.load()
         except Exception as error:  # a stranger's module may raise anything; the zoo goes on and says so
-            _ATTENTIONS.clear(), _TASKS.clear()
-            _ATTENTIONS.update(before[0]), _TASKS.update(before[1])
+            _restore(_ATTENTIONS, before[0])
+            _restore(_TASKS, before[1])
             where = traceback.extract_tb(error.__traceback__)[-1]
             _FAILURES[point.name] = f"{point.value}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
     return dict(_FAILURES)
@@ -194,6 +198,18 @@ def _choose(entry: AttentionCard, geometry: Geometry, options: Any, device: torc
     raise UnknownNameError(f"implementation of {entry.name} that runs on {device.type}", "auto", entry.implementations)
 
 
+def _restore(entries: dict[str, Any], before: Mapping[str, Any]) -> None:
+    entries.clear()
+    entries.update(before)
+
+
 def _refuse_second(entries: Mapping[str, AttentionCard] | Mapping[str, TaskCard], kind: str, name: str, origin: str) -> None:
     if name in entries:
         raise ValueError(f"{kind} {name!r} is registered twice: by {entries[name].origin} and by {origin}; choose another name")
+
+
+def _refuse_reserved(origin: str, options: type) -> None:
+    if any(f.name == "name" for f in fields(options)):
+        raise ValueError(
+            f"{origin}: an option cannot be called 'name', which is how configurations say whose options they are; rename it"
+        )

@@ -1,5 +1,6 @@
 """The zoo: one mechanism, one file. This list is the table of contents."""
 
+from attn_zoo.attention import linformer as linformer
 from attn_zoo.attention import none as none
 from attn_zoo.attention import softmax as softmax
 from attn_zoo.attention import uniform as uniform

@@ -81,15 +81,12 @@ class Softmax(Attention):
         """xFormers' memory-efficient kernels. CUDA only; imported here because its import warns elsewhere."""
         from xformers.ops import LowerTriangularMask, memory_efficient_attention
 
-        bias: object | None = None
-        allowed = None
-        if key_valid is not None:
-            allowed = self._allowed(query, key, key_valid)
+        allowed = None if key_valid is None else self._allowed(query, key, key_valid)
+        bias: object | None = LowerTriangularMask() if self.geometry.causal else None
+        if allowed is not None:
             low = torch.finfo(query.dtype).min  # finite: rows without a key are set to zero below, not NaN
             bias = torch.zeros_like(allowed, dtype=query.dtype).masked_fill(~allowed, low)
-            bias = bias.expand(-1, query.shape[1], query.shape[2], -1).contiguous()
-        elif self.geometry.causal:
-            bias = LowerTriangularMask()
+            bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], -1).contiguous()
         dropout = self.options.dropout if self.training else 0.0
         out = memory_efficient_attention(query.movedim(2, 1), key.movedim(2, 1), value.movedim(2, 1), bias, dropout)
         out = out.movedim(1, 2)

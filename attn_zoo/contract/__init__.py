@@ -13,7 +13,7 @@ from attn_zoo.contract.attention import (
 from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import AUTO_ORDER, IMPLEMENTATIONS, unavailable
-from attn_zoo.contract.task import SPLITS, Batch, Examples, Patches, Split, Task, TaskCard, TaskSpec, Tokens
+from attn_zoo.contract.task import SPLITS, Batch, Examples, Level, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
     "AUTO_ORDER",
@@ -28,6 +28,7 @@ __all__ = [
     "Examples",
     "Geometry",
     "Growth",
+    "Level",
     "Patches",
     "Split",
     "Stream",

@@ -217,6 +217,28 @@ class Attention(nn.Module):
         out: Tensor = getattr(self, self._attend_name)(query, query if shared else key, value, key_valid, **given)
         return hide_rows_without_keys(out, key_valid)
 
+    def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
+        """Refuse lengths or a padding mask this mechanism was not built for; also called by a layer that compresses first.
+
+        Raises:
+            ValueError: the mask is not boolean of shape (batch, keys).
+            UnsupportedError: the card does not claim these lengths or padding.
+        """
+        card, can, g = self.card, self.card.can, self.geometry
+        if queries != keys and (g.causal or not can.cross):
+            raise UnsupportedError(f"{card.name} needs as many queries as keys here, got {queries} and {keys}")
+        if keys != g.keys and not can.any_length:
+            raise UnsupportedError(f"{card.name} was built for {g.keys} keys, got {keys}; pad to {g.keys} and pass key_valid")
+        if key_valid is None:
+            return
+        if not can.key_padding:
+            raise UnsupportedError(f"{card.name} cannot leave keys out; pass key_valid=None")
+        if key_valid.dtype != torch.bool or key_valid.shape != (batch, keys):
+            raise ValueError(
+                f"{card.name}: key_valid must be boolean of shape (batch, keys) = ({batch}, {keys}), True for a real token; "
+                f"got {key_valid.dtype} {tuple(key_valid.shape)}"
+            )
+
     def extra_repr(self) -> str:
         return f"{self.geometry}, {self.options}, implementation={self.implementation!r}"
 
@@ -232,7 +254,8 @@ class Attention(nn.Module):
                 continue
             if tensor.dim() != 4 or tensor.shape[1] != g.heads or tensor.shape[3] != g.head_dim:
                 raise ValueError(
-                    f"{card.name} was built for (batch, heads={g.heads}, length, head_dim={g.head_dim}); got {name} {tuple(tensor.shape)}"
+                    f"{card.name} was built for (batch, heads={g.heads}, length, head_dim={g.head_dim}); "
+                    f"got {name} {tuple(tensor.shape)}"
                 )
             if tensor.dtype != value.dtype or tensor.device != value.device:
                 raise ValueError(
@@ -247,23 +270,15 @@ class Attention(nn.Module):
         queries = keys if query is None else query.shape[2]
         if can.shares_query_key and key is not None and key is not query:
             raise UnsupportedError(
-                f"{card.name} uses one tensor for queries and keys; pass the same tensor twice, or None as key, or let MultiHeadAttention do it"
+                f"{card.name} uses one tensor for queries and keys; pass the same tensor twice, or None as key, "
+                "or let MultiHeadAttention do it"
             )
-        if queries != keys and (g.causal or not can.cross):
-            raise UnsupportedError(f"{card.name} needs as many queries as keys here, got {queries} and {keys}")
-        if keys != g.keys and not can.any_length:
-            raise UnsupportedError(f"{card.name} was built for {g.keys} keys, got {keys}; pad to {g.keys} and pass key_valid")
-        if key_valid is not None:
-            if not can.key_padding:
-                raise UnsupportedError(f"{card.name} cannot leave keys out; pass key_valid=None")
-            if key_valid.dtype != torch.bool or key_valid.shape != (value.shape[0], keys):
-                raise ValueError(
-                    f"{card.name}: key_valid must be boolean of shape (batch, keys) = ({value.shape[0]}, {keys}), True for a real token; "
-                    f"got {key_valid.dtype} {tuple(key_valid.shape)}"
-                )
+        self.check_lengths(value.shape[0], queries, keys, key_valid)
         wanted = {stream.name: stream for stream in card.streams(g, self.options)}
         if set(streams) != set(wanted):
-            raise ValueError(f"{card.name} needs the streams {sorted(wanted)}, got {sorted(streams)}; MultiHeadAttention makes them")
+            raise ValueError(
+                f"{card.name} needs the streams {sorted(wanted)}, got {sorted(streams)}; MultiHeadAttention makes them"
+            )
         for name, stream in wanted.items():
             length = queries if stream.of == "queries" else keys
             shape = (value.shape[0], g.heads, length if stream.first is None else min(stream.first, length), g.head_dim)
@@ -295,7 +310,9 @@ class CompressingAttention(Attention):
         raise NotImplementedError
 
     def attend_compressed(
-        self, query: Float[Tensor, "batch heads queries head_dim"], key: Float[Tensor, "batch heads r head_dim"],
+        self,
+        query: Float[Tensor, "batch heads queries head_dim"],
+        key: Float[Tensor, "batch heads r head_dim"],
         value: Float[Tensor, "batch heads r head_dim"],
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Attend to the compressed keys."""

@@ -33,13 +33,14 @@ class Patches:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What a model needs to know to be built for a task. ``length`` counts attended positions."""
+    """What a model needs to know to be built for a task.
+
+    ``length`` counts tokens or patches; the class token that a model puts before them is not counted.
+    """
 
     inputs: Tokens | Patches
     length: int
     classes: int
-    sequences: int = 1
-    """1, or 2 where a pair of sequences is classified together."""
 
 
 class Batch(NamedTuple):
@@ -70,6 +71,14 @@ class Examples(ABC):
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """A size of experiment that a task proposes: fields of the model and of the training budget."""
+
+    model: Mapping[str, Any]
+    budget: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class TaskCard:
     """All the zoo knows of a task without building it."""
 
@@ -83,6 +92,8 @@ class TaskCard:
     options: type
     """Plain dataclass with defaults, like an attention's."""
     build: type[Task]
+    levels: Mapping[str, Level] = field(default_factory=dict)
+    """Proposed sizes by name, such as ``quick``; what a level leaves out keeps the runner's default."""
     metric: str = "accuracy"
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Option sets besides the defaults that the conformance kit proves as well."""

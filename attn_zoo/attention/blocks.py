@@ -1,0 +1,17 @@
+"""Cutting long sequences into blocks whose temporaries stay cheap to allocate."""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor
+
+CHEAP_BYTES = 16 * 2**20
+"""Half of glibc's largest mmap threshold (32 MiB): above that, each allocation is page-faulted anew,
+which costs several times the arithmetic done on it. A block keeps to half, for what stands beside it."""
+
+
+def row_blocks(query: Float[Tensor, "batch heads queries head_dim"], columns: int) -> tuple[Tensor, ...]:
+    """Split queries so that a (batch, heads, rows, columns) temporary of a block stays below ``CHEAP_BYTES``."""
+    batch, heads = query.shape[:2]
+    row_bytes = batch * heads * columns * query.element_size()
+    return query.split(max(1, CHEAP_BYTES // max(1, row_bytes)), dim=2)

@@ -1,0 +1,239 @@
+"""The layer around a mechanism: q/k/v projections, head split, mechanism, output projection."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.contract import Attention, CompressingAttention, Geometry, Stream, UnsupportedError, hide_rows_without_keys
+from attn_zoo.registry import build_attention
+
+_INPUTS = ("query", "key", "value")
+
+
+class Order(Enum):
+    """Which comes first for keys and values: the projection of the width, or the compression of the length."""
+
+    auto = "auto"
+    """Whichever takes fewer FLOPs."""
+    project_first = "project_first"
+    compress_first = "compress_first"
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention over any registered mechanism: (batch, length, dim) -> same.
+
+    The layer makes the projections that the mechanism reads, no more: a mechanism that shares
+    queries and keys gets one for both, and a stream of the mechanism gets one of its own.
+
+    Where a mechanism compresses the length linearly, (E X) W = E (X W), so the tokens may be
+    compressed before they are projected to keys and values. With a bias b, E (X W + 1 bᵀ) is
+    (E X) W + (E 1) bᵀ, where 1 is zero at padded positions: exact in both orders.
+
+    Args:
+        dim: width of the tokens, divisible by ``heads``.
+        heads: number of heads.
+        attention: name of a registered mechanism.
+        length: number of queries the mechanism is built for.
+        context_length: number of keys, for cross-attention; None means self-attention.
+        context_dim: width of the context; None means ``dim``.
+        causal: position i sees positions up to i only.
+        implementation: a name on the mechanism's card, or ``auto``.
+        fused: one weight for q, k and v (self-attention only).
+        bias: whether projections have one.
+        dropout: share of outputs set to zero in training. Dropout on attention weights is an option of
+            those mechanisms that have weights.
+        order: see ``Order``; ``compress_first`` is refused where the mechanism cannot.
+        **options: the mechanism's own.
+
+    Raises:
+        ValueError: ``dim`` is not divisible by ``heads``, or a rate or order is unknown.
+        UnknownNameError: no such attention, implementation or option.
+        UnsupportedError: the mechanism does not claim what is asked.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        attention: str = "softmax",
+        *,
+        length: int,
+        context_length: int | None = None,
+        context_dim: int | None = None,
+        causal: bool = False,
+        implementation: str = "eager",
+        fused: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        order: str = "auto",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if heads < 1 or dim < 1 or dim % heads:
+            raise ValueError(f"dim must be divisible by heads, both at least 1; got dim={dim} and heads={heads}")
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout is the share of outputs set to zero, so it lies in [0, 1); got {dropout}")
+        if fused and (context_length is not None or context_dim is not None):
+            raise ValueError("fused=True reads queries, keys and values from the same tokens; use fused=False with a context")
+        self.dim, self.context_dim = dim, dim if context_dim is None else context_dim
+        self.crosses = context_length is not None or context_dim is not None
+        geometry = Geometry(heads, dim // heads, length, length if context_length is None else context_length, causal)
+        self.mechanism: Attention = build_attention(attention, geometry, implementation=implementation, **options)
+        if self.crosses and not self.mechanism.card.can.cross:
+            raise UnsupportedError(f"{attention} has queries and keys from the same tokens; build it without a context")
+        self.reads = tuple(name for name in _INPUTS if name in self.mechanism.card.reads)
+        self.fused = fused
+        self._make_projections(bias)
+        self.dropout = nn.Dropout(dropout)
+        self.order = self._choose_order(Order(order))
+
+    def _make_projections(self, bias: bool) -> None:
+        # All three are drawn whatever the mechanism reads, so that every mechanism finds the generator in the same state.
+        widths = {"query": self.dim, "key": self.context_dim, "value": self.context_dim}
+        drawn = {name: _xavier_linear(width, self.dim, bias) for name, width in widths.items()}
+        kept = {name: drawn[name] for name in self.reads}
+        if self.fused:
+            self.projection = nn.Linear(self.dim, len(kept) * self.dim, bias)
+            with torch.no_grad():
+                self.projection.weight.copy_(torch.cat([linear.weight for linear in kept.values()]))
+                if bias:
+                    self.projection.bias.zero_()
+        else:
+            self.projections = nn.ModuleDict(kept)
+        self.out = _xavier_linear(self.dim, self.dim, bias)
+        card = self.mechanism.card
+        self.streams: tuple[Stream, ...] = card.streams(self.mechanism.geometry, self.mechanism.options)
+        self.stream_projections = nn.ModuleDict(
+            {s.name: nn.Linear(self.dim if s.of == "queries" else self.context_dim, self.dim, bias) for s in self.streams}
+        )
+        self.start_streams()
+
+    @torch.no_grad()
+    def start_streams(self) -> None:
+        """Set each stream's projection to the one it starts as. Call it after loading weights that lack the streams."""
+        for stream in self.streams:
+            weight, bias = self._parameters_of(stream.starts_as)
+            linear = self.stream_projections.get_submodule(stream.name)
+            linear.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "batch queries dim"],
+        context: Float[Tensor, "batch keys context_dim"] | None = None,
+        *,
+        key_valid: Bool[Tensor, "batch keys"] | None = None,
+    ) -> Float[Tensor, "batch queries dim"]:
+        """Attend from ``tokens`` to ``context``, or to themselves.
+
+        Args:
+            tokens: where the queries come from.
+            context: where keys and values come from; needed if and only if the layer was built with one.
+            key_valid: True for a real token of the context. Padded tokens may hold anything, NaN included.
+
+        Raises:
+            ValueError: a shape or dtype does not fit, or a context is missing or unexpected.
+            UnsupportedError: the mechanism does not claim what the request needs.
+        """
+        source = self._source(tokens, context)
+        self.mechanism.check_lengths(source.shape[0], tokens.shape[1], source.shape[1], key_valid)
+        if key_valid is not None:
+            # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
+            source = source.masked_fill(~key_valid[..., None], 0)
+            tokens = tokens if self.crosses else source
+        query, streams = None, {}
+        if self.order is Order.compress_first:
+            query = self._project("query", tokens)
+            mixed = self._attend_compressed(query, source, key_valid)
+        else:
+            query, key, value = self._project_all(tokens, source)
+            for stream in self.streams:
+                of = tokens if stream.of == "queries" else source
+                streams[stream.name] = self._split(self.stream_projections[stream.name](of[:, : stream.first]))
+            mixed = self.mechanism(query, key, value, key_valid=key_valid, streams=streams)
+        return self.dropout(self.out(mixed.transpose(1, 2).flatten(2)))
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, order={self.order.value}"
+
+    def _source(self, tokens: Tensor, context: Tensor | None) -> Tensor:
+        if tokens.dim() != 3 or tokens.shape[-1] != self.dim:
+            raise ValueError(f"the layer was built for (batch, length, dim={self.dim}), got {tuple(tokens.shape)}")
+        if self.crosses != (context is not None):
+            built = "with" if self.crosses else "without"
+            raise ValueError(f"the layer was built {built} a context, so forward must be called {built} one; see context_length")
+        if context is None:
+            return tokens
+        if context.dim() != 3 or context.shape[-1] != self.context_dim or context.shape[0] != tokens.shape[0]:
+            raise ValueError(
+                f"context must be (batch={tokens.shape[0]}, length, context_dim={self.context_dim}), got {tuple(context.shape)}"
+            )
+        return context
+
+    def _parameters_of(self, name: str) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of one projection, whether or not it is stored fused."""
+        if not self.fused:
+            linear = self.projections.get_submodule(name)
+            assert isinstance(linear, nn.Linear)
+            return linear.weight, linear.bias
+        at = self.reads.index(name) * self.dim
+        bias = self.projection.bias
+        return self.projection.weight[at : at + self.dim], None if bias is None else bias[at : at + self.dim]
+
+    def _split(self, flat: Float[Tensor, "batch length dim"]) -> Float[Tensor, "batch heads length head_dim"]:
+        return flat.unflatten(-1, (self.mechanism.geometry.heads, -1)).transpose(1, 2)
+
+    def _project(self, name: str, tokens: Tensor) -> Tensor:
+        weight, bias = self._parameters_of(name)
+        return self._split(F.linear(tokens, weight, bias))
+
+    def _project_all(self, tokens: Tensor, source: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        if self.fused:
+            split = dict(zip(self.reads, map(self._split, self.projection(tokens).chunk(len(self.reads), dim=-1)), strict=True))
+        else:
+            split = {name: self._project(name, tokens if name == "query" else source) for name in self.reads}
+        return split.get("query"), split.get("key"), split["value"]
+
+    def _attend_compressed(self, query: Tensor, source: Tensor, key_valid: Tensor | None) -> Tensor:
+        mechanism = self.mechanism
+        assert isinstance(mechanism, CompressingAttention)
+        compressed = mechanism.compress(source, key_valid)
+        # The bias is added to every real token, so after compression it weighs what those tokens weigh together: E 1.
+        ones = source.new_ones(source.shape[:2]) if key_valid is None else key_valid.to(source.dtype)
+        masses = mechanism.compress(ones[..., None], key_valid)
+        projected = []
+        for name, short, mass in zip(("key", "value"), compressed, masses, strict=True):
+            weight, bias = self._parameters_of(name)
+            flat = F.linear(short, weight)
+            projected.append(self._split(flat if bias is None else flat + mass.to(flat.dtype) * bias.to(flat.dtype)))
+        return hide_rows_without_keys(mechanism.attend_compressed(query, *projected), key_valid)
+
+    def _choose_order(self, order: Order) -> Order:
+        mechanism, g = self.mechanism, self.mechanism.geometry
+        r = mechanism.compressed_length() if isinstance(mechanism, CompressingAttention) else None
+        if r is None:
+            if order is Order.compress_first:
+                raise UnsupportedError(
+                    f"{mechanism.card.name} cannot compress tokens once for all heads; use order='project_first'"
+                )
+            return Order.project_first
+        if order is not Order.auto:
+            return order
+        assert isinstance(mechanism, CompressingAttention)
+        project_first = 4 * g.keys * self.context_dim * self.dim + mechanism.compression_flops(g.keys, self.dim, inputs=2)
+        compress_first = mechanism.compression_flops(g.keys, self.context_dim + 1, inputs=1) + 4 * r * self.context_dim * self.dim
+        return Order.compress_first if compress_first < project_first else Order.project_first
+
+
+def _xavier_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
+    """A linear map started as in Vaswani et al.'s reference code and torch.nn.MultiheadAttention: Xavier uniform, bias zero."""
+    linear = nn.Linear(inputs, outputs, bias)
+    nn.init.xavier_uniform_(linear.weight)
+    if bias:
+        nn.init.zeros_(linear.bias)
+    return linear

@@ -1,0 +1,90 @@
+"""What was found: one run, whole, failures included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from attn_zoo.records.spec import RunSpec
+
+SCHEMA = 1
+"""Shape of the file. Old shapes keep loading."""
+
+Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
+STATUSES: tuple[str, ...] = get_args(Status)
+FINAL_STATUSES = ("done", "diverged", "refused")
+"""Statuses that would come out the same again; the others are tried anew by a second start."""
+
+
+class RecordError(ValueError):
+    """A file is not a record, or not a whole one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run. A number that was not measured is None, never a guess."""
+
+    schema: int
+    protocol: str
+    run_id: str
+    spec: RunSpec
+    attention_card: Mapping[str, Any]
+    """name, title, paper, equation, time, memory, control, origin: as they stood, so that tables need no code."""
+    task_card: Mapping[str, Any]
+    """name, title, version, summary, source, licence, metric, length, classes."""
+    data: Mapping[str, Mapping[str, Any]]
+    """By split: ``examples`` (count) and ``digest`` (SHA-256)."""
+    status: Status
+    reason: str | None
+    """Why the status is not ``done``; None when it is."""
+    scores: Mapping[str, float]
+    """``test`` (read once, with the weights that were best on validation), ``valid`` (best) and ``train`` (those weights, same number of examples as valid)."""
+    chance: float | None
+    """Test score of always answering the most frequent training label."""
+    curve: tuple[Mapping[str, float], ...]
+    """Points of ``step``, ``train_seconds``, ``train_loss``, ``valid``."""
+    counted: Mapping[str, int]
+    """Same on every machine: ``parameters``, ``attention_parameters`` (projections and mechanism), ``flops_per_example`` (forward)."""
+    measured: Mapping[str, float]
+    """Of this machine: ``train_seconds``, ``step_seconds_median``, ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
+    environment: Mapping[str, Any]
+    """Versions, device, cores, commit, dirty, UTC start, command."""
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise RecordError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
+        if (self.status == "done") != (self.reason is None):
+            raise RecordError(
+                f"a run that is done has no reason, every other has one; got status {self.status!r}, reason {self.reason!r}"
+            )
+        if self.status == "done" and "test" not in self.scores:
+            raise RecordError("a run that is done has a test score")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, ready for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunRecord:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            RecordError: a field is missing or unknown, or the schema is newer than this code.
+        """
+        if not isinstance(data, Mapping) or "schema" not in data:
+            raise RecordError("not a run record: the field 'schema' is missing")
+        if not isinstance(data["schema"], int) or not 1 <= data["schema"] <= SCHEMA:
+            raise RecordError(f"schema {data['schema']!r} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
+        known = {f.name for f in fields(cls)}
+        if missing := known - set(data):
+            raise RecordError(f"not a whole record: {', '.join(sorted(missing))} missing")
+        if unknown := set(data) - known:
+            raise RecordError(f"fields no record of schema {data['schema']} has: {', '.join(sorted(unknown))}")
+        try:
+            spec = RunSpec.from_dict(data["spec"])
+            return cls(**{**data, "spec": spec, "curve": tuple(data["curve"])})
+        except RecordError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordError(f"not a whole record: {type(error).__name__}: {error}") from error

@@ -1,0 +1,98 @@
+"""What is run: everything that decides a result, and nothing else. Plain data, no tensor library."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+PROTOCOL = "1.0"
+"""Version of the training and timing rules. Results share a table only if it is equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The network around the attention, identical for every row of a table."""
+
+    dim: int = 64
+    depth: int = 2
+    heads: int = 4
+    mlp_ratio: float = 2.0
+    dropout: float = 0.0
+    """Dropout after embedding, attention output and MLP; the weights' own dropout is the mechanism's option."""
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "depth", "heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"model.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+        if self.dim % self.heads:
+            raise ValueError(f"model.dim must be divisible by model.heads; got dim={self.dim} and heads={self.heads}")
+        if self.mlp_ratio <= 0:
+            raise ValueError(f"model.mlp_ratio is the width of the MLP over dim, so it is above 0; got {self.mlp_ratio}")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"model.dropout is a share, so it lies in [0, 1); got {self.dropout}")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How long and how a model is trained, identical for every row of a table."""
+
+    steps: int = 400
+    batch_size: int = 64
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.01
+    warmup_steps: int = 40
+    clip_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    evaluate_every: int = 100
+    """Steps between looks at the validation split; the best look chooses the weights that are tested."""
+    max_seconds: float = 0.0
+    """A run that trains longer ends as ``timed_out``; 0 sets no limit."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"budget.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+        for name in ("learning_rate", "clip_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"budget.{name} must be above 0; got {getattr(self, name)}")
+        for name in ("weight_decay", "warmup_steps", "max_seconds"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"budget.{name} cannot be negative; got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """One cell of one table for one seed: all that a run depends on, resolved and serialisable."""
+
+    attention: str
+    task: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Every option of the attention, defaults included."""
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    """Every option of the task, defaults included."""
+    implementation: str = "eager"
+    """Resolved; never ``auto``."""
+    model: ModelSpec = field(default_factory=ModelSpec)
+    budget: Budget = field(default_factory=Budget)
+    seed: int = 1
+    device: str = "cpu"
+    """Type of device, ``cpu`` or ``cuda``."""
+    precision: str = "fp32"
+    """``fp32``, or ``bf16`` / ``fp16`` for autocast."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, for a record."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
+        """The inverse of ``to_dict``."""
+        return cls(**{**data, "model": ModelSpec(**data["model"]), "budget": Budget(**data["budget"])})
+
+    def run_id(self, task_version: str) -> str:
+        """Digest of the spec, the protocol and the task's version: equal ids mean the same experiment."""
+        canonical = json.dumps([PROTOCOL, task_version, self.to_dict()], sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
