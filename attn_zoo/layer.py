@@ -46,8 +46,8 @@ class MultiHeadAttention(nn.Module):
         implementation: a name on the mechanism's card, or ``auto``.
         fused: one weight for q, k and v (self-attention only).
         bias: whether projections have one.
-        dropout: share of outputs set to zero in training. Dropout on attention weights is an option of
-            those mechanisms that have weights.
+        output_dropout: share of outputs set to zero in training. Dropout on attention weights is ``dropout``, an
+            option of those mechanisms that have weights.
         order: see ``Order``; ``compress_first`` is refused where the mechanism cannot.
         **options: the mechanism's own.
 
@@ -70,15 +70,15 @@ class MultiHeadAttention(nn.Module):
         implementation: str = "eager",
         fused: bool = False,
         bias: bool = True,
-        dropout: float = 0.0,
+        output_dropout: float = 0.0,
         order: str = "auto",
         **options: Any,
     ) -> None:
         super().__init__()
         if heads < 1 or dim < 1 or dim % heads:
             raise ValueError(f"dim must be divisible by heads, both at least 1; got dim={dim} and heads={heads}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout is the share of outputs set to zero, so it lies in [0, 1); got {dropout}")
+        if not 0.0 <= output_dropout < 1.0:
+            raise ValueError(f"output_dropout is the share of outputs set to zero, so it lies in [0, 1); got {output_dropout}")
         if fused and (context_length is not None or context_dim is not None):
             raise ValueError("fused=True reads queries, keys and values from the same tokens; use fused=False with a context")
         self.dim, self.context_dim = dim, dim if context_dim is None else context_dim
@@ -90,7 +90,7 @@ class MultiHeadAttention(nn.Module):
         self.reads = tuple(name for name in _INPUTS if name in self.mechanism.card.reads)
         self.fused = fused
         self._make_projections(bias)
-        self.dropout = nn.Dropout(dropout)
+        self.output_dropout = nn.Dropout(output_dropout)
         self.order = self._choose_order(Order(order))
 
     def _make_projections(self, bias: bool) -> None:
@@ -134,7 +134,8 @@ class MultiHeadAttention(nn.Module):
         Args:
             tokens: where the queries come from.
             context: where keys and values come from; needed if and only if the layer was built with one.
-            key_valid: True for a real token of the context. Padded tokens may hold anything, NaN included.
+            key_valid: True for a real token of the context. Padded tokens may hold anything, NaN included; in
+                self-attention what comes out at their positions is finite and means nothing.
 
         Raises:
             ValueError: a shape or dtype does not fit, or a context is missing or unexpected.
@@ -146,17 +147,13 @@ class MultiHeadAttention(nn.Module):
             # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
             source = source.masked_fill(~key_valid[..., None], 0)
             tokens = tokens if self.crosses else source
-        query, streams = None, {}
         if self.order is Order.compress_first:
             query = self._project("query", tokens)
             mixed = self._attend_compressed(query, source, key_valid)
         else:
             query, key, value = self._project_all(tokens, source)
-            for stream in self.streams:
-                of = tokens if stream.of == "queries" else source
-                streams[stream.name] = self._split(self.stream_projections[stream.name](of[:, : stream.first]))
-            mixed = self.mechanism(query, key, value, key_valid=key_valid, streams=streams)
-        return self.dropout(self.out(mixed.transpose(1, 2).flatten(2)))
+            mixed = self.mechanism(query, key, value, key_valid=key_valid, streams=self._project_streams(tokens, source))
+        return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, order={self.order.value}"
@@ -198,6 +195,13 @@ class MultiHeadAttention(nn.Module):
         else:
             split = {name: self._project(name, tokens if name == "query" else source) for name in self.reads}
         return split.get("query"), split.get("key"), split["value"]
+
+    def _project_streams(self, tokens: Tensor, source: Tensor) -> dict[str, Tensor]:
+        projected = {}
+        for stream in self.streams:
+            of = tokens if stream.of == "queries" else source
+            projected[stream.name] = self._split(self.stream_projections[stream.name](of[:, : stream.first]))
+        return projected
 
     def _attend_compressed(self, query: Tensor, source: Tensor, key_valid: Tensor | None) -> Tensor:
         mechanism = self.mechanism

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
@@ -27,6 +27,12 @@ A = TypeVar("A", bound=type[Attention])
 T = TypeVar("T", bound=type[Task])
 
 ENTRY_POINT_GROUP = "attn_zoo.plugins"
+
+RESERVED = frozenset(
+    ("name", "attention", "geometry", "implementation", "device", "dim", "heads", "length", "context_length", "context_dim")
+    + ("causal", "fused", "bias", "output_dropout", "order")
+)
+"""Names that stand beside an attention's options in configurations, ``build_attention`` and ``MultiHeadAttention``."""
 
 _ATTENTIONS: dict[str, AttentionCard] = {}
 _TASKS: dict[str, TaskCard] = {}
@@ -56,7 +62,7 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
                 raise ValueError(
                     f"attention {name!r} lists implementation {implementation!r} but {card.origin} has no method {method}"
                 )
-        _refuse_reserved(card.origin, card.options)
+        _refuse_reserved(card.origin, card.options, RESERVED)
         _refuse_second(_ATTENTIONS, "attention", name, card.origin)
         cls.card = _ATTENTIONS[name] = card
         return cls
@@ -73,7 +79,7 @@ def register_task(name: str, **facts: Any) -> Callable[[T], T]:
 
     def decorate(cls: T) -> T:
         card = TaskCard(name=name, build=cls, **facts)
-        _refuse_reserved(card.origin, card.options)
+        _refuse_reserved(card.origin, card.options, ("name",))
         _refuse_second(_TASKS, "task", name, card.origin)
         cls.card = _TASKS[name] = card
         return cls
@@ -208,8 +214,7 @@ def _refuse_second(entries: Mapping[str, AttentionCard] | Mapping[str, TaskCard]
         raise ValueError(f"{kind} {name!r} is registered twice: by {entries[name].origin} and by {origin}; choose another name")
 
 
-def _refuse_reserved(origin: str, options: type) -> None:
-    if any(f.name == "name" for f in fields(options)):
-        raise ValueError(
-            f"{origin}: an option cannot be called 'name', which is how configurations say whose options they are; rename it"
-        )
+def _refuse_reserved(origin: str, options: type, reserved: Collection[str]) -> None:
+    for f in fields(options):
+        if f.name in reserved:
+            raise ValueError(f"{origin}: an option cannot be called {f.name!r}, which the zoo uses for something else; rename it")

@@ -29,7 +29,7 @@ class Sharing(Enum):
 class Options:
     """Options of Linformer."""
 
-    projected_length: int = 16
+    projected_length: int = 8
     """k, the number of projected keys."""
     sharing: Sharing = Sharing.headwise
     dropout: float = 0.0

@@ -1,1 +1,1 @@
-
+"""The zoo inside other people's models."""

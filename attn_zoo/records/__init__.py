@@ -1,1 +1,22 @@
+"""What was run and what was found: specs, records, and the folder that keeps them. Needs no tensor library."""
 
+from attn_zoo.records.environment import describe_environment
+from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, STATUSES, RecordError, RunRecord, Status
+from attn_zoo.records.spec import PROTOCOL, Budget, ModelSpec, RunSpec
+from attn_zoo.records.store import Damaged, Store
+
+__all__ = [
+    "FINAL_STATUSES",
+    "PROTOCOL",
+    "SCHEMA",
+    "STATUSES",
+    "Budget",
+    "Damaged",
+    "ModelSpec",
+    "RecordError",
+    "RunRecord",
+    "RunSpec",
+    "Status",
+    "Store",
+    "describe_environment",
+]

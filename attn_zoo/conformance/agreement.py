@@ -1,0 +1,142 @@
+"""Checks against something else that computes the same: softmax attention, the eager maths, the order of products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from attn_zoo.conformance.harness import NotApplicable, require
+from attn_zoo.conformance.requests import Request, answers, draw, key_masks
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention, CompressingAttention, Geometry
+
+TWICE = 2.0
+"""A kernel may err twice as much as eager does at the same precision, both against float64."""
+ULPS = 8
+
+
+@attention_check("implementation")
+def limit_is_softmax(subject: Subject) -> str | None:
+    """An exact attention equals softmax attention with and without padding; another equals it in the limit its card documents."""
+    card = subject.card
+    if card.can.exact:
+        for geometry in subject.plain_and_causal():
+            _require_softmax(subject, subject.build(geometry), padded=card.can.key_padding)
+        if card.can.cross:
+            wide = replace(subject.geometry(), queries=9)
+            _require_softmax(subject, subject.build(wide), padded=card.can.key_padding)
+        return None
+    if card.softmax_limit is None:
+        raise NotApplicable("not exact, and the card documents no softmax limit")
+    if (subject.variant, subject.implementation) != ("default", "eager"):
+        raise NotApplicable("the limit is one setting, proved once")
+    for geometry in subject.plain_and_causal():
+        _require_softmax(subject, card.softmax_limit(geometry).to(subject.device, subject.dtype).eval(), padded=False)
+    return None
+
+
+def _require_softmax(subject: Subject, module: Attention, padded: bool) -> None:
+    request = draw(module, subject.dtype, subject.device, batch=6, tied=True)
+    geometry = module.geometry
+    masks = [None, key_masks(geometry.keys, subject.device)] if padded else [None]
+    for mask in masks:
+        allowed = torch.ones(geometry.queries, geometry.keys, dtype=torch.bool, device=subject.device)
+        allowed = allowed.tril() if geometry.causal else allowed
+        allowed = allowed if mask is None else allowed & mask[:, None, None, :]
+        want = _softmax_attention(request, allowed)
+        subject.equal(request.padded(mask)(module), want, f"against softmax attention, {geometry}, padded={mask is not None}")
+
+
+def _softmax_attention(request: Request, allowed: Tensor) -> Tensor:
+    """PyTorch's own, with zeros where no key is allowed."""
+    query, key = request.query, request.key
+    if query is None or key is None:
+        raise NotApplicable("softmax attention needs queries and keys, and the card does not read both")
+    blind = ~allowed.any(dim=-1, keepdim=True)
+    out = F.scaled_dot_product_attention(query, key, request.value, attn_mask=allowed | blind)
+    return out.masked_fill(blind, 0)
+
+
+@attention_check("twin")
+def implementation_agrees_with_eager(subject: Subject) -> str:
+    """Outputs and all gradients in float32 err at most twice as much as eager's do, both against eager in float64."""
+    worst = 0.0
+    for geometry in _geometries(subject):
+        single = subject.build(geometry, dtype=torch.float32)
+        own, exact = (subject.as_eager().build(geometry, dtype=dtype) for dtype in (torch.float32, torch.float64))
+        for module in (own, exact):
+            module.load_state_dict(single.state_dict(), strict=True)
+        request = subject.draw(exact, batch=5).cast(torch.float32)
+        masks: list[Tensor | None] = [None]
+        if subject.card.can.key_padding and geometry.keys > 5:
+            masks.append(key_masks(geometry.keys, subject.device)[:5])
+        for mask in masks:
+            padded = request.padded(mask)
+            want = answers(padded.cast(torch.float64), exact)
+            got, mine = answers(padded, single), answers(padded, own)
+            # A gradient may cancel to nothing, so roundings are those of the largest number on the way back.
+            floor = ULPS * torch.finfo(torch.float32).eps * max(answer.abs().max().item() for answer in want.values())
+            for name in want:
+                where = f"{geometry}, padded={mask is not None}: {name}"
+                worst = max(worst, _require_within(got[name], mine[name], want[name], floor, where))
+    return f"errs at most {worst:.2f} times what eager and {ULPS} roundings err"
+
+
+def _geometries(subject: Subject) -> list[Geometry]:
+    lengths = (1, subject.length, 100) if subject.card.can.any_length else (subject.length,)
+    found = [replace(plain, queries=n, keys=n) for plain in subject.plain_and_causal() for n in lengths]
+    found.append(subject.geometry(heads=3, head_dim=64))
+    if subject.card.can.cross:
+        found.append(replace(subject.geometry(), queries=9))
+    return found
+
+
+def _require_within(got: Tensor, eager: Tensor, want: Tensor, floor: float, where: str) -> float:
+    require(got.isfinite().all(), f"{where}: NaN or infinite")
+    error, own = (got.double() - want).abs().max().item(), (eager.double() - want).abs().max().item()
+    allowed = TWICE * own + floor
+    require(error <= allowed, f"{where}: errs by {error:.3g}, eager by {own:.3g}; allowed is {allowed:.3g}")
+    return error / (own + floor)
+
+
+@attention_check("variant")
+def compressing_first_agrees(subject: Subject) -> None:
+    """Compressing tokens before projecting them gives what projecting first gives, at the FLOPs it states."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        if not isinstance(module, CompressingAttention):
+            raise NotApplicable("no CompressingAttention")
+        length = module.compressed_length()
+        if length is None:
+            raise NotApplicable("tokens cannot be compressed once for all heads")
+        _compress(subject, module, length)
+
+
+def _compress(subject: Subject, module: CompressingAttention, length: int) -> None:
+    geometry, width = module.geometry, 12
+    request = subject.draw(module, batch=6)
+    masks = [None, key_masks(geometry.keys, subject.device)] if subject.card.can.key_padding else [None]
+    generator = torch.Generator().manual_seed(4)
+    tokens = torch.randn(6, geometry.keys, width, generator=generator, dtype=torch.float64).to(subject.dtype)
+    project = torch.randn(2, width, geometry.inner_dim, generator=generator, dtype=torch.float64).to(subject.dtype)
+    with FlopCounterMode(display=False) as counter:
+        module.compress(tokens[:1], None)
+    counted, stated = counter.get_total_flops(), module.compression_flops(geometry.keys, width, 1)
+    require(counted == stated, f"compression_flops states {stated}, PyTorch counted {counted}")
+    for mask in masks:
+        seen = tokens if mask is None else tokens.masked_fill(~mask[:, :, None], 0)
+        short = module.compress(seen, mask)
+        require(all(part.shape == (6, length, width) for part in short), f"compress gave {[tuple(part.shape) for part in short]}")
+        key, value = (_split(part @ matrix, geometry) for part, matrix in zip(short, project, strict=True))
+        late_key, late_value = (_split(seen @ matrix, geometry) for matrix in project)
+        late = replace(request, key=late_key, value=late_value).padded(mask)(module)
+        assert request.query is not None
+        subject.equal(module.attend_compressed(request.query, key, value), late, f"compress first, padded={mask is not None}")
+
+
+def _split(tokens: Tensor, geometry: Geometry) -> Tensor:
+    return tokens.unflatten(-1, (geometry.heads, geometry.head_dim)).transpose(1, 2)

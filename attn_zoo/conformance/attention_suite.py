@@ -1,0 +1,109 @@
+"""The kit for attentions: which checks run on which settings of a card."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from attn_zoo.conformance import agreement, batch, causality, claims, cost, gradients, numerics, padding, state
+from attn_zoo.conformance.harness import Case, Report, Violation, run_cases
+from attn_zoo.conformance.subject import ATTENTION_CHECKS, Scope, Subject, home_of
+from attn_zoo.contract import AttentionCard
+from attn_zoo.registry import card as card_of
+from attn_zoo.registry import make_options
+
+THEMES = (claims, padding, causality, batch, state, gradients, numerics, agreement, cost)
+"""The modules whose checks make up the kit; importing them enlists the checks."""
+
+DEFAULT = "default"
+
+
+def resolve(target: str) -> AttentionCard:
+    """The card of a registered name, or of a class anywhere: ``package.module:Class``.
+
+    Raises:
+        UnknownNameError: no attention has this name.
+        ValueError: the module cannot be imported, or holds no such class with a card of its own.
+    """
+    if ":" not in target:
+        return card_of(target)
+    module_name, _, class_name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a stranger's module may raise anything
+        raise ValueError(f"{target!r}: module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if not hasattr(module, class_name):
+        raise ValueError(f"{target!r}: module {module_name!r} has no attribute {class_name!r}")
+    found = getattr(module, class_name)
+    card = getattr(found, "card", None)
+    if not isinstance(found, type) or not isinstance(card, AttentionCard):
+        raise ValueError(
+            f"{target!r}: {class_name!r} in {module_name!r} is no class with a card; decorate it with register_attention"
+        )
+    if card.build is not found:
+        raise ValueError(
+            f"{target!r}: the card of {class_name!r} in {module_name!r} belongs to {card.origin}; give the class its own"
+        )
+    return card
+
+
+def attention_checks(attention: str | AttentionCard) -> Iterator[Case]:
+    """Every check of every setting of an attention, as cases to call.
+
+    The defaults and each of ``card.variants`` are proved, each in every implementation that this
+    machine can run; an implementation that it cannot run is one case with the reason.
+    """
+    card = resolve(attention) if isinstance(attention, str) else attention
+    for variant, given in {DEFAULT: {}, **card.variants}.items():
+        try:
+            options = make_options(f"attention {card.name}", card.options, given)
+        except Exception as error:  # rules of the entry's own may raise anything; the other settings are still proved
+            yield _unbuildable(card.name, variant, error)
+            continue
+        for implementation in card.implementations:
+            device, reason = home_of(implementation)
+            if device is None:
+                if variant == DEFAULT:
+                    yield Case(
+                        card.name, "runs_here", "The implementation runs on this machine.", _never, variant, implementation, reason
+                    )
+                continue
+            subject = Subject(card, variant, options, implementation, device)
+            for check in ATTENTION_CHECKS.values():
+                if _concerns(check.scope, variant, implementation):
+                    yield Case(card.name, check.name, check.contract, partial(check.prove, subject), variant, implementation)
+
+
+def check_attention(attention: str | AttentionCard, *, expected_failures: Mapping[str, str] | None = None) -> Report:
+    """Prove an attention's card.
+
+    Args:
+        attention: a registered name, ``package.module:Class`` or a card.
+        expected_failures: reasons, by check or by ``variant-implementation-check``. Such a failure
+            is waived; one that no longer fails is itself a failure.
+
+    Raises:
+        UnknownNameError: no such attention, or a waiver names no check.
+        ValueError: the class cannot be found.
+    """
+    cases = list(attention_checks(attention))
+    return run_cases(cases[0].subject, cases, expected_failures)
+
+
+def _unbuildable(name: str, variant: str, error: Exception) -> Case:
+    def run() -> None:
+        raise Violation(f"the options of {variant!r} cannot be built: {type(error).__name__}: {error}")
+
+    check = ATTENTION_CHECKS["card_is_complete"]
+    return Case(name, check.name, check.contract, run, variant, "eager")
+
+
+def _concerns(scope: Scope, variant: str, implementation: str) -> bool:
+    if scope == "twin":
+        return implementation != "eager"
+    return scope == "implementation" or (implementation == "eager" and (scope == "variant" or variant == DEFAULT))
+
+
+def _never() -> None:
+    """Stands in the cases that this machine cannot run; calling such a case reports the reason."""

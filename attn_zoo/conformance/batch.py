@@ -1,0 +1,95 @@
+"""Checks that examples, memory layout and callers' tensors are left apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attn_zoo.conformance.harness import require
+from attn_zoo.conformance.requests import Request, answers, key_masks
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention
+
+
+def _requests(subject: Subject, module: Attention) -> list[Request]:
+    """Unpadded examples and, where claimed, differently padded ones."""
+    plain = subject.draw(module, batch=6)
+    if not subject.card.can.key_padding:
+        return [plain]
+    return [plain, plain.padded(key_masks(module.geometry.keys, subject.device))]
+
+
+@attention_check("implementation")
+def batch_mates_have_no_influence(subject: Subject) -> None:
+    """An example alone gives what it gives in a batch, also beside examples 30 times as large or wholly padded."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        for request in _requests(subject, module):
+            alone = torch.cat([request.rows(slice(row, row + 1))(module) for row in range(6)])
+            where = f"an example alone against in a batch, causal={geometry.causal}, padded={request.key_valid is not None}"
+            subject.equal(request(module), alone, where)
+            loud = request.changed(lambda _, tensor: torch.cat([tensor[:3], 30 * tensor[3:]]))
+            subject.equal(loud(module)[:3], alone[:3], f"{where}, batch mates 30 times as large")
+            if request.key_valid is not None:
+                mask = request.key_valid.clone()
+                mask[3:] = False
+                subject.equal(request.padded(mask)(module)[:3], alone[:3], f"{where}, batch mates wholly padded")
+
+
+@attention_check("implementation")
+def batch_order_has_no_influence(subject: Subject) -> None:
+    """Permuting the examples permutes the outputs."""
+    module = subject.build()
+    order = torch.tensor([3, 0, 5, 1, 4, 2], device=subject.device)
+    for request in _requests(subject, module):
+        subject.equal(
+            request.rows(order)(module), request(module)[order], f"permuted examples, padded={request.key_valid is not None}"
+        )
+
+
+@attention_check("implementation")
+def memory_layout_has_no_influence(subject: Subject) -> None:
+    """Transposed, strided and expanded inputs give what their contiguous copies give, gradients included."""
+    layouts: dict[str, Callable[[Tensor], Tensor]] = {
+        "(batch, length, heads, head_dim) underneath": lambda tensor: tensor.transpose(1, 2).contiguous().transpose(1, 2),
+        "every second number of a larger tensor": lambda tensor: tensor.repeat_interleave(2, dim=-1)[..., ::2],
+        "one example expanded over the batch": lambda tensor: tensor[:1].expand_as(tensor),
+    }
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        for request in _requests(subject, module):
+            for what, layout in layouts.items():
+                odd = _laid_out(request, layout)
+                got, want = answers(odd, module), answers(_laid_out(odd, Tensor.contiguous), module)
+                for name, tensor in got.items():
+                    subject.equal(tensor, want[name], f"{name} for {what} against contiguous inputs")
+
+
+def _laid_out(request: Request, layout: Callable[[Tensor], Tensor]) -> Request:
+    return request.changed(lambda _, tensor: layout(tensor))
+
+
+@attention_check("implementation")
+def inputs_are_left_alone(subject: Subject) -> None:
+    """Neither the call nor writing into its output changes the caller's tensors."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        for request in _requests(subject, module):
+            kept = replace(request.changed(lambda _, tensor: tensor.clone()), key_valid=request.key_valid)
+            mask = None if request.key_valid is None else request.key_valid.clone()
+            with torch.no_grad():
+                out = request(module)
+                _require_equal(request, kept, mask, "the call")
+                out.fill_(7)
+                _require_equal(request, kept, mask, "writing into the output")
+
+
+def _require_equal(request: Request, kept: Request, mask: Tensor | None, culprit: str) -> None:
+    for name, tensor in request.tensors.items():
+        changed = int((tensor != kept.tensors[name]).sum())
+        require(changed == 0, f"{culprit} changed {changed} numbers of the caller's {name}")
+    if mask is not None and request.key_valid is not None:
+        require(torch.equal(request.key_valid, mask), f"{culprit} changed the caller's key_valid")

@@ -1,0 +1,197 @@
+"""Checks of the card: that it is complete, that what it claims runs and that the rest is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass, replace
+from enum import Enum
+from functools import partial
+from inspect import isclass
+from typing import get_type_hints
+
+import torch
+from torch import Tensor
+
+from attn_zoo.conformance.harness import NotApplicable, Violation, require
+from attn_zoo.conformance.requests import Request
+from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
+from attn_zoo.contract import Attention, AttentionCard, Stream
+from attn_zoo.registry import make_options
+
+OTHER_LENGTHS = (1, 33, 63, 100)
+INPUTS = ("query", "key", "value")
+
+
+@attention_check("card")
+def card_is_complete(subject: Subject) -> None:
+    """The card has every text, options with defaults of plain types, variants that build, and known inputs."""
+    card = subject.card
+    for name in ("name", "title", "paper", "equation"):
+        require(str(getattr(card, name)).strip(), f"the card's {name} is empty")
+    require(isclass(card.build) and issubclass(card.build, Attention), f"build is {card.build!r}, not a subclass of Attention")
+    require(card.build.card is card, f"{card.origin}.card is another card, named {card.build.card.name!r}")
+    require(card.implementations[:1] == ("eager",), f"implementations are {card.implementations}; eager comes first")
+    unknown = set(card.reads) - set(INPUTS)
+    require(not unknown and "value" in card.reads, f"reads is {card.reads}; it names value and nothing but {', '.join(INPUTS)}")
+    _check_options(card)
+    for geometry in subject.plain_and_causal():
+        streams = card.streams(geometry, subject.options)
+        require(all(isinstance(stream, Stream) for stream in streams), f"streams returned {streams!r}, not a tuple of Stream")
+        names = [stream.name for stream in streams]
+        require(len(set(names)) == len(names) and all(map(str.isidentifier, names)), f"streams are not distinct keywords: {names}")
+
+
+def _check_options(card: AttentionCard) -> None:
+    kind = card.options
+    require(isclass(kind) and is_dataclass(kind), f"options is {kind!r}, not a dataclass")
+    hints = get_type_hints(kind)
+    for option in fields(kind):
+        bare = option.default is MISSING and option.default_factory is MISSING
+        require(not bare, f"option {option.name} has no default")
+        hint = hints[option.name]
+        plain = isclass(hint) and (hint in (int, float, bool, str) or issubclass(hint, Enum))
+        require(
+            plain, f"option {option.name} is of type {hint}; only int, float, bool, str and enums can be set from a command line"
+        )
+    for variant, options in card.variants.items():
+        require(variant and variant != "default", f"a variant is called {variant!r}")
+        require(make_options(card.name, kind, options) != kind(), f"variant {variant!r} equals the defaults")
+
+
+@attention_check("card")
+def request_checking_is_inherited(subject: Subject) -> None:
+    """The class leaves forward and its checks to the contract and writes only the maths."""
+    for name in ("forward", "__call__", "_check_request"):
+        require(
+            getattr(subject.card.build, name) is getattr(Attention, name),
+            f"{subject.card.origin} overrides {name}; write attend instead",
+        )
+
+
+@attention_check("implementation")
+def output_is_like_the_queries(subject: Subject) -> None:
+    """One finite number for each number of the queries, in the dtype and on the device of the inputs."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        for dtype in dict.fromkeys((subject.dtype, torch.float32)):
+            request = subject.draw(module.to(dtype)).cast(dtype)
+            _check_output(request, request(module), f"causal={geometry.causal}, {dtype}")
+
+
+def _check_output(request: Request, out: Tensor, where: str) -> None:
+    like = request.value if request.query is None else request.query
+    require(isinstance(out, Tensor), f"{where}: got {type(out).__name__}, not a tensor")
+    require(out.shape == like.shape, f"{where}: output {tuple(out.shape)}, queries {tuple(like.shape)}")
+    require(out.dtype == like.dtype, f"{where}: output {out.dtype}, inputs {like.dtype}")
+    require(out.device == like.device, f"{where}: output on {out.device}, inputs on {like.device}")
+    bad = int((~out.isfinite()).sum())
+    require(bad == 0, f"{where}: {bad} of {out.numel()} outputs are NaN or infinite for standard normal inputs")
+
+
+@attention_check("implementation")
+def cross_lengths_run_or_are_refused(subject: Subject) -> None:
+    """Queries and keys of different number run where claimed, and are refused when building and when calling where not."""
+    square = subject.geometry()
+    for queries, keys in ((9, square.keys), (1, square.keys), (2 * square.keys, square.keys)):
+        geometry = replace(square, queries=queries, keys=keys)
+        if subject.card.can.cross:
+            module = subject.build(geometry)
+            request = subject.draw(module)
+            _check_output(request, request(module), f"{queries} queries, {keys} keys")
+            continue
+        must_refuse(f"cross ({queries} queries, {keys} keys)", partial(subject.build, geometry))
+        if "query" in subject.card.reads and not subject.card.can.shares_query_key:
+            module = subject.build(square)
+            request = subject.draw(module, queries=queries)
+            must_refuse(f"a call with {queries} queries and {keys} keys", partial(request, module))
+
+
+@attention_check("implementation")
+def other_lengths_run_or_are_refused(subject: Subject) -> None:
+    """Lengths other than the one built for run where claimed, are refused where not, and can all be built for."""
+    for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
+        module = subject.build(subject.geometry(causal=causal))
+        for length in OTHER_LENGTHS:
+            built = subject.build_if_allowed(subject.geometry(length, causal=causal))
+            if built is not None:
+                request = subject.draw(built)
+                _check_output(request, request(built), f"built for {length}, causal={causal}")
+            request = subject.draw(module, queries=length, keys=length)
+            if subject.card.can.any_length or length == subject.length:
+                _check_output(request, request(module), f"built for {subject.length}, given {length}, causal={causal}")
+            else:
+                must_refuse(f"any_length (built for {subject.length}, given {length})", partial(request, module))
+
+
+@attention_check("implementation")
+def unread_inputs_have_no_influence(subject: Subject) -> None:
+    """An input the card does not read may be None, or hold NaN, without a trace in the output or a gradient."""
+    unread = [name for name in INPUTS if name not in subject.card.reads]
+    if subject.card.can.shares_query_key:
+        unread = [name for name in unread if name != "key"]
+    module = subject.build()
+    expected = subject.draw(module)(module)
+    if subject.card.can.shares_query_key and "key" not in subject.card.reads:
+        alone = replace(subject.draw(module), key=None)
+        subject.equal(alone(module), expected, "key=None against the query passed twice", 0.0)
+    if not unread:
+        raise NotApplicable("the card reads every input")
+    nan = subject.draw(module, unread=True).changed(lambda name, tensor: tensor * torch.nan if name in unread else tensor).leaves()
+    out = nan(module)
+    subject.equal(out.detach(), expected, f"NaN instead of None as {' and '.join(unread)}", 0.0)
+    if not out.requires_grad:
+        raise Violation("no gradient reaches any input")
+    out.sum().backward()
+    touched = [name for name in unread if (grad := nan.tensors[name].grad) is not None and bool((grad != 0).any())]
+    require(not touched, f"the card says {touched} are not read, but a gradient reaches them")
+
+
+@attention_check("implementation")
+def unfit_requests_are_refused(subject: Subject) -> None:
+    """A shape, dtype, mask or stream that does not fit raises ValueError; so does a key of its own where one is shared."""
+    module = subject.build()
+    good = subject.draw(module)
+    mask = torch.ones(good.value.shape[0], good.value.shape[2], dtype=torch.bool, device=subject.device)
+    bad = {
+        "value of three dimensions": replace(good, value=good.value[0]),
+        "value with a head too many": replace(good, value=torch.cat([good.value, good.value[:, :1]], dim=1)),
+        "integer key_valid": good.padded(mask.long()),
+        "key_valid of the shape (keys, batch)": good.padded(mask.mT.contiguous()),
+        "stream nobody asked for": replace(good, streams={**good.streams, "surprise": good.value}),
+    }
+    if "query" in subject.card.reads:
+        bad["None as the query"] = replace(good, query=None)
+        bad["query and value of different dtypes"] = replace(good, value=good.value.half())
+        bad["query and value of different batch"] = replace(good, value=good.value[:1])
+    if good.streams:
+        bad["missing streams"] = replace(good, streams={})
+        bad["a stream too short"] = good.changed(lambda name, tensor: tensor[:, :, :-1] if name.startswith("stream") else tensor)
+    for what, request in bad.items():
+        _must_raise_value_error(what, partial(request, module))
+    if subject.card.can.shares_query_key and good.query is not None:
+        must_refuse("a key tensor other than the query", partial(replace(good, key=good.query.clone()), module))
+
+
+def _must_raise_value_error(what: str, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except ValueError:
+        return
+    except Exception as error:
+        raise Violation(f"{what} must raise ValueError, got {type(error).__name__}: {error}") from error
+    raise Violation(f"{what} must raise ValueError, but it ran")
+
+
+@attention_check("variant")
+def building_draws_what_is_claimed(subject: Subject) -> None:
+    """With equal parameters, modules built under different seeds agree, unless the card says that building draws something."""
+    first, second = subject.build(seed=1), subject.build(seed=2)
+    with torch.no_grad():
+        for mine, other in zip(first.parameters(), second.parameters(), strict=True):
+            other.copy_(mine)
+    request = subject.draw(first)
+    gap = (request(first) - request(second)).abs().max().item()
+    if subject.card.can.random_at_build:
+        require(gap > 0 or subject.variant != "default", "the card claims random_at_build, but two seeds built the same map")
+    else:
+        require(gap == 0, f"random_at_build is not claimed, but two seeds differ by {gap:.3g} with equal parameters")

@@ -1,0 +1,159 @@
+"""Checks that the cost on the card is the cost of the code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from attn_zoo.conformance.harness import require
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention, Geometry
+
+SLACK, LOG_SLACK = 0.15, 0.15
+"""How far a fitted exponent may lie from the printed one; a factor log n may add to it."""
+
+
+@attention_check("variant")
+def cost_formula_is_exact(subject: Subject) -> None:
+    """The card's FLOPs and parameters equal what PyTorch counts, at every shape."""
+    proved = 0
+    for geometry in _geometries(subject):
+        module = subject.build_if_allowed(geometry)
+        if module is None:
+            continue
+        stated, counted = subject.card.cost(geometry, subject.options), count_flops(subject, module)
+        require(stated.flops == counted, f"{geometry}: the card says {stated.flops} FLOPs, PyTorch counted {counted}")
+        held = sum(parameter.numel() for parameter in module.parameters())
+        require(stated.parameters == held, f"{geometry}: the card says {stated.parameters} parameters, the module holds {held}")
+        proved += 1
+    require(proved > 0, "the options allow none of the shapes")
+
+
+def _geometries(subject: Subject) -> Iterator[Geometry]:
+    shapes = ((1, 4, 1), (2, 8, subject.length), (3, 8, 64), (2, 16, 100), (1, 4, 1000))
+    for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
+        for heads, head_dim, length in shapes:
+            yield subject.geometry(length, heads=heads, head_dim=head_dim, causal=causal)
+    if subject.card.can.cross:
+        yield replace(subject.geometry(), queries=9)
+        yield replace(subject.geometry(), queries=2 * subject.length + 1)
+
+
+def count_flops(subject: Subject, module: Attention) -> int:
+    """FLOPs of the matrix products of one example, forward, as PyTorch's counter sees them."""
+    request = subject.draw(module, batch=1)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        request(module)
+    return int(counter.get_total_flops())
+
+
+@attention_check("variant")
+def time_grows_as_printed(subject: Subject) -> str:
+    """FLOPs grow with the length as the card's big-O says, and numbers written do not grow faster."""
+    claim = subject.card.time
+    slack = SLACK + (LOG_SLACK if claim.has_log else 0)
+    remarks = []
+    for geometry in subject.plain_and_causal():
+        where = f"causal={geometry.causal}"
+        far = [subject.card.cost(_long(geometry, 2**power), subject.options).flops for power in (14, 16, 18)]
+        fitted = exponent(far, 4)
+        if any(far):
+            require(abs(fitted - claim.exponent) <= slack, f"{where}: FLOPs grow like n^{fitted:.2f}, the card prints {claim}")
+        traces = [trace(subject, geometry.causal, length) for length in _lengths(subject, claim.exponent)]
+        for seen in traces:
+            stated = subject.card.cost(_long(geometry, seen.length), subject.options).flops
+            require(seen.flops == stated, f"{where}: {seen.flops} FLOPs counted at {seen.length}, the card says {stated}")
+        written = exponent([seen.written for seen in traces], 2)
+        message = f"{where}: numbers written grow like n^{written:.2f}, the card prints {claim}"
+        require(written <= claim.exponent + slack, message)
+        products = f"FLOPs n^{fitted:.2f}" if any(far) else "no matrix products"
+        remarks.append(f"{where}: {products}, numbers written n^{written:.2f}")
+    return "; ".join(remarks)
+
+
+@attention_check("variant")
+def memory_grows_as_printed(subject: Subject) -> str:
+    """The largest tensor made, forward and backward, grows no faster than the card's big-O of memory."""
+    claim = subject.card.memory
+    slack = SLACK + (LOG_SLACK if claim.has_log else 0)
+    remarks = []
+    for geometry in subject.plain_and_causal():
+        traces = [trace(subject, geometry.causal, length) for length in _lengths(subject, claim.exponent)]
+        fitted = exponent([seen.largest for seen in traces], 2)
+        sizes = ", ".join(f"{seen.largest} bytes at {seen.length}" for seen in traces)
+        message = f"causal={geometry.causal}: the largest tensor grows like n^{fitted:.2f} ({sizes}), the card prints {claim}"
+        require(fitted <= claim.exponent + slack, message)
+        remarks.append(f"causal={geometry.causal}: n^{fitted:.2f}")
+    return "; ".join(remarks)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one example cost at one length, forward and backward."""
+
+    length: int
+    flops: int
+    """Of the matrix products of the forward pass."""
+    written: int
+    """Numbers written by all operations together, a proxy of time that also sees sums, sorts and exponentials."""
+    largest: int
+    """Bytes of the largest tensor."""
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes the memory behind every result; views and broadcasts count as what they stand on."""
+
+    written = largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.untyped_storage().nbytes())
+                self.written += 0 if func.is_view else tensor.numel()
+        return result
+
+
+def trace(subject: Subject, causal: bool, length: int) -> Trace:
+    """Run one head over one example of ``length`` in float32 and record; each length once for a subject."""
+    key = (causal, length)
+    if key not in subject.traces:
+        module = subject.build(subject.geometry(length, heads=1, causal=causal), dtype=torch.float32)
+        request = subject.draw(module, batch=1).cast(torch.float32).leaves()
+        with _Recorder() as recorder:  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+            with FlopCounterMode(display=False) as counter:
+                out = request(module)
+            out.sum().backward()
+        subject.traces[key] = Trace(length, int(counter.get_total_flops()), recorder.written, recorder.largest)
+    return subject.traces[key]
+
+
+def exponent(sizes: Sequence[int], ratio: int) -> float:
+    """The power of n in sizes at three lengths, each ``ratio`` times the one before.
+
+    Fitted to the increments, which a constant term does not reach; where the sizes start out
+    constant, to the two ends. No growth counts as 0.
+    """
+    first, second, third = sizes
+    if third <= second:
+        return 0.0
+    ends = math.log(third / max(first, 1)) / (2 * math.log(ratio))
+    return min(ends, math.log((third - second) / (second - first)) / math.log(ratio)) if second > first else ends
+
+
+def _lengths(subject: Subject, claimed: int) -> tuple[int, int, int]:
+    """Long enough for windows and buckets to fill, short enough for what is quadratic."""
+    shortest = max(1024 if claimed < 2 else 256, 2 ** (subject.length - 1).bit_length())
+    return shortest, 2 * shortest, 4 * shortest
+
+
+def _long(geometry: Geometry, length: int) -> Geometry:
+    return replace(geometry, heads=1, queries=length, keys=length)

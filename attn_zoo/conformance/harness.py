@@ -1,0 +1,175 @@
+"""Cases, results and reports: what the kit is made of, whoever the entry under check is."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from unittest import SkipTest
+
+import torch
+
+from attn_zoo.contract import UnknownNameError
+
+Status = Literal["passed", "failed", "skipped", "waived"]
+"""``waived``: failed as the caller said it would."""
+
+
+class Violation(AssertionError):
+    """An entry breaks what a check states; the message says what was found, with its size."""
+
+
+class NotApplicable(SkipTest):
+    """A check has nothing to prove here; the message is the reason. Test runners read it as a skip."""
+
+
+def require(holds: object, message: str) -> None:
+    """State a rule. Unlike ``assert``, it also holds under ``python -O``.
+
+    Raises:
+        Violation: the rule does not hold.
+    """
+    if not holds:
+        raise Violation(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One check on one setting of one entry. Calling it raises what is wrong or returns a remark."""
+
+    subject: str
+    check: str
+    contract: str
+    """The sentence the check proves."""
+    run: Callable[[], str | None]
+    variant: str = "default"
+    implementation: str = ""
+    """Empty where the entry has no implementations to choose from."""
+    unavailable: str | None = None
+    """Why this machine cannot run the case."""
+
+    @property
+    def setting(self) -> str:
+        """``variant-implementation-check``, the part of the id that an expected failure may name."""
+        return "-".join(part for part in (self.variant, self.implementation, self.check) if part)
+
+    @property
+    def id(self) -> str:
+        """Readable and unique: ``name[variant]-implementation-check``."""
+        return f"{self.subject}[{self.variant}]" + self.setting.removeprefix(self.variant)
+
+    def __call__(self) -> str | None:
+        """Run the check, leaving the caller's random numbers as they were.
+
+        Raises:
+            Violation: the entry breaks the contract.
+            NotApplicable: there is nothing to prove here.
+        """
+        if self.unavailable:
+            raise NotApplicable(self.unavailable)
+        with torch.random.fork_rng():
+            return self.run()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a case ended. ``detail`` is the fault, the reason or the remark."""
+
+    case: Case
+    status: Status
+    detail: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.status:8}{self.case.id}" + (f": {self.detail}" if self.detail else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The results for one entry, in the order they were found."""
+
+    subject: str
+    results: tuple[Result, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed and something was proved."""
+        return not self.failures and any(result.status == "passed" for result in self.results)
+
+    @property
+    def failures(self) -> tuple[Result, ...]:
+        """The failed results, stale waivers included."""
+        return tuple(result for result in self.results if result.status == "failed")
+
+    def raise_on_failure(self) -> None:
+        """Turn failures into an exception.
+
+        Raises:
+            Violation: with the report as its message.
+        """
+        if not self.ok:
+            raise Violation(str(self))
+
+    def __str__(self) -> str:
+        """A summary line, then every failure and waiver, then the reasons for skips."""
+        count = Counter(result.status for result in self.results)
+        seconds = sum(result.seconds for result in self.results)
+        parts = [f"{count[status]} {status}" for status in ("passed", "failed", "waived", "skipped") if count[status]]
+        lines = [f"{self.subject}: {', '.join(parts) or 'no check ran'} in {seconds:.1f} s"]
+        lines += [f"  {result}" for result in self.results if result.status in ("failed", "waived")]
+        reasons = Counter((r.case.check, r.detail) for r in self.results if r.status == "skipped")
+        lines += [f"  skipped {check}{f' ({times} times)' if times > 1 else ''}: {why}" for (check, why), times in reasons.items()]
+        return "\n".join(lines)
+
+
+def run_cases(subject: str, cases: Iterable[Case], expected_failures: Mapping[str, str] | None = None) -> Report:
+    """Run every case and report, with strict waivers.
+
+    Args:
+        expected_failures: reasons by check name, or by ``variant-implementation-check`` for one
+            setting only. A failure it names is ``waived``; a waiver without any failure fails.
+
+    Raises:
+        UnknownNameError: a waiver names no check of this entry.
+    """
+    cases = list(cases)
+    waivers = dict(expected_failures or {})
+    known = {case.check for case in cases} | {case.setting for case in cases}
+    for name in waivers:
+        if name not in known:
+            raise UnknownNameError(f"check of {subject}", name, known)
+    used: set[str] = set()
+    results = []
+    for case in cases:
+        result = _run(case)
+        key = case.setting if case.setting in waivers else case.check
+        if key in waivers and result.status == "failed":
+            used.add(key)
+            result = Result(case, "waived", f"{waivers[key]} (found: {result.detail})", result.seconds)
+        results.append(result)
+    for name in waivers.keys() - used:
+        case = next(case for case in cases if name in (case.check, case.setting))
+        found = {result.status for result in results if name in (result.case.check, result.case.setting)}
+        ending = "was skipped" if found == {"skipped"} else "holds"
+        detail = f"expected to fail ({waivers[name]}), but {name} {ending}; drop the expectation"
+        results.append(Result(case, "failed", detail, 0.0))
+    return Report(subject, tuple(results))
+
+
+def _run(case: Case) -> Result:
+    start = time.perf_counter()
+    status: Status
+    try:
+        status, detail = "passed", case() or ""
+    except NotApplicable as reason:
+        status, detail = "skipped", str(reason)
+    except Violation as fault:
+        status, detail = "failed", str(fault)
+    except Exception as error:  # the entry may raise anything, and the other checks should still be heard
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        status, detail = "failed", f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+    return Result(case, status, detail, time.perf_counter() - start)

@@ -1,0 +1,144 @@
+"""Checks of precision, compilation and dropout."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import fields, replace
+
+import torch
+from torch import Tensor
+
+from attn_zoo.conformance.harness import NotApplicable, require
+from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention
+
+SINGLE = 1e-4
+"""float32 against float64, relative to the largest output: a thousand roundings of the largest intermediate."""
+HALF_MEDIAN, HALF_MEAN = 0.05, 0.5
+"""bfloat16 against float64, relative to the root mean square of the outputs. The mean is lenient, because one
+rounded hash may send a position into another bucket; the median is not."""
+COPIES = 512
+DEVIATIONS = 6.0
+
+
+def _request(subject: Subject, module: Attention, batch: int = 6) -> Request:
+    request = subject.draw(module, batch=batch)
+    return request.padded(key_masks(module.geometry.keys, subject.device)) if subject.card.can.key_padding else request
+
+
+@attention_check("implementation")
+def single_precision_is_close(subject: Subject) -> str:
+    """float32 outputs and gradients stay close to float64's."""
+    if subject.dtype is not torch.float64:
+        raise NotApplicable("held against eager in float64 by implementation_agrees_with_eager")
+    largest = 0.0
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = _request(subject, module)
+        want, got = answers(request, module), answers(request.cast(torch.float32), module.float())
+        for name in want:
+            where = f"float32 against float64, causal={geometry.causal}: {name}"
+            largest = max(largest, subject.equal(got[name].double(), want[name], where, SINGLE))
+    return f"float32 differs from float64 by {largest:.1e} of the largest output"
+
+
+@attention_check("implementation")
+def large_inputs_stay_finite(subject: Subject) -> None:
+    """Inputs 30 times as large as usual give finite outputs and gradients, in float32."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry, dtype=torch.float32)
+        request = _request(subject, module).cast(torch.float32).changed(lambda _, tensor: 30 * tensor)
+        for name, answer in answers(request, module).items():
+            bad = int((~answer.isfinite()).sum())
+            message = f"inputs 30 times as large, causal={geometry.causal}: {bad} of {answer.numel()} numbers of the {name}"
+            require(bad == 0, f"{message} are NaN or infinite")
+
+
+@attention_check("implementation")
+def bfloat16_is_close(subject: Subject) -> str:
+    """Under bfloat16 autocast and in bfloat16 outright, outputs and gradients are finite and outputs near float64's."""
+    worst = 0.0
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = _request(subject, module)
+        want = without_padded_queries(request, request(module)).double()
+        single, half = copy.deepcopy(module).float(), copy.deepcopy(module).bfloat16()
+        settings = {
+            "autocast of float32": (single, torch.float32, True),
+            "autocast of bfloat16": (single, torch.bfloat16, True),
+            "bfloat16 outright": (half, torch.bfloat16, False),
+        }
+        for what, (cast, dtype, enabled) in settings.items():
+            with torch.autocast(subject.device.type, dtype=torch.bfloat16, enabled=enabled):
+                leaves = request.cast(dtype).leaves()
+                out = without_padded_queries(request, leaves(cast))
+            out.float().square().sum().backward()
+            for name, tensor in leaves.tensors.items():
+                finite = tensor.grad is None or bool(tensor.grad.isfinite().all())
+                require(finite, f"{what}, causal={geometry.causal}: gradients of the {name} are NaN or infinite")
+            worst = max(worst, _near(out.detach().double(), want, f"{what}, causal={geometry.causal}"))
+    return f"half of the outputs are within {worst:.1e} of their root mean square"
+
+
+def _near(got: Tensor, want: Tensor, where: str) -> float:
+    bad = int((~got.isfinite()).sum())
+    require(bad == 0, f"{where}: {bad} of {got.numel()} outputs are NaN or infinite")
+    scale = want.square().mean().sqrt()
+    gap = (got - want).abs()
+    median, mean = (gap[want != 0].median() / scale).item(), (gap.square().mean().sqrt() / scale).item()
+    require(median <= HALF_MEDIAN, f"{where}: half of the outputs are off by more than {median:.2g} of their root mean square")
+    require(mean <= HALF_MEAN, f"{where}: outputs are off by {mean:.2g} of their root mean square")
+    return median
+
+
+@attention_check("card")
+def compiled_agrees(subject: Subject) -> None:
+    """torch.compile gives the outputs and gradients of plain calls."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = _request(subject, module)
+        want = answers(request, module)
+        for backend in ("eager", "aot_eager"):
+            torch._dynamo.reset()
+            got = answers(request, module, torch.compile(module, backend=backend))
+            for name, answer in got.items():
+                subject.equal(answer, want[name], f"compiled by {backend}, causal={geometry.causal}: {name}")
+    torch._dynamo.reset()
+
+
+@attention_check("implementation")
+def dropout_acts_in_training_only(subject: Subject) -> str:
+    """Dropout leaves eval alone; in training it follows the seed, strikes, and keeps the mean output."""
+    names = [option.name for option in fields(subject.options) if option.name == "dropout" or option.name.endswith("_dropout")]
+    if not names:
+        raise NotApplicable("there is no dropout option")
+    deviations = 0.0
+    for name in names:
+        plain = subject.build()
+        dropped = subject.build(options=replace(subject.options, **{name: 0.5}))
+        request = subject.draw(plain, batch=1)
+        want = request(plain)
+        subject.equal(request(dropped), want, f"eval mode with {name}=0.5 against {name}=0")
+        subject.equal(request(plain.train()), want, f"training mode with {name}=0 against eval mode")
+        deviations = max(deviations, _mean_holds(request, dropped.train(), want, name))
+    return f"means over {COPIES} draws are within {deviations:.1f} standard errors"
+
+
+def _mean_holds(request: Request, module: Attention, want: Tensor, name: str) -> float:
+    many = request.changed(lambda _, tensor: tensor.expand(COPIES, -1, -1, -1))
+    torch.manual_seed(0)
+    first = many(module).double()
+    torch.manual_seed(0)
+    again = many(module).double()
+    require(torch.equal(first, again), f"training with {name}=0.5 does not follow torch.manual_seed")
+    require(
+        not torch.equal(first, many(module).double()), f"training with {name}=0.5 gives the same output twice: nothing is dropped"
+    )
+    error = first.std(dim=0) / COPIES**0.5
+    gap = (first.mean(dim=0) - want[0]).abs()
+    # Rounding is allowed for where nothing varies.
+    deviations = (gap / (error + 1e-4 * want.abs().max())).max().item()
+    message = f"with {name}=0.5 the mean of {COPIES} training outputs is {deviations:.1f} standard errors from the eval output"
+    require(deviations <= DEVIATIONS, f"{message}; survivors must be scaled up")
+    return deviations

@@ -1,0 +1,157 @@
+"""Checks that padded keys take no part, whatever stands in them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from attn_zoo.conformance.harness import NotApplicable, require
+from attn_zoo.conformance.requests import Request, answers, key_masks
+from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
+from attn_zoo.contract import Attention, Geometry
+
+NOISE = 1e3
+AVERAGE = 1e-3
+"""Outputs this close to a constant value, relative to it, count as averages of the values."""
+
+
+@attention_check("implementation")
+def padding_has_no_influence(subject: Subject) -> None:
+    """Large numbers or NaN in padded keys change no output and no gradient; where padding is not claimed, a mask is refused."""
+    if not subject.card.can.key_padding:
+        module = subject.build()
+        request = _masked(subject, module)
+        must_refuse("key_padding", partial(request, module))
+        return
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        clean = _masked(subject, module)
+        expected = answers(clean, module)
+        for what, fill in (("noise of size 1000", _noise), ("NaN", _nan)):
+            where = f"{what} in padded keys, causal={geometry.causal}"
+            got = answers(clean.filled_at_padding(fill), module)
+            for name, answer in got.items():
+                subject.equal(answer, expected[name], f"{where}: {name}", subject.tolerance * 1e-3)
+
+
+@attention_check("implementation")
+def padding_gets_no_weight(subject: Subject) -> str | None:
+    """Where outputs are averages of the values, padding has no share in them: neither the caller's nor what fills up a block."""
+    remarks = []
+    for geometry in subject.plain_and_causal():
+        where = f"causal={geometry.causal}"
+        whole = subject.build_if_allowed(subject.geometry(64, causal=geometry.causal))
+        module = subject.build(geometry)
+        off = [_distance(*_with_equal_values(subject.draw(built), built)) for built in (whole, module) if built is not None]
+        if min(off) > AVERAGE:
+            remarks.append(f"{where}: outputs are no averages of the values, {min(off):.2g} off")
+            continue
+        filled = f"{where}: equal values give that value at a length of 64, but are {off[-1]:.2g} of it off at {subject.length}"
+        require(off[-1] <= AVERAGE, f"{filled}; what fills up the last block seems to take part")
+        if subject.card.can.key_padding:
+            found = _distance(*_with_equal_values(_masked(subject, module), module))
+            message = f"{where}: equal values give that value, but are {found:.2g} of it off with padding"
+            require(found <= AVERAGE, f"{message}; padded keys seem to stay in the normaliser")
+    if len(remarks) == len(subject.plain_and_causal()):
+        raise NotApplicable("; ".join(remarks))
+    return "; ".join(remarks) or None
+
+
+def _with_equal_values(request: Request, module: Attention) -> tuple[Request, Attention]:
+    """The same value everywhere, in streams that stand in for values as well."""
+    constant = request.value[:1, :, :1]
+    stand_ins = {f"stream {s.name}" for s in module.card.streams(module.geometry, module.options) if s.starts_as == "value"}
+    change = {"value"} | stand_ins
+    return request.changed(lambda name, tensor: constant.expand_as(tensor) if name in change else tensor), module
+
+
+def _distance(request: Request, module: Attention) -> float:
+    """Largest distance of an output from the first value, relative to it; with a mask at valid positions, which see themselves."""
+    want = request.value[:1, :, :1]
+    gap = (request(module) - want).abs().amax(dim=(1, 3)) / want.abs().max()
+    return (gap if request.key_valid is None else gap[request.key_valid]).max().item()
+
+
+@attention_check("implementation")
+def padded_queries_have_no_influence(subject: Subject) -> None:
+    """What stands in the queries of padded positions changes no output at a valid position."""
+    _require_padding(subject)
+    if "query" not in subject.card.reads:
+        raise NotApplicable("queries are not read")
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = _masked(subject, module)
+        valid = _mask_of(request)[:, None, :, None]
+        expected = request(module).masked_fill(~valid, 0)
+        got = request.filled_at_padding(_noise, side="queries")(module).masked_fill(~valid, 0)
+        subject.equal(got, expected, f"valid positions when padded queries hold noise of size 1000, causal={geometry.causal}")
+
+
+@attention_check("implementation")
+def padding_amounts_to_shorter_inputs(subject: Subject) -> None:
+    """Where any length goes, padding on the right gives what the inputs without it give."""
+    _require_padding(subject)
+    if not subject.card.can.any_length:
+        raise NotApplicable("any_length is not claimed")
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = subject.draw(module)
+        for kept in (1, subject.length // 2, subject.length - 1):
+            mask = torch.arange(subject.length, device=subject.device).lt(kept).expand(request.value.shape[0], -1)
+            padded = request.padded(mask)(module)[:, :, :kept]
+            short = request.first(kept)(module)
+            subject.equal(
+                padded, short, f"{kept} positions padded to {subject.length} against {kept} positions, causal={geometry.causal}"
+            )
+
+
+@attention_check("implementation")
+def queries_without_keys_give_zeros(subject: Subject) -> None:
+    """A query with no valid key in its reach gives exact zeros, and every gradient stays finite."""
+    _require_padding(subject)
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = subject.draw(module, batch=3)
+        mask = torch.ones(3, subject.length, dtype=torch.bool, device=subject.device)
+        mask[0] = False
+        left = subject.length // 3
+        mask[1, :left] = False
+        request = request.padded(mask).filled_at_padding(_nan)
+        out = request(module)
+        where = f"causal={geometry.causal}"
+        _require_zeros(out[0], f"{where}: an example without valid keys")
+        if geometry.causal:
+            _require_zeros(out[1, :, :left], f"{where}: the {left} queries before the first valid key")
+        for name, answer in answers(request, module).items():
+            bad = int((~answer.isfinite()).sum())
+            require(bad == 0, f"{where}: {bad} numbers of the {name} are NaN or infinite")
+
+
+def _require_zeros(out: Tensor, what: str) -> None:
+    bad = int((out != 0).sum())
+    require(bad == 0, f"{what} must give zeros, but {bad} of {out.numel()} outputs are not, up to {out.abs().max().item():.3g}")
+
+
+def _require_padding(subject: Subject) -> None:
+    if not subject.card.can.key_padding:
+        raise NotApplicable("key_padding is not claimed")
+
+
+def _masked(subject: Subject, module: Attention) -> Request:
+    geometry: Geometry = module.geometry
+    masks = key_masks(geometry.keys, subject.device)
+    return subject.draw(module, batch=len(masks)).padded(masks)
+
+
+def _mask_of(request: Request) -> Tensor:
+    return torch.ones(request.value.shape[::2], dtype=torch.bool) if request.key_valid is None else request.key_valid
+
+
+def _noise(tensor: Tensor) -> Tensor:
+    return NOISE * tensor.flip(0)
+
+
+def _nan(tensor: Tensor) -> Tensor:
+    return torch.full_like(tensor, torch.nan)

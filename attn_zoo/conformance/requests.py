@@ -1,0 +1,172 @@
+"""Drawing the inputs an attention's card asks for, and changing some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from attn_zoo.contract import Attention
+
+Change = Callable[[str, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of one call. Streams are named ``stream NAME`` among the tensors."""
+
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor
+    key_valid: Bool[Tensor, "batch keys"] | None = None
+    streams: Mapping[str, Tensor] = field(default_factory=dict)
+    sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Whose tokens each tensor stands for, by its name: ``queries``, ``keys`` or, where shared, both."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether one tensor serves as queries and keys."""
+        return self.query is not None and self.key is self.query
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The distinct tensors by name; a shared key is the query."""
+        named = {"query": self.query, "key": None if self.shared else self.key, "value": self.value}
+        named |= {f"stream {name}": tensor for name, tensor in self.streams.items()}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    @property
+    def positions(self) -> int:
+        """Number of outputs per example."""
+        return (self.value if self.query is None else self.query).shape[2]
+
+    def __call__(self, module: Callable[..., Any]) -> Tensor:
+        """What the module makes of it."""
+        out: Tensor = module(self.query, self.key, self.value, key_valid=self.key_valid, streams=self.streams or None)
+        return out
+
+    def changed(self, change: Change) -> Request:
+        """Replace each distinct tensor by ``change(name, tensor)``; a shared key stays the query."""
+        new = {name: change(name, tensor) for name, tensor in self.tensors.items()}
+        key = new.get("query") if self.shared else new.get("key")
+        streams = {name: new[f"stream {name}"] for name in self.streams}
+        return replace(self, query=new.get("query"), key=key, value=new["value"], streams=streams)
+
+    def padded(self, key_valid: Tensor | None) -> Request:
+        """The same tensors with another mask."""
+        return replace(self, key_valid=key_valid)
+
+    def rows(self, index: Tensor | slice) -> Request:
+        """Some examples of the batch."""
+        mask = None if self.key_valid is None else self.key_valid[index]
+        return self.changed(lambda _, tensor: tensor[index]).padded(mask)
+
+    def first(self, length: int) -> Request:
+        """The first positions of every tensor, without a mask."""
+        return self.changed(lambda _, tensor: tensor[:, :, :length]).padded(None)
+
+    def leaves(self) -> Request:
+        """The same memory as tensors that collect gradients."""
+        return self.changed(lambda _, tensor: tensor.detach().requires_grad_())
+
+    def cast(self, dtype: torch.dtype) -> Request:
+        """The same numbers in another precision."""
+        return self.changed(lambda _, tensor: tensor.to(dtype))
+
+    def filled_at_padding(self, fill: Callable[[Tensor], Tensor], side: str = "keys") -> Request:
+        """Replace what stands at padded positions of the tensors of one side by ``fill(tensor)``."""
+        mask = self.key_valid
+        if mask is None:
+            return self
+
+        def change(name: str, tensor: Tensor) -> Tensor:
+            if side not in self.sides[name]:
+                return tensor
+            return torch.where(mask[:, None, : tensor.shape[2], None], tensor, fill(tensor))
+
+        return self.changed(change)
+
+
+def draw(
+    module: Attention,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    batch: int = 3,
+    queries: int | None = None,
+    keys: int | None = None,
+    seed: int = 1,
+    unread: bool = False,
+    tied: bool = False,
+) -> Request:
+    """Standard normal inputs for ``module``, with what its card asks for.
+
+    Args:
+        queries, keys: lengths; those of the geometry by default.
+        unread: give the inputs that the card does not read as well, instead of None.
+        tied: let each stream be the copy it starts training as, instead of a draw of its own.
+    """
+    card, geometry = module.card, module.geometry
+    lengths = {"queries": queries or geometry.queries, "keys": keys or geometry.keys}
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(length: int) -> Tensor:
+        drawn = torch.randn(batch, geometry.heads, length, geometry.head_dim, dtype=torch.float64, generator=generator)
+        return drawn.to(device, dtype)
+
+    # Everything is drawn in one order, so that None for an unread input does not shift the others.
+    drawn = {"query": normal(lengths["queries"]), "key": normal(lengths["keys"]), "value": normal(lengths["keys"])}
+    sides = {"query": frozenset({"queries"}), "key": frozenset({"keys"}), "value": frozenset({"keys"})}
+    given: dict[str, Tensor | None] = {name: tensor if unread or name in card.reads else None for name, tensor in drawn.items()}
+    if card.can.shares_query_key:
+        given["key"] = drawn["key"] = drawn["query"]
+        sides["query"] = frozenset({"queries", "keys"})
+    streams = {}
+    for stream in card.streams(geometry, module.options):
+        own = normal(lengths[stream.of])[:, :, : stream.first]
+        streams[stream.name] = drawn[stream.starts_as][:, :, : stream.first] if tied else own
+        sides[f"stream {stream.name}"] = frozenset({stream.of})
+    return Request(given["query"], given["key"], drawn["value"], None, streams, sides)
+
+
+def without_padded_queries(request: Request, out: Tensor) -> Tensor:
+    """Zeros where a shared query is padding: what comes out there is the caller's business."""
+    if request.shared and request.key_valid is not None:
+        return out.masked_fill(~request.key_valid[:, None, :, None], 0)
+    return out
+
+
+def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
+    """The output and the gradients of every input, stream and parameter, zeros where none arrives.
+
+    Args:
+        call: stands in for ``module`` when it is to be called in another way.
+    """
+    leaves = request.leaves()
+    out = without_padded_queries(request, leaves(module if call is None else call))
+    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype, device=out.device).reshape(out.shape)
+    named = {**leaves.tensors, **dict(module.named_parameters())}
+    grads: Sequence[Tensor | None] = torch.autograd.grad((out * weights).sum(), list(named.values()), allow_unused=True)
+    found = {
+        f"gradient of {name}": torch.zeros_like(named[name]) if grad is None else grad
+        for name, grad in zip(named, grads, strict=True)
+    }
+    return {"output": out.detach(), **found}
+
+
+def key_masks(keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "6 keys"]:
+    """Six kinds of padding: none, right, left, both ends, holes, and all keys but one."""
+    valid = torch.ones(6, keys, dtype=torch.bool)
+    third = max(1, keys // 3)
+    valid[1, keys - third :] = False
+    valid[2, :third] = False
+    valid[3, : third // 2] = False
+    valid[3, keys - third // 2 - 1 :] = False
+    valid[4, 1::3] = False
+    valid[5] = False
+    valid[5, keys // 2] = True
+    return valid.to(device)

@@ -1,0 +1,139 @@
+"""Checks of what a module keeps: its randomness, its state and what it shares with other modules."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from attn_zoo.conformance.harness import require
+from attn_zoo.conformance.requests import Request
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention
+
+
+@attention_check("implementation")
+def eval_is_deterministic(subject: Subject) -> None:
+    """In eval mode the same call gives the same bits, whatever the random generator did in between."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = subject.draw(module)
+        first = request(module)
+        torch.manual_seed(99)
+        _require_same_bits(request(module), first, f"two calls in eval mode, causal={geometry.causal}")
+
+
+@attention_check("implementation")
+def building_follows_the_seed(subject: Subject) -> None:
+    """torch.manual_seed decides everything drawn at build: parameters, buffers and outputs repeat bit by bit."""
+    first = subject.build(seed=3)
+    torch.randn(7)
+    second = subject.build(seed=3)
+    mine, other = first.state_dict(), second.state_dict()
+    require(mine.keys() == other.keys(), f"state of two builds: {sorted(mine.keys() ^ other.keys())} is only in one")
+    for name in mine:
+        _require_same_bits(mine[name], other[name], f"{name} of two builds under one seed")
+    request = subject.draw(first)
+    _require_same_bits(request(first), request(second), "outputs of two builds under one seed")
+
+
+@attention_check("implementation")
+def state_dict_restores_the_output(subject: Subject) -> None:
+    """The state dict of one module, loaded strictly into another seed's, brings its output: nothing drawn is left out."""
+    module, other = subject.build(seed=1), subject.build(seed=2)
+    _disturb(module)
+    other.load_state_dict(module.state_dict(), strict=True)
+    request = subject.draw(module)
+    _require_same_bits(request(other), request(module), "output after loading the state dict")
+
+
+@attention_check("implementation")
+def copies_are_independent(subject: Subject) -> None:
+    """A deep copy gives the same output and goes on doing so when the original is changed."""
+    module = subject.build()
+    request = subject.draw(module)
+    before = request(module)
+    twin = copy.deepcopy(module)
+    _require_same_bits(request(twin), before, "output of a deep copy")
+    _disturb(module)
+    _require_same_bits(request(twin), before, "output of a deep copy after the original was changed")
+
+
+@attention_check("variant")
+def instances_share_nothing(subject: Subject) -> None:
+    """Building, changing and running other modules of the class leaves a module as it was."""
+    module = subject.build(seed=0)
+    request = subject.draw(module)
+    before = request(module).detach().clone()
+    twin = subject.build(seed=1)
+    shared = _storages(module).keys() & _storages(twin).keys()
+    require(not shared, f"two modules share the memory of {sorted(_storages(module)[place] for place in shared)}")
+    _disturb(twin)
+    other = subject.build(subject.geometry(2 * subject.length + 3, heads=3, head_dim=2 * module.geometry.head_dim), seed=2)
+    subject.draw(other)(other)
+    _require_same_bits(request(module), before, "output after another module was built, changed and run")
+    held = sorted(_class_tensors(type(module)))
+    require(not held, f"the class holds tensors that all its modules share: {', '.join(held)}")
+
+
+@attention_check("implementation")
+def earlier_calls_leave_no_trace(subject: Subject) -> None:
+    """What was called before, at whatever length, scale or inference mode, changes no output and blocks no gradient."""
+    for geometry in subject.plain_and_causal():
+        fresh, used = subject.build(geometry), subject.build(geometry)
+        request = subject.draw(fresh)
+        expected = request(fresh)
+        for earlier in _earlier(subject, used):
+            with torch.inference_mode():
+                earlier(used)
+        leaves = request.leaves()
+        out = leaves(used)
+        where = f"causal={geometry.causal}"
+        _require_same_bits(out.detach(), expected.detach(), f"output of a used module against a fresh one, {where}")
+        out.sum().backward()
+        subject.draw(used)(used)
+        _require_same_bits(request(fresh), expected, f"output of one module called twice, {where}")
+
+
+def _earlier(subject: Subject, module: Attention) -> Iterator[Request]:
+    any_length = subject.card.can.any_length
+    for length in (2 * subject.length + 3, 5) if any_length else (subject.length,):
+        yield subject.draw(module, queries=length, keys=length, seed=5, batch=2)
+        yield subject.draw(module, queries=length, keys=length, seed=6).changed(lambda _, tensor: 30 * tensor)
+
+
+def _disturb(module: nn.Module) -> None:
+    """Change every parameter and floating buffer in place."""
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.is_floating_point():
+                tensor.add_(0.25)
+
+
+def _storages(module: nn.Module) -> dict[int, str]:
+    named = (*module.named_parameters(), *module.named_buffers())
+    return {tensor.untyped_storage().data_ptr(): name for name, tensor in named if tensor.numel()}
+
+
+def _class_tensors(kind: type) -> Iterator[str]:
+    """Attributes between the class and ``Attention`` that are, or directly contain, tensors or modules."""
+    for owner in kind.__mro__:
+        if owner is Attention:
+            return
+        for name, held in vars(owner).items():
+            inside = held.values() if isinstance(held, dict) else held if isinstance(held, (list, tuple, set)) else (held,)
+            if any(isinstance(thing, (Tensor, nn.Module)) for thing in inside):
+                yield f"{owner.__name__}.{name}"
+
+
+def _require_same_bits(got: Tensor, want: Tensor, what: str) -> None:
+    require(
+        got.shape == want.shape and got.dtype == want.dtype,
+        f"{what}: {tuple(got.shape)} {got.dtype}, {tuple(want.shape)} {want.dtype}",
+    )
+    changed = int((got != want).sum())
+    if changed:
+        gap = (got.double() - want.double()).abs().max().item()
+        require(False, f"{what}: {changed} of {got.numel()} numbers differ, by up to {gap:.3g}; they should be equal bit by bit")

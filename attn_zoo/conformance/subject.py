@@ -1,0 +1,185 @@
+"""What a check is given: one attention under one option set and one implementation, and how checks are enlisted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from attn_zoo.conformance.harness import NotApplicable, Violation, require
+from attn_zoo.conformance.requests import Request, draw
+from attn_zoo.contract import Attention, AttentionCard, Geometry, UnsupportedError, unavailable
+
+Scope = Literal["card", "variant", "implementation", "twin"]
+"""How often a check runs: once, for each option set, for each option set and implementation, or for each but eager."""
+
+LENGTHS = (33, 65, 129, 257, 513, 1025)
+"""Odd, so that blocks do not divide them; the first that the options allow is the length of the proof."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One attention as a check meets it."""
+
+    card: AttentionCard
+    variant: str
+    options: Any
+    implementation: str
+    device: torch.device
+    traces: dict[tuple[bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
+    """What the cost checks recorded, so that they run each length once."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """float64 where rounding can be told from mistakes; kernels for one device know float32 at most."""
+        return torch.float64 if self.device.type == "cpu" else torch.float32
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference, relative to the largest number, that rounding alone explains."""
+        return 1e-9 if self.dtype is torch.float64 else 3e-5
+
+    @cached_property
+    def length(self) -> int:
+        """The shortest of ``LENGTHS`` that the options allow; an option may refuse shorter inputs by name."""
+        for length in LENGTHS:
+            try:
+                self.card.build(self._sized(length), self.options)
+            except UnsupportedError:
+                continue
+            return length
+        self.card.build(self._sized(LENGTHS[-1]), self.options)  # raises the refusal
+        return LENGTHS[-1]
+
+    def _sized(self, length: int, heads: int = 2, head_dim: int | None = None, causal: bool = False) -> Geometry:
+        wide = 8 if self.device.type == "cpu" else 16  # kernels on matrix units take no fewer than 16
+        return Geometry(heads, head_dim or wide, length, length, causal)
+
+    def geometry(self, length: int | None = None, *, heads: int = 2, head_dim: int | None = None, causal: bool = False) -> Geometry:
+        """A small geometry with as many queries as keys."""
+        return self._sized(length or self.length, heads, head_dim, causal)
+
+    def build(
+        self, geometry: Geometry | None = None, *, seed: int = 0, options: Any = None, dtype: torch.dtype | None = None
+    ) -> Attention:
+        """Build in eval mode.
+
+        Raises:
+            NotApplicable: an implementation other than eager refuses this geometry or these options.
+        """
+        geometry = geometry or self.geometry()
+        options = self.options if options is None else options
+        if self.implementation != "eager" and (reason := self.card.build.refuses(self.implementation, geometry, options)):
+            raise NotApplicable(reason)
+        torch.manual_seed(seed)
+        return self.card.build(geometry, options, self.implementation).to(self.device, dtype or self.dtype).eval()
+
+    def build_if_allowed(self, geometry: Geometry) -> Attention | None:
+        """Build, or None where an option refuses a length shorter than the length of the proof."""
+        try:
+            return self.build(geometry)
+        except UnsupportedError:
+            if min(geometry.queries, geometry.keys) >= self.length:
+                raise
+            return None
+
+    def draw(self, module: Attention, **settings: Any) -> Request:
+        """Inputs for ``module``; see ``requests.draw``."""
+        return draw(module, self.dtype, self.device, **settings)
+
+    def plain_and_causal(self) -> tuple[Geometry, ...]:
+        """The geometries that the card claims at the length of the proof."""
+        return tuple(self.geometry(causal=causal) for causal in ((False, True) if self.card.can.causal else (False,)))
+
+    def as_eager(self) -> Subject:
+        """The same options in the implementation the others are held against."""
+        return replace(self, implementation="eager", traces={})
+
+    def equal(self, got: Tensor, want: Tensor, what: str, tolerance: float | None = None) -> float:
+        """Compare up to rounding and return the difference relative to the largest number.
+
+        Raises:
+            Violation: they differ by more, or something is not finite.
+        """
+        require(got.shape == want.shape, f"{what}: shapes {tuple(got.shape)} and {tuple(want.shape)}")
+        limit = self.tolerance if tolerance is None else tolerance
+        if got.numel() == 0:
+            return 0.0
+        bad = int((~got.isfinite()).sum())
+        require(bad == 0, f"{what}: {bad} of {got.numel()} numbers are NaN or infinite")
+        gap, size = (got - want).abs().max().item(), want.abs().max().item()
+        relative = gap / size if size > 0 else gap
+        require(
+            relative <= limit,
+            f"{what}: they differ by {gap:.3g}, {relative:.2g} of the largest number; rounding allows {limit:.0e}",
+        )
+        return relative
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCheck:
+    """A named sentence about every attention and the function that proves it."""
+
+    name: str
+    contract: str
+    scope: Scope
+    prove: Callable[[Subject], str | None]
+
+
+ATTENTION_CHECKS: dict[str, AttentionCheck] = {}
+"""All checks by name, in the order in which they run."""
+
+Prove = Callable[[Subject], str | None]
+
+
+def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
+    """Enlist a function as a check; its name is the check's and its docstring is the contract it proves.
+
+    Raises:
+        ValueError: the name is taken or the contract is missing.
+    """
+
+    def enlist(prove: Prove) -> Prove:
+        name = prove.__name__
+        contract = " ".join((prove.__doc__ or "").split())
+        if not contract:
+            raise ValueError(f"check {name!r} has no docstring; say in one sentence what it proves")
+        if name in ATTENTION_CHECKS:
+            raise ValueError(f"check {name!r} is enlisted twice; choose another name")
+        ATTENTION_CHECKS[name] = AttentionCheck(name, contract, scope, prove)
+        return prove
+
+    return enlist
+
+
+def must_refuse(what: str, request: Callable[[], object]) -> None:
+    """Prove that a request outside the card is refused.
+
+    Raises:
+        Violation: it ran, or failed in another way than by ``UnsupportedError``.
+    """
+    try:
+        request()
+    except UnsupportedError:
+        return
+    except Exception as error:
+        raise Violation(
+            f"{what} is not claimed and must be refused with UnsupportedError; got {type(error).__name__}: {error}"
+        ) from error
+    raise Violation(f"{what} is not claimed and must be refused with UnsupportedError, but it ran")
+
+
+def home_of(implementation: str) -> tuple[torch.device, None] | tuple[None, str]:
+    """The device of this machine that can run an implementation, or the reason why none can."""
+    reason = unavailable(implementation, torch.device("cpu"))
+    if reason is None:
+        return torch.device("cpu"), None
+    if torch.cuda.is_available():
+        reason = unavailable(implementation, torch.device("cuda"))
+        if reason is None:
+            return torch.device("cuda"), None
+    return None, reason

@@ -1,0 +1,169 @@
+"""Tables as text: for the terminal, for GitHub, for LaTeX, and raw as CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tabulate import tabulate
+
+from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.statistics import Estimate
+
+FORMATS = ("terminal", "github", "csv", "json", "latex")
+_STYLES = {"terminal": "simple", "github": "github", "latex": "latex_booktabs"}
+
+
+def render(tables: Sequence[Table], format: str) -> str:
+    """The tables in one of ``FORMATS``: an overview where there are several tasks, then each task with its costs.
+
+    Raises:
+        ValueError: no such format.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}; got {format!r}")
+    if format == "csv":
+        return _csv(tables)
+    if format == "json":
+        return json.dumps([asdict(table) for table in tables], indent=1, sort_keys=True)
+    parts = [_detail(table, format) for table in tables]
+    if len(tables) > 1:
+        parts.insert(0, _overview(tables, format))
+    parts.append(_footnotes(tables, format))
+    return "\n\n".join(parts)
+
+
+def _overview(tables: Sequence[Table], format: str) -> str:
+    """Rows are attentions, columns are tasks. There is no average: tasks differ in what a point is worth."""
+    names = [table.task["title"] for table in tables]
+    heads = [name if names.count(name) == 1 else f"{name} #{at + 1}" for at, name in enumerate(names)]
+    cells = {(row.label, at): _score(row) for at, table in enumerate(tables) for row in table.rows}
+    first = {row.label: row for table in tables for row in table.rows}
+    means = {label: [row.score.mean for t in tables for row in t.rows if row.label == label and row.score] for label in first}
+    order = sorted(first, key=lambda label: (first[label].control, -max(means[label], default=-1.0), label))
+    body = [[_name(first[label]), *(cells.get((label, at), "-") for at in range(len(tables)))] for label in order]
+    body.append(["chance", *("-" if t.chance is None else _percent(t.chance) for t in tables)])
+    metric = ", ".join(sorted({table.task["metric"] for table in tables}))
+    return _titled(f"Test {metric} (%)", _tabulate(body, ["attention", *heads], format), format)
+
+
+def _detail(table: Table, format: str) -> str:
+    body = [_line(row, table) for row in table.rows]
+    head = ["attention", f"{table.task['metric']} (%)", "over control", "train - test", "seeds"]
+    head += ["parameters", "FLOPs/example", "examples/s", "peak memory"]
+    problems = [(row.label, failure) for row in table.rows for failure in row.failures]
+    changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
+    title = f"{table.task['title']}: {table.task['length']} positions, chance {_optional(table.chance, _percent)} %"
+    text = _titled(title, _tabulate(body, head, format), format)
+    notes = [f"{label}: {failure}" for label, failure in problems]
+    notes += [
+        f"{row.label} costs more FLOPs than softmax here"
+        for row in table.rows
+        if table.softmax_flops and (row.flops_per_example or 0) > table.softmax_flops
+    ]
+    if len({row.seeds for row in table.rows if row.score}) > 1:
+        notes.append("rows differ in their seeds; compare them with care")
+    budget, model = table.budget, table.model
+    notes.append(
+        f"task options {changed}; network dim={model['dim']} depth={model['depth']} heads={model['heads']}; "
+        f"{budget['steps']} steps of {budget['batch_size']} examples; {table.precision} on {table.device}; "
+        f"test split of {table.data.get('test', {}).get('examples', '?')}, digest {table.data.get('test', {}).get('digest', '?')[:8]}"
+    )
+    return text + "\n" + _lines(notes, format)
+
+
+def _line(row: Row, table: Table) -> list[str]:
+    best = table.best_control
+    margin = "-" if best is None or row.score is None or row.control else f"{100 * (row.score.mean - best):+.1f}"
+    gap = "-" if row.train_gap is None else f"{100 * row.train_gap.mean:+.1f}"
+    total = len(row.seeds) + len(row.failures)
+    seeds = str(total) if not row.failures else f"{len(row.seeds)} of {total}"
+    costs = [
+        _optional(row.parameters, _short),
+        _optional(row.flops_per_example, _short),
+        _optional(row.examples_per_second, lambda v: f"{v:,.0f}"),
+        _optional(row.peak_bytes, lambda v: f"{v / 2**20:.1f} MiB"),
+    ]
+    return [_name(row), _score(row), margin, gap, seeds, *costs]
+
+
+def _footnotes(tables: Sequence[Table], format: str) -> str:
+    machines = sorted({machine for table in tables for row in table.rows for machine in row.machines})
+    notes = [
+        "± is half of the 95 % t interval of the mean over seeds; one seed has none. (c) marks a control. Chance is always answering "
+        "the most frequent training label. 'over control' is the distance to the best control.",
+        "FLOPs are of one forward pass and count matrix products; examples/s and peak memory are of a training step "
+        f"and belong to: {'; '.join(machines)}.",
+        f"Protocol {', '.join(sorted({table.protocol for table in tables}))}.",
+    ]
+    if len(machines) > 1:
+        notes.insert(0, "Several machines took part: do not compare examples/s and peak memory between rows.")
+    return _lines(notes, format)
+
+
+def _csv(tables: Sequence[Table]) -> str:
+    out = io.StringIO()
+    names = ["task", "task_version", "task_options", "attention", "options", "implementation", "control", "metric", "score_mean"]
+    names += ["score_half_width_95", "seeds_done", "failures", "chance", "parameters", "flops_per_example", "examples_per_second"]
+    names += ["peak_bytes", "protocol", "precision", "device", "machines"]
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    for table in tables:
+        for row in table.rows:
+            score = row.score or Estimate(float("nan"), None, 0)
+            known: dict[str, Any] = {name: getattr(row, name) for name in names if hasattr(row, name)}
+            known |= {"task": table.task["name"], "task_version": table.task["version"], "metric": table.task["metric"]}
+            known |= {"task_options": json.dumps(dict(table.task_options)), "options": json.dumps(dict(row.options))}
+            known |= {"score_mean": score.mean if row.score else None, "score_half_width_95": score.half_width}
+            known |= {"seeds_done": len(row.seeds), "failures": " | ".join(row.failures), "chance": table.chance}
+            known |= {"protocol": table.protocol, "precision": table.precision, "device": table.device}
+            known |= {"machines": " | ".join(row.machines)}
+            writer.writerow(known)
+    return out.getvalue()
+
+
+def _tabulate(body: Sequence[Sequence[str]], head: Sequence[str], format: str) -> str:
+    align = ("left", *["right"] * (len(head) - 1))
+    return tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
+
+
+def _titled(title: str, text: str, format: str) -> str:
+    if format == "latex":
+        return f"% {title}\n{text}"
+    return f"**{title}**\n\n{text}" if format == "github" else f"{title}\n\n{text}"
+
+
+def _lines(notes: Sequence[str], format: str) -> str:
+    if format == "latex":
+        return "\n".join(f"% {note}" for note in notes)
+    return "\n" + "\n".join(f"- {note}" for note in notes)
+
+
+def _name(row: Row) -> str:
+    return f"{row.label} (c)" if row.control else row.label
+
+
+def _score(row: Row) -> str:
+    if row.score is None:
+        return row.failures[0].split(" with seed")[0].replace("_", " ") if row.failures else "-"
+    spread = "" if row.score.half_width is None else f" ± {100 * row.score.half_width:.1f}"
+    return _percent(row.score.mean) + spread
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _short(count: float) -> str:
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:g}"
+
+
+def _optional(value: Any, form: Any) -> str:
+    return "-" if value is None else form(value)

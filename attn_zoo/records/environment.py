@@ -1,0 +1,78 @@
+"""Where a figure was found: versions and device, without anything that names a person or a machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_PACKAGES = ("attn-zoo", "torch", "timm", "accelerate", "numpy")
+
+
+def describe_environment(device: str) -> dict[str, Any]:
+    """Versions, processor, memory, GPU where ``device`` is ``cuda``, commit, start in UTC, and the command's arguments."""
+    import torch  # here, so that reading records needs no tensor library
+
+    commit, dirty = _commit()
+    return {
+        **{name.replace("-", "_"): _version(name) for name in _PACKAGES},
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpu": torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None,
+        "cuda": torch.version.cuda if device == "cuda" else None,
+        "commit": commit,
+        "dirty": dirty,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join([Path(sys.argv[0]).name, *(_without_folders(word) for word in sys.argv[1:])]),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> tuple[str | None, bool | None]:
+    """Commit of the checkout the package runs from and whether it was changed since; None where there is no checkout."""
+    folder = Path(__file__).parent
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None, None
+    commit, status = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
+    return commit, None if status is None else bool(status)
+
+
+def _without_folders(word: str) -> str:
+    """``key=/some/where/file`` as ``key=.../file``: what was asked, not where it lay."""
+    key, equals, value = word.rpartition("=")
+    return f"{key}{equals}.../{Path(value).name}" if Path(value).is_absolute() else word

@@ -1,0 +1,117 @@
+"""A folder of records: one JSON file a run, added whole or not at all, never changed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.records.record import FINAL_STATUSES, RecordError, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A file in the folder that is no whole record."""
+
+    path: Path
+    reason: str
+
+
+class Store:
+    """An append-only folder of run records, safe to share between processes and to merge by copying files.
+
+    Args:
+        root: the folder; made when the first record is added.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+
+    def check_writable(self) -> None:
+        """Make the folder and try it, so that no work starts whose result could not be kept.
+
+        Raises:
+            OSError: naming the folder, why it cannot take records, and what to do.
+        """
+        advice = "choose another folder with records=FOLDER"
+        if self.root.exists() and not self.root.is_dir():
+            raise NotADirectoryError(f"the records folder {str(self.root)!r} is a file; {advice}")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.root, prefix=".try-"):
+                pass
+        except OSError as error:
+            raise OSError(
+                f"the records folder {str(self.root)!r} cannot be written ({error.strerror or error}); {advice}"
+            ) from error
+
+    def add(self, record: RunRecord) -> Path:
+        """Add a record: written beside its place, flushed to the disk, then renamed into it.
+
+        Raises:
+            OSError: the disk took no more; what was recorded before is untouched.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        stem = f"{record.spec.attention}-{record.spec.task}-s{record.spec.seed}-{record.run_id}"
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        path = self.root / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', stem)}-{stamp}-{secrets.token_hex(3)}.json"
+        text = json.dumps(_finite(record.to_dict()), indent=1, sort_keys=True, allow_nan=False) + "\n"
+        half = path.with_name(f".{path.name}.half")
+        try:
+            with half.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            half.replace(path)
+        except OSError as error:
+            half.unlink(missing_ok=True)
+            raise OSError(
+                f"the record of {stem} could not be written to {str(self.root)!r} ({error.strerror or error}); "
+                f"make room or choose another folder, then give the same command again"
+            ) from error
+        return path
+
+    def load(self) -> tuple[list[RunRecord], list[Damaged]]:
+        """All records under the folder, and the files that are none, each with its reason. Missing folders hold none."""
+        records: list[RunRecord] = []
+        damaged: list[Damaged] = []
+        for path in self._files():
+            try:
+                records.append(RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError) as error:  # RecordError, bad JSON and bad UTF-8 are ValueErrors
+                damaged.append(Damaged(path, str(error) if isinstance(error, RecordError) else f"not readable as JSON: {error}"))
+        return records, damaged
+
+    def finished(self, run_id: str) -> bool:
+        """Whether an equal run is recorded with a status that would come out the same again."""
+        for path in self._files(f"*{run_id}*.json"):
+            try:
+                record = RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError):
+                continue  # a damaged record does not count as one; the run is done again
+            if record.run_id == run_id and record.status in FINAL_STATUSES:
+                return True
+        return False
+
+    def _files(self, pattern: str = "*.json") -> Iterator[Path]:
+        if self.root.is_dir():
+            yield from sorted(path for path in self.root.rglob(pattern) if not path.name.startswith("."))
+
+
+def _finite(value: Any) -> Any:
+    """The same plain data with null for NaN and infinity, which JSON does not have: a diverged loss, say."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,209 @@
+"""One run: a spec in, a record out, whatever happens on the way."""
+
+from __future__ import annotations
+
+import statistics
+import traceback
+from dataclasses import asdict, replace
+from enum import Enum
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+
+from attn_zoo.contract import (
+    SPLITS,
+    AttentionCard,
+    Batch,
+    Examples,
+    Geometry,
+    Split,
+    Task,
+    TaskCard,
+    TaskSpec,
+    Tokens,
+    UnsupportedError,
+)
+from attn_zoo.cost import attention_parameters, count_flops, count_parameters
+from attn_zoo.encoder import build_model, build_paired_model
+from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
+from attn_zoo.registry import build_attention, build_task, card, make_options, task_card
+from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, accuracy, majority_accuracy, train
+
+_PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+def resolve_spec(spec: RunSpec) -> RunSpec:
+    """Fill in every default and every ``auto``, so that the spec says all that the run depends on.
+
+    Raises:
+        UnknownNameError: no such attention, task, option or implementation.
+        ValueError: an option, size, device or precision breaks its rule.
+    """
+    entry, task_entry = card(spec.attention), task_card(spec.task)
+    options = plain_options(make_options(f"attention {spec.attention}", entry.options, spec.options))
+    task_options = plain_options(make_options(f"task {spec.task}", task_entry.options, spec.task_options))
+    if spec.precision not in _PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}; got {spec.precision!r}")
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if spec.device == "auto" else spec.device
+    if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch sees; got {spec.device!r}")
+    implementation = spec.implementation
+    if implementation == "auto":
+        length = build_task(spec.task, **task_options).spec.length + 1
+        geometry = Geometry(spec.model.heads, spec.model.dim // spec.model.heads, length, length)
+        built = build_attention(spec.attention, geometry, implementation="auto", device=device, **options)
+        implementation = built.implementation
+    return replace(spec, options=options, task_options=task_options, device=device, implementation=implementation)
+
+
+def plain_options(options: Any) -> dict[str, Any]:
+    """An options dataclass as plain data; an enum member becomes its name."""
+    return {name: value.name if isinstance(value, Enum) else value for name, value in asdict(options).items()}
+
+
+def run(spec: RunSpec, progress: Progress) -> RunRecord:
+    """Train, choose on validation, test once, and say so in a record.
+
+    ``spec`` must be resolved. A run that goes wrong is a record as well: its status says how and
+    its reason why. Only an interrupt from outside ends it without one.
+    """
+    task_entry = task_card(spec.task)
+    found = _Found()
+    try:
+        progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
+        _run(spec, build_task(spec.task, **spec.task_options), found, progress)
+        status, reason = "done", None
+    except Exception as error:
+        status, reason = _what_went_wrong(error)
+    finally:
+        progress.stop()
+    return found.record(spec, status, reason, card(spec.attention), task_entry)
+
+
+class _Found:
+    """What is known so far; becomes the record, complete or not."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, dict[str, Any]] = {}
+        self.task_spec: TaskSpec | None = None
+        self.scores: dict[str, float] = {}
+        self.chance: float | None = None
+        self.counted: dict[str, int] = {}
+        self.trained = Trained()
+        self.environment: dict[str, Any] = {}
+
+    def record(self, spec: RunSpec, status: Status, reason: str | None, attention: AttentionCard, task: TaskCard) -> RunRecord:
+        return RunRecord(
+            schema=SCHEMA,
+            protocol=PROTOCOL,
+            run_id=spec.run_id(task.version),
+            spec=spec,
+            attention_card=_attention_facts(attention),
+            task_card=_task_facts(task, self.task_spec),
+            data=self.data,
+            status=status,
+            reason=reason,
+            scores=self.scores,
+            chance=self.chance,
+            curve=tuple(self.trained.curve),
+            counted=self.counted,
+            measured=_measured(self.trained, spec),
+            environment=self.environment or describe_environment(spec.device),
+        )
+
+
+def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress) -> None:
+    found.environment = describe_environment(spec.device)
+    splits: dict[Split, Examples] = {split: task.examples(split) for split in SPLITS}
+    found.task_spec = task.spec
+    found.data = {split: {"examples": len(part), "digest": part.digest()} for split, part in splits.items()}
+    found.chance = majority_accuracy(splits["train"].labels(), splits["test"].labels())
+    model = build_paired_model(task.spec, seed=spec.seed, implementation=spec.implementation, **_model_arguments(spec))
+    found.counted = {
+        "parameters": count_parameters(model),
+        "attention_parameters": attention_parameters(model),
+        "flops_per_example": _flops_per_example(spec, task.spec),
+    }
+    AcceleratorState._reset_state()  # one process runs many specs, and accelerate remembers the first one's precision
+    accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=_PRECISIONS[spec.precision])
+    torch.manual_seed(spec.seed)  # dropout and redraws start alike whatever the build drew
+    trained = found.trained
+    train(model, splits["train"], splits["valid"], spec.budget, spec.seed, accelerator, progress, trained)
+    model.load_state_dict(trained.best_weights)
+    found.scores = {
+        "valid": trained.best_valid,
+        "train": accuracy(model, splits["train"], accelerator, limit=len(splits["valid"])),
+        "test": accuracy(model, splits["test"], accelerator),
+    }
+
+
+def _model_arguments(spec: RunSpec) -> dict[str, Any]:
+    return {"attention": spec.attention, "options": spec.options, **asdict(spec.model)}
+
+
+def _flops_per_example(spec: RunSpec, task: TaskSpec) -> int:
+    """Forward FLOPs of one example of full length, counted on an eager twin that only carries shapes."""
+    with torch.device("meta"):
+        twin = build_model(task, implementation="eager", **_model_arguments(spec))
+        if isinstance(task.inputs, Tokens):
+            inputs = torch.zeros(1, task.length, dtype=torch.long)
+        else:
+            inputs = torch.zeros(1, task.inputs.channels, task.inputs.height, task.inputs.width)
+        return count_flops(twin, Batch(inputs, None, torch.zeros(1, dtype=torch.long)))
+
+
+def _what_went_wrong(error: Exception) -> tuple[Status, str]:
+    """Status and reason of a run that ended in ``error``."""
+    if isinstance(error, DivergedError):
+        return "diverged", str(error)
+    if isinstance(error, TimedOutError):
+        return "timed_out", str(error)
+    if isinstance(error, UnsupportedError):
+        return "refused", str(error)
+    text = str(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+        return "out_of_memory", text.splitlines()[0] if text else "out of memory"
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    module = where.filename.replace("\\", "/").rsplit("/", 1)[-1]  # the file's name, not the machine's path to it
+    return "failed", f"{type(error).__name__}: {text} (in {where.name}, {module}:{where.lineno})"
+
+
+def _measured(trained: Trained, spec: RunSpec) -> dict[str, float]:
+    """Of this machine; the first step, which also warms up, is left out of the spread."""
+    steps = trained.step_seconds[1:]
+    if len(steps) < 4:
+        return {}
+    quartiles = statistics.quantiles(steps, n=4)
+    median = statistics.median(steps)
+    measured: dict[str, float] = {
+        "train_seconds": sum(trained.step_seconds),
+        "step_seconds_median": median,
+        "step_seconds_iqr": quartiles[2] - quartiles[0],
+        "examples_per_second": spec.budget.batch_size / median,
+    }
+    if trained.peak_bytes:
+        measured["peak_bytes"] = trained.peak_bytes
+    return measured
+
+
+def _attention_facts(entry: AttentionCard) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "paper": entry.paper,
+        "equation": entry.equation,
+        "time": str(entry.time),
+        "memory": str(entry.memory),
+        "control": entry.control,
+        "origin": entry.origin,
+    }
+
+
+def _task_facts(entry: TaskCard, spec: TaskSpec | None) -> dict[str, Any]:
+    names = ("name", "title", "version", "summary", "source", "licence", "metric")
+    facts: dict[str, Any] = {name: getattr(entry, name) for name in names}
+    facts["length"] = None if spec is None else spec.length
+    facts["classes"] = None if spec is None else spec.classes
+    return facts

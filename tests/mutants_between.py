@@ -1,0 +1,153 @@
+"""More mutants: broken between positions, examples and tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from mutants import SwallowsKeywords, TakesAnything, breaks
+from originals import Hashed, Linear, PlainSoftmax
+from torch import Tensor
+
+from attn_zoo.contract import hide_rows_without_keys
+
+# --- padding ---------------------------------------------------------------------------------------------------------
+
+
+@breaks("padding_has_no_influence", "softmax", "NaN in padded keys")
+class TimesZero(PlainSoftmax):
+    """Trusts a weight of zero to remove a value, which fails for NaN."""
+
+    def forward(self, query: Any, key: Any, value: Any, *, key_valid: Tensor | None = None, streams: Any = None) -> Tensor:
+        return hide_rows_without_keys(self.attend(query, key, value, key_valid), key_valid)
+
+
+@breaks("padding_has_no_influence", "softmax", "noise of size 1000 in padded keys, causal=False: output")
+class ForgetsTheMask(SwallowsKeywords):
+    """Accepts a mask and ignores it."""
+
+
+@breaks("padding_has_no_influence", "linear", "must be refused with UnsupportedError, but it ran", can={"key_padding": False})
+class TakesMasks(TakesAnything):
+    """Takes a mask that the card says it cannot honour."""
+
+
+@breaks("padding_gets_no_weight", "softmax", "padded keys seem to stay in the normaliser")
+class PaddingInTheNormaliser(PlainSoftmax):
+    """Gives padded keys, which hold zeros, their share of the weight: the mask reaches only the values."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value, None)
+
+
+@breaks("padding_gets_no_weight", "linear", "padded keys seem to stay in the normaliser")
+class ValuesMaskedOnly(Linear):
+    """Zeroes padded values and leaves φ(0) = 1 of the padded keys in the normaliser, as a public Performer does."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value, None)
+
+
+@breaks("padding_gets_no_weight", "linear", "fills up the last block seems to take part")
+class FillsUpWithZeros(Linear):
+    """Fills the last block with zero keys that take part, as a public Nyström attention does."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        missing = -key.shape[2] % 4
+        if missing == 0 or self.geometry.causal or key_valid is not None:
+            return super().attend(query, key, value, key_valid)
+        filled = [F.pad(tensor, (0, 0, 0, missing)) for tensor in (query, key, value)]
+        return super().attend(filled[0], filled[1], filled[2], None)[:, :, : query.shape[2]]
+
+
+@breaks("padded_queries_have_no_influence", "softmax", "padded queries hold noise")
+class ScaledByAllQueries(PlainSoftmax):
+    """Scales by the largest query of the example, padding included."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query / query.abs().amax(dim=(2, 3), keepdim=True), key, value, key_valid)
+
+
+@breaks("padding_amounts_to_shorter_inputs", "hashed", "positions padded to")
+class PaddingTakesPlaces(Hashed):
+    """Lets padding take places in the buckets, as a public Reformer does."""
+
+    def buckets(self, height: Tensor, key_valid: Tensor | None) -> Tensor:
+        return height.argsort(dim=-1).argsort(dim=-1) > height.shape[-1] // 2
+
+
+@breaks("queries_without_keys_give_zeros", "softmax", "NaN or infinite")
+class MinusInfinity(PlainSoftmax):
+    """Masks with minus infinity, so that a row without keys is NaN, or at least its gradient is."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        allowed = self._allowed(query, key, key_valid)
+        scores = query @ key.mT
+        weights = scores.softmax(dim=-1) if allowed is None else scores.masked_fill(~allowed, -torch.inf).softmax(dim=-1)
+        return (weights @ value).nan_to_num()
+
+
+@breaks("queries_without_keys_give_zeros", "softmax", "before the first valid key must give zeros")
+class MeanOfNothing(PlainSoftmax):
+    """Masks with a large negative number, so that a row without keys is a mean of what it may not see."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        allowed = self._allowed(query, key, key_valid)
+        scores = query @ key.mT
+        shown = scores if allowed is None else scores.masked_fill(~allowed, -1e9)
+        return shown.softmax(dim=-1) @ (value + 1)
+
+
+# --- batch and memory ------------------------------------------------------------------------------------------------
+
+
+@breaks("batch_mates_have_no_influence", "softmax", "batch mates 30 times as large")
+class ScaledByTheBatch(PlainSoftmax):
+    """Scales by a maximum over the batch, as public Nyström attentions do."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key / key.abs().max().clamp(min=8), value, key_valid)
+
+
+@breaks("batch_order_has_no_influence", "softmax", "permuted examples")
+class NumbersItsRows(PlainSoftmax):
+    """Treats examples by their place in the batch."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        place = torch.arange(len(query), dtype=query.dtype)[:, None, None, None]
+        return super().attend(query * (1 + place / 10), key, value, key_valid)
+
+
+@breaks("memory_layout_has_no_influence", "softmax", "view")
+class WantsContiguous(PlainSoftmax):
+    """Views memory as it is not laid out."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query.view(-1).view(query.shape), key, value, key_valid)
+
+
+@breaks("memory_layout_has_no_influence", "softmax", "against contiguous inputs")
+class AssumesContiguous(PlainSoftmax):
+    """Reads memory as if it were contiguous."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        heads, length, width = query.shape[1:]
+        strides = (heads * length * width, length * width, width, 1) if query.stride(0) else (0, length * width, width, 1)
+        return super().attend(query.as_strided(query.shape, strides), key, value, key_valid)
+
+
+@breaks("inputs_are_left_alone", "linear", "writing into the output changed")
+class HandsBackItsInput(Linear):
+    """Returns the caller's own memory."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return value
+
+
+@breaks("inputs_are_left_alone", "softmax", "the call changed")
+class ScalesInPlace(PlainSoftmax):
+    """Scales the caller's queries."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query.mul_(0.5), key, value, key_valid)

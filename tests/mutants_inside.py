@@ -1,0 +1,307 @@
+"""More mutants: broken in their state, their gradients, their numbers or their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from mutants import breaks
+from originals import ORIGINALS, Hashed, Led, Linear, PlainSoftmax, Projected, ProjectedOptions, identity, led_cost
+from torch import Tensor, nn
+
+from attn_zoo.contract import Cost, Geometry, Growth
+
+# --- state -----------------------------------------------------------------------------------------------------------
+
+
+@breaks("eval_is_deterministic", "softmax", "two calls in eval mode")
+class DropsInEval(PlainSoftmax):
+    """Applies dropout whatever the mode."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return F.dropout(super().attend(query, key, value, key_valid), 0.1)
+
+
+@breaks("eval_is_deterministic", "hashed", "two calls in eval mode")
+class HashesAnew(Hashed):
+    """Draws its plane at every call, as a public Reformer does."""
+
+    def buckets(self, height: Tensor, key_valid: Tensor | None) -> Tensor:
+        return height + torch.randn(1) > 0
+
+
+@breaks("building_follows_the_seed", "hashed", "plane of two builds under one seed")
+class SeedsItself(Hashed):
+    """Draws from a generator that torch.manual_seed does not reach."""
+
+    generator = torch.Generator().manual_seed(5)
+
+    def keep_plane(self, plane: Tensor) -> None:
+        super().keep_plane(torch.randn(plane.shape, generator=self.generator))
+
+
+@breaks("state_dict_restores_the_output", "hashed", "after loading the state dict")
+class ForgetsItsPlane(Hashed):
+    """Leaves what it drew out of the state dict."""
+
+    def keep_plane(self, plane: Tensor) -> None:
+        self.register_buffer("plane", plane, persistent=False)
+
+
+@breaks("copies_are_independent", "projected", "after the original was changed")
+class RemembersItsMap(Projected):
+    """Reaches its parameter through a closure, which a deep copy does not follow."""
+
+    def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.map_of: Callable[[], Tensor] = lambda: self.key_map
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return self.attend_compressed(query, self.map_of() @ key, self.value_map @ value)
+
+
+@breaks("instances_share_nothing", "projected", "two modules share the memory of ['key_map']")
+class SharesItsMap(Projected):
+    """Keeps one parameter for all its modules, as published Linformers with sharing do by accident."""
+
+    maps: ClassVar[dict[int, nn.Parameter]] = {}
+
+    def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.key_map = self.maps.setdefault(geometry.keys, self.key_map)
+
+
+@breaks("instances_share_nothing", "linear", "the class holds tensors")
+class CachesOnTheClass(Linear):
+    """Keeps what it computed on the class."""
+
+    last: Tensor | None = None
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        type(self).last = query.detach()
+        return super().attend(query, key, value, key_valid)
+
+
+@breaks("earlier_calls_leave_no_trace", "hashed", "used module against a fresh one")
+class RemembersItsFirstCall(Hashed):
+    """Fixes where it cuts by the first input it meets, as a public Reformer fixes its number of buckets."""
+
+    cut: float | None = None
+
+    def buckets(self, height: Tensor, key_valid: Tensor | None) -> Tensor:
+        self.cut = height.max().item() / 3 if self.cut is None else self.cut
+        return height > self.cut
+
+
+@breaks("earlier_calls_leave_no_trace", "projected", "Inference tensors cannot be saved for backward")
+class CachesUnderInference(Projected):
+    """Keeps a tensor made under inference mode, which blocks a later gradient, as a public Performer does."""
+
+    scaled: Tensor | None = None
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        if self.scaled is None or self.scaled.dtype != value.dtype:
+            self.scaled = self.value_map * 1
+        return self.attend_compressed(query, self.key_map @ key, self.scaled @ value)
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+
+@breaks("every_position_gets_a_gradient", "softmax", "key: no gradient at 1 of 33 positions")
+class DropsTheLastKey(PlainSoftmax):
+    """Loses a key to rounding down."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        seen = torch.ones(len(key), key.shape[2], dtype=torch.bool) if key_valid is None else key_valid.clone()
+        seen[:, -1] = False
+        return super().attend(query, key, value, seen)
+
+
+@breaks("every_position_gets_a_gradient", "led", "stream second_value: no gradient at 33 of 33 positions")
+class IgnoresAStream(Led):
+    """Asks its layer for a projection that it does not use."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
+        return super().attend(query, key, value, key_valid, **{**streams, "second_value": value})
+
+
+@breaks("every_parameter_gets_a_gradient", "projected", "no gradient reaches the parameter idle")
+class Idle(Projected):
+    """Holds a parameter that changes nothing."""
+
+    def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.idle = nn.Parameter(torch.ones(geometry.heads))
+
+
+@breaks("gradients_match_finite_differences", "linear", "causal=False")
+class DetachesTheNormaliser(Linear):
+    """Treats its features of the keys as constants when it differentiates."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key.detach() + 0.5 * (key - key.detach()), value, key_valid)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@breaks("single_precision_is_close", "softmax", "float32 against float64")
+class HalvesInSecret(PlainSoftmax):
+    """Computes in half precision whatever falls short of double."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        rounded = query.half().to(query.dtype) if query.dtype == torch.float32 else query
+        return super().attend(rounded, key, value, key_valid)
+
+
+@breaks("large_inputs_stay_finite", "softmax", "inputs 30 times as large")
+class Overflows(PlainSoftmax):
+    """Takes exponentials of scores as they come, as a public Performer does."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        weights = (query @ key.mT / query.shape[-1] ** 0.5).exp()
+        return weights @ value / weights.sum(dim=-1, keepdim=True)
+
+
+@breaks("bfloat16_is_close", "linear", "BFloat16")
+class KnowsNoBfloat(Linear):
+    """Uses an operation that bfloat16 lacks, as public Nyström attentions do."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        rotation = torch.linalg.qr(torch.eye(query.shape[-1], dtype=query.dtype))[0]
+        return super().attend(query @ rotation, key @ rotation, value, key_valid)
+
+
+@breaks("bfloat16_is_close", "linear", "half of the outputs are off by more than")
+class CountsInBfloat(Linear):
+    """Subtracts large numbers that bfloat16 cannot tell apart."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, (value + 300) - 300, key_valid)
+
+
+@breaks("compiled_agrees", "softmax", "compiled by eager")
+class CompilesOtherwise(PlainSoftmax):
+    """Takes another path when it is compiled, and leaves the scale behind."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(2 * query if torch.compiler.is_compiling() else query, key, value, key_valid)
+
+
+@breaks("dropout_acts_in_training_only", "softmax", "survivors must be scaled up")
+class DropsWithoutScaling(PlainSoftmax):
+    """Drops outputs and leaves the survivors as they are."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        kept = 1 - self.options.dropout * self.training
+        return super().attend(query, key, value, key_valid) * kept
+
+
+@breaks("dropout_acts_in_training_only", "softmax", "nothing is dropped")
+class NeverDrops(PlainSoftmax):
+    """Takes a dropout rate and forgets it."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        was, self.training = self.training, False
+        out = super().attend(query, key, value, key_valid)
+        self.training = was
+        return out
+
+
+@breaks("limit_is_softmax", "softmax", "against softmax attention")
+class WrongScale(PlainSoftmax):
+    """Divides by d instead of √d."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query / query.shape[-1] ** 0.5, key, value, key_valid)
+
+
+class DoublesItsQueries(Projected):
+    """Doubles its queries, so that its limit is no softmax attention."""
+
+    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return super().attend_compressed(2 * query, key, value)
+
+
+breaks("limit_is_softmax", "projected", "against softmax attention", softmax_limit=identity(DoublesItsQueries))(DoublesItsQueries)
+
+
+@breaks("implementation_agrees_with_eager", "softmax", "errs by")
+class RoughKernel(PlainSoftmax):
+    """Has a kernel that multiplies in ten bits, as tensor cores do when nobody forbids it."""
+
+    def attend_sdpa(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        rough = query + (query.half().to(query.dtype) - query).detach()
+        return super().attend_sdpa(rough, key, value, key_valid)
+
+
+@breaks("implementation_agrees_with_eager", "softmax", "gradient of value")
+class KernelWithoutGradient(PlainSoftmax):
+    """Has a kernel whose backward forgets the values."""
+
+    def attend_sdpa(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend_sdpa(query, key, value.detach(), key_valid)
+
+
+@breaks("compressing_first_agrees", "projected", "compress first")
+class CompressesAlike(Projected):
+    """Uses the map of the keys for the values as well when it compresses first."""
+
+    def compress(self, tokens: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.key_map @ tokens, self.key_map.clone() @ tokens
+
+
+@breaks("compressing_first_agrees", "projected", "compression_flops states")
+class CompressesForFree(Projected):
+    """Counts one of its two products."""
+
+    def compression_flops(self, length: int, width: int, inputs: int) -> int:
+        return super().compression_flops(length, width, inputs) // 2
+
+
+# --- cost ------------------------------------------------------------------------------------------------------------
+
+
+def half_cost(geometry: Geometry, options: Any) -> Cost:
+    return replace(ORIGINALS["softmax"].cost(geometry, options), flops=2 * geometry.queries * geometry.keys * geometry.inner_dim)
+
+
+@breaks("cost_formula_is_exact", "softmax", "FLOPs, PyTorch counted", cost=half_cost)
+class CountsHalf(PlainSoftmax):
+    """Counts a multiply-add as one."""
+
+
+def hidden_parameters(geometry: Geometry, options: Any) -> Cost:
+    return replace(ORIGINALS["projected"].cost(geometry, options), parameters=0)
+
+
+@breaks("cost_formula_is_exact", "projected", "the card says 0 parameters", cost=hidden_parameters)
+class HidesParameters(Projected):
+    """Does not count what grows with the length."""
+
+
+@breaks("time_grows_as_printed", "led", "FLOPs grow like n^2.00", time=Growth("n d"), cost=led_cost)
+class LinearInName(Led):
+    """Prints a big-O that its own formula contradicts."""
+
+
+@breaks("time_grows_as_printed", "linear", "numbers written grow like n^")
+class QuadraticSums(Linear):
+    """Forms all pairs where no matrix product shows them, block by block."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        pairs = torch.stack([(query - key[:, :, j : j + 1]).sum(dim=(2, 3)) for j in range(0, key.shape[2], 16)]).sum(dim=0)
+        return super().attend(query, key, value, key_valid) + 0 * pairs[..., None, None]
+
+
+@breaks("memory_grows_as_printed", "linear", "the largest tensor grows like n^")
+class FormsAllPairs(Linear):
+    """Allocates queries × keys always, as a public BigBird does."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        weights = torch.zeros(query.shape[2], key.shape[2], dtype=query.dtype)
+        return super().attend(query, key, value, key_valid) + weights[0, 0]

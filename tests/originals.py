@@ -1,0 +1,204 @@
+"""Small sound attentions that the mutants are made from: one for each thing a card can say. None is registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attn_zoo import card as card_of
+from attn_zoo.attention.masks import softmax_over_valid
+from attn_zoo.attention.softmax import Softmax
+from attn_zoo.contract import Attention, AttentionCard, Capabilities, CompressingAttention, Cost, Geometry, Growth, Stream
+
+ORIGINALS: dict[str, AttentionCard] = {}
+
+
+def original(name: str, *, time: str, memory: str, **facts: Any) -> Callable[[type[Attention]], type[Attention]]:
+    """Give a class a card without registering it."""
+
+    def decorate(cls: type[Attention]) -> type[Attention]:
+        facts["time"], facts["memory"] = Growth(time), Growth(memory)
+        cls.card = ORIGINALS[name] = AttentionCard(name, title=name, paper="none", equation="see the class", build=cls, **facts)
+        return cls
+
+    return decorate
+
+
+class PlainSoftmax(Softmax):
+    """The zoo's softmax attention with one more implementation to break."""
+
+    def attend_sdpa(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return self.attend(query, key, value, key_valid)
+
+
+PlainSoftmax.card = ORIGINALS["softmax"] = replace(card_of("softmax"), build=PlainSoftmax, implementations=("eager", "sdpa"))
+
+
+ORIGINALS["uniform"] = card_of("uniform")
+
+
+@dataclass
+class NoOptions:
+    """Nothing to choose."""
+
+
+def linear_cost(geometry: Geometry, options: NoOptions) -> Cost:
+    width = geometry.head_dim
+    products = (1 if geometry.causal else 2) * geometry.heads * width * (width + 1)
+    return Cost(flops=2 * geometry.queries * products, parameters=0)
+
+
+@original(
+    "linear",
+    options=NoOptions,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n d^2",
+    memory="n d^2",
+    cost=linear_cost,
+)
+class Linear(Attention):
+    """φ(Q) (φ(K)ᵀ V) over φ(Q) (φ(K)ᵀ 1), with φ = elu + 1; running sums when causal."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        query, key = F.elu(query) + 1, F.elu(key) + 1
+        ones = torch.ones_like(value[..., :1])
+        if key_valid is not None:
+            key = key.masked_fill(~key_valid[:, None, :, None], 0)
+        counted = torch.cat([value, ones], dim=-1)
+        state = self.running(key, counted) if self.geometry.causal else (key.mT @ counted).unsqueeze(2)
+        out = (query.unsqueeze(-2) @ state).squeeze(-2) if self.geometry.causal else query @ state.squeeze(2)
+        weight = out[..., -1:]
+        return out[..., :-1] / weight.masked_fill(weight == 0, 1)
+
+    def running(self, key: Tensor, counted: Tensor) -> Tensor:
+        return (key.unsqueeze(-1) * counted.unsqueeze(-2)).cumsum(dim=2)
+
+
+@dataclass
+class ProjectedOptions:
+    projected_length: int = 6
+
+
+def projected_cost(geometry: Geometry, options: ProjectedOptions) -> Cost:
+    products = 2 * options.projected_length * (geometry.keys + geometry.queries) * geometry.inner_dim
+    return Cost(flops=2 * products, parameters=2 * options.projected_length * geometry.keys)
+
+
+def identity(cls: type[Projected]) -> Callable[[Geometry], Attention]:
+    """The setting in which ``cls`` is softmax attention."""
+
+    def build(geometry: Geometry) -> Attention:
+        built = cls(geometry, ProjectedOptions(geometry.keys))
+        nn.init.eye_(built.key_map)
+        nn.init.eye_(built.value_map)
+        return built
+
+    return build
+
+
+class Projected(CompressingAttention):
+    """softmax(Q (E K)ᵀ / √d) F V."""
+
+    def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.key_map = nn.Parameter(torch.randn(options.projected_length, geometry.keys) / geometry.keys**0.5)
+        self.value_map = nn.Parameter(torch.randn(options.projected_length, geometry.keys) / geometry.keys**0.5)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return self.attend_compressed(query, self.key_map @ key, self.value_map @ value)
+
+    def compressed_length(self) -> int | None:
+        return self.key_map.shape[0]
+
+    def compression_flops(self, length: int, width: int, inputs: int) -> int:
+        return 4 * self.key_map.shape[0] * length * width
+
+    def compress(self, tokens: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.key_map @ tokens, self.value_map @ tokens
+
+    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return (query @ key.mT / query.shape[-1] ** 0.5).softmax(dim=-1) @ value
+
+
+original(
+    "projected",
+    options=ProjectedOptions,
+    can=Capabilities(causal=False, key_padding=True, cross=True, any_length=False),
+    time="n k d",
+    memory="n k",
+    cost=projected_cost,
+    softmax_limit=identity(Projected),
+    variants={"narrow": {"projected_length": 3}},
+)(Projected)
+
+
+def quadratic_cost(geometry: Geometry, options: NoOptions) -> Cost:
+    hashing = 2 * geometry.keys * geometry.inner_dim
+    return Cost(flops=4 * geometry.queries * geometry.keys * geometry.inner_dim + hashing, parameters=0)
+
+
+@original(
+    "hashed",
+    options=NoOptions,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, random_at_build=True, shares_query_key=True),
+    time="n^2 d",
+    memory="n^2",
+    cost=quadratic_cost,
+    reads=("query", "value"),
+)
+class Hashed(Attention):
+    """Softmax attention of X to itself within the two halves that a random plane cuts space into."""
+
+    plane: Tensor
+
+    def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.keep_plane(torch.randn(geometry.head_dim, 1))
+
+    def keep_plane(self, plane: Tensor) -> None:
+        self.register_buffer("plane", plane)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        bucket = self.buckets((query @ self.plane).squeeze(-1), key_valid)
+        allowed = bucket.unsqueeze(-1) == bucket.unsqueeze(-2)
+        if key_valid is not None:
+            allowed = allowed & key_valid[:, None, None, :]
+        if self.geometry.causal:
+            allowed = allowed & torch.ones(allowed.shape[-2:], dtype=torch.bool, device=allowed.device).tril()
+        return softmax_over_valid(query @ query.mT / query.shape[-1] ** 0.5, allowed) @ value
+
+    def buckets(self, height: Tensor, key_valid: Tensor | None) -> Tensor:
+        return height > 0
+
+
+def led_cost(geometry: Geometry, options: NoOptions) -> Cost:
+    return Cost(flops=4 * geometry.queries * geometry.keys * geometry.inner_dim, parameters=0)
+
+
+def leaders(geometry: Geometry, options: NoOptions) -> tuple[Stream, ...]:
+    return (Stream("leader_query", "queries", "query", first=2), Stream("second_value", "keys", "value"))
+
+
+@original(
+    "led",
+    options=NoOptions,
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
+    time="n^2 d",
+    memory="n^2",
+    cost=led_cost,
+    streams=leaders,
+)
+class Led(Attention):
+    """Softmax attention whose first two positions ask with a query of their own, and whose values come in two halves."""
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, *, leader_query: Tensor, second_value: Tensor
+    ) -> Tensor:
+        asked = torch.cat([leader_query, query[:, :, 2:]], dim=2)
+        allowed = None if key_valid is None else key_valid[:, None, None, :]
+        return softmax_over_valid(asked @ key.mT / query.shape[-1] ** 0.5, allowed) @ ((value + second_value) / 2)

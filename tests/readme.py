@@ -1,0 +1,34 @@
+"""The README's tables, printed from committed results. Run as a program to write them anew."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from attn_zoo.cli.measure import growth_table
+from attn_zoo.leaderboard import leaderboard
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+
+
+def tables() -> dict[str, str]:
+    """Text of every generated table by its name in the README."""
+    return {
+        "quickstart": leaderboard(ROOT / "results" / "quickstart", format="github"),
+        "growth": growth_table(ROOT / "results" / "growth.json"),
+    }
+
+
+def renewed(text: str) -> str:
+    """The README with every table as it should be."""
+    for name, table in tables().items():
+        block = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if not block.search(text):
+            raise ValueError(f"the README has no place for the table {name!r}")
+        text = block.sub(lambda found, table=table: f"{found[1]}\n{table.strip()}\n\n{found[2]}", text)
+    return text
+
+
+if __name__ == "__main__":
+    README.write_text(renewed(README.read_text(encoding="utf-8")), encoding="utf-8")

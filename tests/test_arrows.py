@@ -1,0 +1,65 @@
+"""Imports point downward only: what each room may import of the zoo, held against every import there is."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+ALLOWED = {
+    "contract": set(),
+    "registry": {"contract", "attention"},  # attention only to register the built-in entries, inside load_plugins
+    "attention": {"contract", "registry"},
+    "layer": {"contract", "registry"},
+    "integrations": {"contract", "registry", "layer"},
+    "encoder": {"contract", "layer", "integrations"},
+    "cost": {"contract", "layer"},
+    "records": set(),
+    "runner": {"contract", "registry", "layer", "encoder", "cost", "records"},
+    "leaderboard": {"records"},
+    "conformance": {"contract", "registry", "cost"},
+    "cli": {"contract", "registry", "cost", "records", "runner", "leaderboard", "conformance"},
+    "configs": set(),
+    "tasks": {"contract", "registry"},
+}
+
+
+def sources() -> list[tuple[str, Path]]:
+    zoo = [(p.relative_to(ROOT / "attn_zoo").parts[0].removesuffix(".py"), p) for p in (ROOT / "attn_zoo").rglob("*.py")]
+    outside = [(room, p) for room in ("tasks", "configs") for p in (ROOT / room).rglob("*.py")]
+    return sorted((room, p) for room, p in [*zoo, *outside] if room != "__init__")
+
+
+def imported_rooms(source: str) -> Iterator[str]:
+    """Rooms of the zoo that a module imports, at its top or inside its functions."""
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module] if node.module != "attn_zoo" else [f"attn_zoo.{alias.name}" for alias in node.names]
+        yield from (name.split(".")[1] for name in names if name.startswith("attn_zoo."))
+
+
+@pytest.mark.parametrize(("room", "path"), sources(), ids=lambda value: str(value).removeprefix(f"{ROOT}/"))
+def test_imports_point_downward(room, path):
+    assert room in ALLOWED, f"{room} is a new room; decide in this test what it may import"
+    upward = set(imported_rooms(path.read_text(encoding="utf-8"))) - ALLOWED[room] - {room}
+    assert not upward, f"{path.relative_to(ROOT)} imports {sorted(upward)}, but {room} may only import {sorted(ALLOWED[room])}"
+
+
+def test_an_upward_import_is_seen():
+    assert set(imported_rooms("from attn_zoo.cli import main")) == {"cli"}
+    assert set(imported_rooms("def f():\n    import attn_zoo.runner.run")) == {"runner"}
+    assert set(imported_rooms("from attn_zoo import registry, layer")) == {"registry", "layer"}
+
+
+@pytest.mark.parametrize("room", ["leaderboard", "records"])
+def test_tables_need_no_tensor_library(room):
+    for path in (ROOT / "attn_zoo" / room).rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = [a.name for n in tree.body if isinstance(n, ast.Import) for a in n.names]
+        names += [n.module or "" for n in tree.body if isinstance(n, ast.ImportFrom)]
+        assert not any(name.split(".")[0] == "torch" for name in names), f"{path.name} imports torch when it is loaded"

@@ -1,0 +1,246 @@
+"""The kit's own machinery: waivers, reports, targets and the bridge to pytest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from mutants import Untold
+from originals import ORIGINALS, Linear, NoOptions, PlainSoftmax
+
+from attn_zoo.conformance import (
+    ATTENTION_CHECKS,
+    Case,
+    NotApplicable,
+    Violation,
+    attention_checks,
+    check_attention,
+    require,
+    resolve,
+    run_cases,
+)
+from attn_zoo.conformance.cost import exponent
+from attn_zoo.conformance.pytest_support import parametrize_with_checks
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Geometry, UnknownNameError, UnsupportedError
+
+
+def holds() -> str:
+    return "by a margin of 3"
+
+
+def fails() -> None:
+    require(False, "found 7")
+
+
+def crashes() -> None:
+    raise KeyError("lost")
+
+
+def skips() -> None:
+    raise NotApplicable("nothing to prove")
+
+
+def case(check: str, run: Callable[[], str | None] = holds, variant: str = "default") -> Case:
+    return Case("thing", check, "Says so.", run, variant, "eager")
+
+
+def test_report_tells_how_every_case_ended() -> None:
+    report = run_cases("thing", [case("a"), case("b", fails), case("c", crashes), case("d", skips)])
+    assert [result.status for result in report.results] == ["passed", "failed", "failed", "skipped"]
+    assert report.results[0].detail == "by a margin of 3"
+    assert "KeyError: 'lost' (test_conformance_harness.py:" in report.results[2].detail
+    lines = str(report).splitlines()
+    assert lines[0].startswith("thing: 1 passed, 2 failed, 1 skipped in ")
+    assert lines[1] == "  failed  thing[default]-eager-b: found 7"
+    assert lines[-1] == "  skipped d: nothing to prove"
+    assert not report.ok
+    with pytest.raises(Violation, match="found 7"):
+        report.raise_on_failure()
+
+
+def test_report_of_nothing_proved_is_not_ok() -> None:
+    assert not run_cases("thing", []).ok
+    assert not run_cases("thing", [case("d", skips)]).ok
+    assert run_cases("thing", [case("a")]).ok
+
+
+def test_waived_failure_is_told_and_accepted() -> None:
+    report = run_cases("thing", [case("a"), case("b", fails)], {"b": "known since 2020"})
+    assert report.ok
+    assert "waived  thing[default]-eager-b: known since 2020 (found: found 7)" in str(report)
+
+
+@pytest.mark.parametrize(("run", "ending"), [(holds, "b holds"), (skips, "b was skipped")])
+def test_waiver_that_is_no_longer_needed_fails(run: Callable[[], str | None], ending: str) -> None:
+    report = run_cases("thing", [case("a"), case("b", run)], {"b": "known"})
+    assert not report.ok
+    assert ending in report.failures[0].detail
+    assert "drop the expectation" in report.failures[0].detail
+
+
+def test_waiver_of_one_setting_leaves_the_others_strict() -> None:
+    cases = [case("a"), case("b", fails), case("b", fails, variant="wide")]
+    assert run_cases("thing", cases, {"b": "both"}).ok
+    report = run_cases("thing", cases, {"wide-eager-b": "only this"})
+    assert [result.case.variant for result in report.failures] == ["default"]
+
+
+def test_waiver_of_an_unknown_check_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="no check of thing is called 'bb'; did you mean 'b'"):
+        run_cases("thing", [case("b", fails)], {"bb": "typo"})
+    with pytest.raises(UnknownNameError, match="limit_is_softmax"):
+        check_attention("none", expected_failures={"limit_is_softmaxx": "typo"})
+
+
+def test_interrupts_are_not_swallowed() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_cases("thing", [case("a", interrupted)])
+
+
+def test_a_case_leaves_the_random_generator_alone() -> None:
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    for each in attention_checks("linformer"):
+        if each.check == "building_follows_the_seed":
+            each()
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_ids_are_readable_and_unique() -> None:
+    ids = [each.id for each in attention_checks("linformer")]
+    assert "linformer[default]-eager-padding_has_no_influence" in ids
+    assert "linformer[per_head]-sdpa-padding_has_no_influence" in ids
+    assert len(set(ids)) == len(ids)
+    assert Case("listops", "same_seed", "One.", holds).id == "listops[default]-same_seed"
+
+
+def test_every_check_states_its_contract() -> None:
+    for check in ATTENTION_CHECKS.values():
+        assert check.contract.endswith(".")
+        assert len(check.contract.split()) > 4
+
+
+def test_enlisting_refuses_what_cannot_be_read() -> None:
+    def silent(subject: Subject) -> None: ...
+
+    with pytest.raises(ValueError, match="'silent' has no docstring"):
+        attention_check("card")(silent)
+
+    def limit_is_softmax(subject: Subject) -> None:
+        """Once more."""
+
+    with pytest.raises(ValueError, match="enlisted twice"):
+        attention_check("card")(limit_is_softmax)
+
+
+def test_defaults_that_cannot_be_built_are_reported() -> None:
+    card = replace(ORIGINALS["projected"], variants={"empty": {"projected_length": "x", "nonsense": 1}})
+    report = check_attention(card)
+    assert any("nonsense" in failure.detail for failure in report.failures)
+
+
+def test_longer_lengths_are_taken_where_options_demand_them() -> None:
+    class Long(Linear):
+        def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
+            super().__init__(geometry, options, implementation)
+            if geometry.keys < 60:
+                raise UnsupportedError("at least 60 keys")
+
+    Long.card = replace(ORIGINALS["linear"], build=Long)
+    subject = Subject(Long.card, "default", Long.card.options(), "eager", torch.device("cpu"))
+    assert subject.length == 65
+    Long.card = replace(Long.card, build=Long, can=replace(Long.card.can, any_length=False))
+    report = check_attention(Long.card)
+    assert report.ok, str(report)
+
+
+class Alien:
+    """No attention."""
+
+
+class Heir(PlainSoftmax):
+    """Has only the card of its parent."""
+
+
+def test_resolve_finds_names_and_classes() -> None:
+    assert resolve("softmax").name == "softmax"
+    assert resolve("attn_zoo.attention.softmax:Softmax") is resolve("softmax")
+    assert resolve(f"{Untold.__module__}:Untold") is Untold.card
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nowhere.at_all:Thing", "module 'nowhere.at_all' cannot be imported: ModuleNotFoundError"),
+        ("attn_zoo.attention.softmax:Softmix", "module 'attn_zoo.attention.softmax' has no attribute 'Softmix'"),
+        ("attn_zoo.attention.softmax:Options", "'Options' in 'attn_zoo.attention.softmax' is no class with a card"),
+        ("attn_zoo.attention.softmax:cost", "is no class with a card"),
+        ("attn_zoo.contract:Attention", "is no class with a card"),
+    ],
+)
+def test_resolve_says_what_is_wrong_with_a_target(target: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        resolve(target)
+
+
+def test_resolve_refuses_an_inherited_card() -> None:
+    sys.modules["heirs"] = sys.modules[__name__]
+    try:
+        with pytest.raises(ValueError, match="belongs to originals:PlainSoftmax"):
+            resolve("heirs:Heir")
+    finally:
+        del sys.modules["heirs"]
+    with pytest.raises(UnknownNameError, match="did you mean 'softmax'"):
+        resolve("softmaxx")
+
+
+def test_pytest_bridge_gives_ids_and_skips() -> None:
+    mark = parametrize_with_checks(["none", ORIGINALS["linear"]]).mark
+    assert mark.args[0] == "check"
+    by_id = {parameter.id: parameter.values[0] for parameter in mark.args[1]}
+    by_id["none[default]-eager-output_is_like_the_queries"]()
+    with pytest.raises(pytest.skip.Exception, match="no dropout option"):
+        by_id["linear[default]-eager-dropout_acts_in_training_only"]()
+    (broken,) = [
+        parameter.values[0]
+        for parameter in parametrize_with_checks([Untold.card]).mark.args[1]
+        if "card_is_complete" in parameter.id
+    ]
+    with pytest.raises(Violation, match="equation is empty"):
+        broken()
+
+
+def test_the_kit_works_without_pytest() -> None:
+    code = "import sys, attn_zoo.conformance.pytest_support; assert 'pytest' not in sys.modules; print('fine')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "fine", done.stderr
+
+
+def test_rules_hold_without_assertions() -> None:
+    code = "from attn_zoo.conformance import require; require(1 > 2, 'still said')"
+    done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)
+    assert "still said" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [
+        ((1000, 2000, 4000), 1.0),
+        ((1000 - 500, 2000 - 500, 4000 - 500), 1.0),
+        ((1, 4, 16), 2.0),
+        ((7, 7, 28), 1.0),
+        ((7, 7, 7), 0.0),
+        ((9, 8, 7), 0.0),
+    ],
+)
+def test_exponent_is_not_misled_by_constant_terms(sizes: tuple[int, int, int], wanted: float) -> None:
+    assert exponent(sizes, 2) == pytest.approx(wanted, abs=0.01)

@@ -1,0 +1,188 @@
+"""The layer: exact in both orders, honest about padding, and refusing what it cannot do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from attn_zoo import UnknownNameError, UnsupportedError, attentions, card
+from attn_zoo.layer import MultiHeadAttention, Order
+
+LENGTH, DIM, HEADS = 40, 16, 4
+
+
+def build(attention: str, **kwargs) -> MultiHeadAttention:
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(DIM, HEADS, attention, length=LENGTH, **kwargs).double().eval()
+    with torch.no_grad():  # biases start at zero, which would hide mistakes in their handling
+        for parameter in layer.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return layer
+
+
+def tokens(batch: int = 3, length: int = LENGTH, dim: int = DIM, seed: int = 1) -> Tensor:
+    return torch.randn(batch, length, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def padding() -> Tensor:
+    valid = torch.ones(3, LENGTH, dtype=torch.bool)
+    valid[0, 25:] = False
+    valid[1, 3:] = False
+    return valid
+
+
+def by_hand(layer: MultiHeadAttention, x: Tensor, key_valid: Tensor | None) -> Tensor:
+    """Softmax attention written out head by head, from the layer's own weights."""
+    parts = []
+    for head in range(HEADS):
+        rows = slice(head * DIM // HEADS, (head + 1) * DIM // HEADS)
+        q, k, v = (x @ w[rows].T + b[rows] for w, b in (layer._parameters_of(n) for n in ("query", "key", "value")))
+        scores = q @ k.transpose(1, 2) / (DIM // HEADS) ** 0.5
+        if key_valid is not None:
+            scores = scores.masked_fill(~key_valid[:, None, :], float("-inf"))
+        parts.append(scores.softmax(-1) @ v)
+    return torch.cat(parts, dim=-1) @ layer.out.weight.T + layer.out.bias
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_softmax_layer_equals_attention_written_out(fused):
+    layer = build("softmax", fused=fused)
+    torch.testing.assert_close(layer(tokens()), by_hand(layer, tokens(), None), rtol=0, atol=1e-12)
+    real = padding()
+    torch.testing.assert_close(layer(tokens(), key_valid=real)[real], by_hand(layer, tokens(), real)[real], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_compress_first_is_exact_in_outputs_and_gradients(fused, bias, padded):
+    results = []
+    for order in ("project_first", "compress_first"):
+        layer = build("linformer", projected_length=5, fused=fused, bias=bias, order=order)
+        x = tokens().requires_grad_()
+        out = layer(x, key_valid=padding() if padded else None)
+        grads = torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])
+        results.append([out, *grads])
+    for first, second in zip(*results, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-9)
+
+
+def test_auto_takes_the_order_with_fewer_flops():
+    def counted(order: str, k: int, dim: int) -> int:
+        layer = MultiHeadAttention(dim, 2, "linformer", length=64, projected_length=k, order=order)
+        with FlopCounterMode(display=False) as counter:
+            layer(torch.randn(1, 64, dim))
+        return counter.get_total_flops()
+
+    seen = set()
+    for k in (4, 32, 63):
+        for dim in (8, 64):
+            layer = MultiHeadAttention(dim, 2, "linformer", length=64, projected_length=k)
+            seen.add(layer.order)
+            assert counted("auto", k, dim) == min(counted(order, k, dim) for order in ("project_first", "compress_first"))
+    assert seen == {Order.project_first, Order.compress_first}, "the sizes tried must exercise both choices"
+
+
+def test_compress_first_is_refused_where_heads_compress_differently():
+    assert build("linformer", sharing="per_head").order is Order.project_first
+    with pytest.raises(UnsupportedError, match="cannot compress tokens once"):
+        build("linformer", sharing="per_head", order="compress_first")
+    with pytest.raises(UnsupportedError, match="softmax cannot compress"):
+        build("softmax", order="compress_first")
+
+
+@pytest.mark.parametrize("name", [n for n in attentions() if card(n).can.key_padding])
+@pytest.mark.parametrize("fused", [False, True])
+def test_nan_in_padding_reaches_neither_output_nor_gradient(name, fused):
+    layer, valid = build(name, fused=fused), padding()
+    clean = tokens()
+    dirty = clean.masked_fill(~valid[..., None], float("nan"))
+    torch.testing.assert_close(layer(dirty, key_valid=valid)[valid], layer(clean, key_valid=valid)[valid], rtol=0, atol=1e-12)
+    layer(dirty, key_valid=valid)[valid].square().sum().backward()
+    for parameter_name, parameter in layer.named_parameters():
+        assert parameter.grad is not None, f"{parameter_name} got no gradient"
+        assert parameter.grad.isfinite().all(), f"{parameter_name} got a gradient that is not finite"
+
+
+@pytest.mark.parametrize("name", attentions())
+def test_only_what_is_read_is_projected(name):
+    layer, reads = build(name), card(name).reads
+    assert set(layer.projections) == set(reads)
+    extra = 0 if layer.mechanism.card.name != name else sum(p.numel() for p in layer.stream_projections.parameters())
+    mechanism = sum(p.numel() for p in layer.mechanism.parameters())
+    assert sum(p.numel() for p in layer.parameters()) == (len(reads) + 1) * (DIM * DIM + DIM) + mechanism + extra
+
+
+def test_cross_attention_reads_the_context():
+    layer = build("softmax", context_length=7, context_dim=8)
+    x, context = tokens(), tokens(length=7, dim=8)
+    assert layer(x, context).shape == x.shape
+    assert not torch.equal(layer(x, context), layer(x, context.flip(1) * 2))
+    with pytest.raises(ValueError, match="built with a context"):
+        layer(x)
+    with pytest.raises(ValueError, match="context must be"):
+        layer(x, tokens(length=7, dim=9))
+    with pytest.raises(ValueError, match="built without a context"):
+        build("softmax")(x, context)
+    with pytest.raises(UnsupportedError, match="same tokens"):
+        build("none", context_dim=8)
+    with pytest.raises(ValueError, match="fused=True"):
+        build("softmax", context_length=7, fused=True)
+
+
+def test_dropout_acts_in_training_only():
+    layer = build("softmax", output_dropout=0.5)
+    assert torch.equal(layer(tokens()), layer(tokens()))
+    layer.train()
+    assert (layer(tokens()) == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "message"),
+    [
+        ({"dim": 10, "heads": 4}, ValueError, "divisible by heads"),
+        ({"heads": 0}, ValueError, "divisible by heads"),
+        ({"output_dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),
+        ({"order": "sideways"}, ValueError, "sideways"),
+        ({"attention": "linfomer"}, UnknownNameError, "did you mean 'linformer'"),
+        ({"attention": "linformer", "projected_lenght": 4}, UnknownNameError, "did you mean 'projected_length'"),
+        ({"attention": "linformer", "projected_length": 0}, ValueError, "at least 1"),
+        ({"attention": "linformer", "projected_length": LENGTH}, UnsupportedError, "not below the 40 keys"),
+        ({"attention": "linformer", "causal": True}, UnsupportedError, "no causal form"),
+        ({"attention": "linformer", "implementation": "triton"}, UnknownNameError, "implementation of linformer"),
+    ],
+)
+def test_bad_requests_are_refused_when_built(kwargs, error, message):
+    arguments = {"dim": DIM, "heads": HEADS, "attention": "softmax", **kwargs}
+    with pytest.raises(error, match=message):
+        MultiHeadAttention(arguments.pop("dim"), arguments.pop("heads"), arguments.pop("attention"), length=LENGTH, **arguments)
+
+
+def test_bad_inputs_are_refused_when_called():
+    layer = build("linformer", projected_length=5)
+    with pytest.raises(ValueError, match="dim=16"):
+        layer(tokens(dim=15))
+    with pytest.raises(UnsupportedError, match="pad to 40 and pass key_valid"):
+        layer(tokens(length=39))
+    with pytest.raises(ValueError, match="key_valid must be boolean"):
+        layer(tokens(), key_valid=padding().long())
+    with pytest.raises(ValueError, match="key_valid must be boolean"):
+        layer(tokens(), key_valid=padding()[:, :5])
+
+
+def test_streams_start_as_copies_and_restart():
+    names = [n for n in attentions() if build(n).streams]
+    assert names, "some mechanism asks for streams, or this test proves nothing"
+    for name in names:
+        layer = MultiHeadAttention(DIM, HEADS, name, length=LENGTH)
+        for stream in layer.streams:
+            weight, bias = layer._parameters_of(stream.starts_as)
+            linear = layer.stream_projections.get_submodule(stream.name)
+            assert torch.equal(linear.weight, weight)
+            assert torch.equal(linear.bias, bias)
+            with torch.no_grad():
+                linear.weight.zero_()
+        layer.start_streams()
+        assert all(linear.weight.abs().sum() > 0 for linear in layer.stream_projections.values())

@@ -1,0 +1,44 @@
+"""Each check lets the sound original pass and catches its mutants, for the right reason."""
+
+from __future__ import annotations
+
+import mutants_between
+import mutants_inside
+import pytest
+from mutants import MUTANTS, Mutant
+from originals import ORIGINALS
+
+from attn_zoo import attentions
+from attn_zoo.conformance import ATTENTION_CHECKS, Case, attention_checks, check_attention, run_cases
+from attn_zoo.contract import AttentionCard
+
+MODULES = (mutants_between, mutants_inside)
+"""Importing them enters their mutants beside those of ``mutants``."""
+
+
+def only(card: AttentionCard, check: str) -> list[Case]:
+    return [case for case in attention_checks(card) if case.check == check]
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_original_passes_every_check(name: str) -> None:
+    check_attention(ORIGINALS[name]).raise_on_failure()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.check}-{mutant.card.name}")
+def test_check_catches_its_mutant(mutant: Mutant) -> None:
+    report = run_cases(mutant.card.name, only(mutant.card, mutant.check))
+    assert report.failures, f"{mutant.check} did not catch {mutant.card.origin}\n{report}"
+    assert any(mutant.says in failure.detail for failure in report.failures), str(report)
+
+
+@pytest.mark.parametrize("check", ATTENTION_CHECKS)
+def test_every_check_has_a_mutant(check: str) -> None:
+    mine = [mutant for mutant in MUTANTS if mutant.check == check]
+    assert mine
+    # The check says something about the original as well: it is not a check that fails on everything.
+    assert run_cases("original", only(mine[0].original, check)).ok
+
+
+def test_mutants_stay_out_of_the_zoo() -> None:
+    assert not {mutant.card.name for mutant in MUTANTS} & set(attentions())

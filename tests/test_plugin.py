@@ -1,0 +1,111 @@
+"""A stranger's attention in a package of its own: listed, checked, run and ranked, with no edit here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+PYPROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "{package}"
+version = "0.0.1"
+[project.entry-points."attn_zoo.plugins"]
+{package} = "{package}"
+[tool.setuptools]
+py-modules = ["{package}"]
+"""
+
+MINE = """
+from dataclasses import dataclass
+
+from attn_zoo import Attention, Capabilities, Cost, register_attention
+
+
+@dataclass
+class Options:
+    shift: int = 1
+
+
+@register_attention(
+    "mine", title="Neighbour", paper="nobody 2026", equation="y_i = v_(i - shift)", options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n d", memory="n d", cost=lambda geometry, options: Cost(flops=0, parameters=0), reads=("value",),
+)
+class Neighbour(Attention):
+    def attend(self, query, key, value, key_valid):
+        shifted = value.roll(self.options.shift, dims=2)
+        shifted[:, :, : self.options.shift] = 0
+        return value + shifted
+"""
+
+BROKEN = "import attn_zoo\nraise RuntimeError('it was late')\n"
+
+
+def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COVERAGE"))}
+    return subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory) -> Path:
+    """A fresh environment that sees this one's packages and installs two plugins: a good one and one that raises."""
+    home = tmp_path_factory.mktemp("stranger")
+    venv.create(home / "env", with_pip=False)
+    here = sysconfig.get_paths()["purelib"]
+    site = next((home / "env" / "lib").glob("python*/site-packages"))
+    # addsitedir also runs the borrowed folder's .pth files, and with them the editable install of the zoo.
+    (site / "borrowed.pth").write_text(f"import site; site.addsitedir({here!r})\n", encoding="utf-8")
+    for package, source in (("attn_mine", MINE), ("attn_broken", BROKEN)):
+        folder = home / package
+        folder.mkdir()
+        (folder / "pyproject.toml").write_text(PYPROJECT.format(package=package), encoding="utf-8")
+        (folder / f"{package}.py").write_text(source, encoding="utf-8")
+        command = ["install", "--no-deps", "--no-index", "--no-build-isolation", folder]
+        outcome = run(sys.executable, "-m", "pip", "--python", home / "env" / "bin" / "python", *command, cwd=home)
+        assert outcome.returncode == 0, outcome.stderr
+    program = home / "env" / "bin" / "attn-zoo"
+    program.write_text(f"#!{home}/env/bin/python\nimport sys\nfrom attn_zoo.cli import main\nsys.exit(main())\n", encoding="utf-8")
+    program.chmod(0o755)
+    return home / "env" / "bin"
+
+
+def test_list_shows_the_good_one_and_why_the_broken_one_failed(programs, tmp_path):
+    listed = run(programs / "attn-zoo", "list", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert "nobody 2026" in listed.stdout
+    assert "softmax" in listed.stdout
+    assert "attn_broken" in listed.stdout
+    assert "RuntimeError: it was late" in listed.stdout
+
+
+@pytest.mark.parametrize("target", ["mine", "attn_mine:Neighbour"])
+def test_check_proves_it(programs, tmp_path, target):
+    checked = run(programs / "attn-zoo", "check", target, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "passed" in checked.stdout
+
+
+def test_it_runs_and_stands_in_the_leaderboard(programs, tmp_path):
+    small = ["task=digits", "budget.steps=8", "budget.evaluate_every=4", "model.dim=16"]
+    ran = run(programs / "attn-zoo", "run", "-m", "attention=mine,softmax", "attention.shift=2", *small, cwd=tmp_path)
+    assert ran.returncode != 0, "softmax has no option 'shift', so this sweep must be refused as a whole"
+    assert "shift" in ran.stderr
+    assert not list(tmp_path.glob("runs/*.json")), "a refused sweep must not begin"
+
+    ran = run(programs / "attn-zoo", "run", "-m", "attention=mine,softmax", *small, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    board = ran.stdout[ran.stdout.index("2 runs") :]
+    assert "mine" in board
+    assert "softmax" in board
+    assert len(list(tmp_path.glob("runs/*.json"))) == 2
