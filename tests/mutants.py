@@ -74,6 +74,15 @@ class SameVariant(Projected):
     """Proves its defaults twice."""
 
 
+@breaks("card_is_complete", "softmax", "the default options refuse")
+class CausalInName(PlainSoftmax):
+    """Claims a causal form that its defaults lack."""
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        return "not causal" if geometry.causal else None
+
+
 @breaks("request_checking_is_inherited", "softmax", "overrides forward")
 class SwallowsKeywords(PlainSoftmax):
     """Takes any keyword and looks at none, as a public Linformer does with its mask."""
@@ -144,7 +153,7 @@ class ReadsInSecret(UniformAverage):
         return super().attend(query, key, value if key is None else value + 0 * key, key_valid)
 
 
-@breaks("unfit_requests_are_refused", "linear", "must raise ValueError, but it ran")
+@breaks("unfit_requests_are_refused", "linear", "must raise ValueError")
 class TakesAnything(Linear):
     """Leaves every request unchecked."""
 

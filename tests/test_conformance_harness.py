@@ -63,6 +63,14 @@ def test_report_tells_how_every_case_ended() -> None:
         report.raise_on_failure()
 
 
+def test_report_tells_one_fault_once() -> None:
+    report = run_cases("thing", [case("a", fails), case("b", fails), case("c", skips), case("c", skips, variant="wide")])
+    assert str(report).splitlines()[1:] == [
+        "  failed  thing[default]-eager-a and 1 more: found 7",
+        "  skipped c (2 times): nothing to prove",
+    ]
+
+
 def test_report_of_nothing_proved_is_not_ok() -> None:
     assert not run_cases("thing", []).ok
     assert not run_cases("thing", [case("d", skips)]).ok
@@ -118,7 +126,7 @@ def test_a_case_leaves_the_random_generator_alone() -> None:
 def test_ids_are_readable_and_unique() -> None:
     ids = [each.id for each in attention_checks("linformer")]
     assert "linformer[default]-eager-padding_has_no_influence" in ids
-    assert "linformer[per_head]-sdpa-padding_has_no_influence" in ids
+    assert "linformer[narrow]-sdpa-padding_has_no_influence" in ids
     assert len(set(ids)) == len(ids)
     assert Case("listops", "same_seed", "One.", holds).id == "listops[default]-same_seed"
 

@@ -1,6 +1,9 @@
 """The zoo: one mechanism, one file. This list is the table of contents."""
 
 from attn_zoo.attention import linformer as linformer
+from attn_zoo.attention import longformer as longformer
 from attn_zoo.attention import none as none
+from attn_zoo.attention import performer as performer
+from attn_zoo.attention import reformer as reformer
 from attn_zoo.attention import softmax as softmax
 from attn_zoo.attention import uniform as uniform

@@ -8,13 +8,13 @@ from functools import partial
 
 from attn_zoo.conformance import agreement, batch, causality, claims, cost, gradients, numerics, padding, state
 from attn_zoo.conformance.harness import Case, Report, Violation, run_cases
-from attn_zoo.conformance.subject import ATTENTION_CHECKS, Scope, Subject, home_of
+from attn_zoo.conformance.subject import ATTENTION_CHECKS, AttentionCheck, Scope, Subject, home_of
 from attn_zoo.contract import AttentionCard
 from attn_zoo.registry import card as card_of
 from attn_zoo.registry import make_options
 
 THEMES = (claims, padding, causality, batch, state, gradients, numerics, agreement, cost)
-"""The modules whose checks make up the kit; importing them enlists the checks."""
+"""The modules whose checks make up the kit, in the order in which they run; importing them enlists the checks."""
 
 DEFAULT = "default"
 
@@ -70,7 +70,7 @@ def attention_checks(attention: str | AttentionCard) -> Iterator[Case]:
                     )
                 continue
             subject = Subject(card, variant, options, implementation, device)
-            for check in ATTENTION_CHECKS.values():
+            for check in sorted(ATTENTION_CHECKS.values(), key=_place):
                 if _concerns(check.scope, variant, implementation):
                     yield Case(card.name, check.name, check.contract, partial(check.prove, subject), variant, implementation)
 
@@ -97,6 +97,12 @@ def _unbuildable(name: str, variant: str, error: Exception) -> Case:
 
     check = ATTENTION_CHECKS["card_is_complete"]
     return Case(name, check.name, check.contract, run, variant, "eager")
+
+
+def _place(check: AttentionCheck) -> int:
+    """By theme; checks enlisted by others come last."""
+    names = [theme.__name__ for theme in THEMES]
+    return names.index(check.prove.__module__) if check.prove.__module__ in names else len(names)
 
 
 def _concerns(scope: Scope, variant: str, implementation: str) -> bool:

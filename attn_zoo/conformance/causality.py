@@ -25,7 +25,7 @@ FUTURES: dict[str, Callable[[Tensor], Tensor]] = {
 def causal_output_ignores_the_future(subject: Subject) -> None:
     """In a causal geometry no change of later positions, however large, changes an output; where not claimed, it is refused."""
     geometry = subject.geometry(causal=True)
-    if not subject.card.can.causal:
+    if not subject.causal:
         must_refuse("causal", lambda: subject.build(geometry))
         return
     for length in (subject.length, 100) if subject.card.can.any_length else (subject.length,):
@@ -70,7 +70,7 @@ def causal_output_sees_the_past(subject: Subject) -> None:
 
 
 def _causal(subject: Subject) -> Attention:
-    if not subject.card.can.causal:
+    if not subject.causal:
         raise NotApplicable("causal is not claimed")
     return subject.build(subject.geometry(causal=True))
 

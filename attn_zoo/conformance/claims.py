@@ -10,6 +10,7 @@ from inspect import isclass
 from typing import get_type_hints
 
 import torch
+from jaxtyping import TypeCheckError
 from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
@@ -34,6 +35,7 @@ def card_is_complete(subject: Subject) -> None:
     unknown = set(card.reads) - set(INPUTS)
     require(not unknown and "value" in card.reads, f"reads is {card.reads}; it names value and nothing but {', '.join(INPUTS)}")
     _check_options(card)
+    require(subject.causal == card.can.causal, "the card claims a causal form, which the default options refuse")
     for geometry in subject.plain_and_causal():
         streams = card.streams(geometry, subject.options)
         require(all(isinstance(stream, Stream) for stream in streams), f"streams returned {streams!r}, not a tuple of Stream")
@@ -175,7 +177,7 @@ def unfit_requests_are_refused(subject: Subject) -> None:
 def _must_raise_value_error(what: str, call: Callable[[], object]) -> None:
     try:
         call()
-    except ValueError:
+    except (ValueError, TypeCheckError):  # the latter where shapes in annotations are checked at run time
         return
     except Exception as error:
         raise Violation(f"{what} must raise ValueError, got {type(error).__name__}: {error}") from error

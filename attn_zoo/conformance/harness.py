@@ -115,13 +115,16 @@ class Report:
             raise Violation(str(self))
 
     def __str__(self) -> str:
-        """A summary line, then every failure and waiver, then the reasons for skips."""
+        """A summary line, then failures and waivers, then the reasons for skips, each fault and reason once."""
         count = Counter(result.status for result in self.results)
         seconds = sum(result.seconds for result in self.results)
         parts = [f"{count[status]} {status}" for status in ("passed", "failed", "waived", "skipped") if count[status]]
         lines = [f"{self.subject}: {', '.join(parts) or 'no check ran'} in {seconds:.1f} s"]
-        lines += [f"  {result}" for result in self.results if result.status in ("failed", "waived")]
-        reasons = Counter((r.case.check, r.detail) for r in self.results if r.status == "skipped")
+        told = Counter((result.status, result.detail) for result in self.results if result.status in ("failed", "waived"))
+        for (status, detail), times in told.items():
+            first = next(result for result in self.results if (result.status, result.detail) == (status, detail))
+            lines.append(f"  {status:8}{first.case.id}{f' and {times - 1} more' if times > 1 else ''}: {detail}")
+        reasons = Counter((result.case.check, result.detail) for result in self.results if result.status == "skipped")
         lines += [f"  skipped {check}{f' ({times} times)' if times > 1 else ''}: {why}" for (check, why), times in reasons.items()]
         return "\n".join(lines)
 

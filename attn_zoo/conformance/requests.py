@@ -22,7 +22,7 @@ class Request:
     query: Tensor | None
     key: Tensor | None
     value: Tensor
-    key_valid: Bool[Tensor, "batch keys"] | None = None
+    key_valid: Tensor | None = None
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Whose tokens each tensor stands for, by its name: ``queries``, ``keys`` or, where shared, both."""

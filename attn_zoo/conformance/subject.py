@@ -91,9 +91,14 @@ class Subject:
         """Inputs for ``module``; see ``requests.draw``."""
         return draw(module, self.dtype, self.device, **settings)
 
+    @property
+    def causal(self) -> bool:
+        """Whether a causal form is claimed. Options other than the defaults may lack it, which ``refuses`` then says."""
+        return self.card.can.causal and not self.card.build.refuses("eager", self.geometry(causal=True), self.options)
+
     def plain_and_causal(self) -> tuple[Geometry, ...]:
-        """The geometries that the card claims at the length of the proof."""
-        return tuple(self.geometry(causal=causal) for causal in ((False, True) if self.card.can.causal else (False,)))
+        """The geometries that are claimed at the length of the proof."""
+        return tuple(self.geometry(causal=causal) for causal in ((False, True) if self.causal else (False,)))
 
     def as_eager(self) -> Subject:
         """The same options in the implementation the others are held against."""
@@ -131,7 +136,7 @@ class AttentionCheck:
 
 
 ATTENTION_CHECKS: dict[str, AttentionCheck] = {}
-"""All checks by name, in the order in which they run."""
+"""All checks by name."""
 
 Prove = Callable[[Subject], str | None]
 

@@ -1,0 +1,202 @@
+"""Longformer: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over a window around i and a few global tokens; global tokens see all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.attention.banded import band_flops, banded_attention
+from attn_zoo.attention.masks import check_dropout, softmax_over_valid
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, Stream
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of Longformer."""
+
+    window: int = 17
+    """Keys a position sees, itself included; odd, so that it sees as many on either side. Causal: itself and those before."""
+    dilation: int = 1
+    """Distance between the keys of a window."""
+    global_tokens: int = 1
+    """The first so many positions see all and are seen by all, such as a class token."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.window % 2 == 0:
+            raise ValueError(
+                f"longformer.window counts the keys seen, the position itself included, so it is odd and at least 1; "
+                f"got {self.window}; "
+                f"write {max(1, self.window + 1)} for {max(0, self.window // 2)} on either side"
+            )
+        if self.dilation < 1:
+            raise ValueError(f"longformer.dilation is the distance between keys, so it is at least 1; got {self.dilation}")
+        if self.global_tokens < 0:
+            raise ValueError(f"longformer.global_tokens counts positions, so it is at least 0; got {self.global_tokens}")
+        check_dropout("longformer", self.dropout)
+
+
+def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
+    """Keys of a dilated sequence of ``length`` that a position sees on its left and on its right."""
+    left = options.window - 1 if geometry.causal else options.window // 2
+    right = 0 if geometry.causal else left
+    return min(left, length - 1), min(right, length - 1)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """The band, block by block in each residue class of the dilation, with the global keys; and the global rows."""
+    n, g = geometry.keys, min(options.global_tokens, geometry.keys)
+    length = math.ceil(n / options.dilation)
+    band = options.dilation * band_flops(length, *reach(geometry, options, length), extra=g) if n > g else 0
+    return Cost(flops=geometry.inner_dim * (band + 4 * g * n), parameters=0)
+
+
+def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
+    """Global attention has projections of its own, which start as copies of the ordinary ones."""
+    if not options.global_tokens:
+        return ()
+    return (
+        Stream("global_query", of="queries", starts_as="query", first=options.global_tokens),
+        Stream("global_key", of="keys", starts_as="key"),
+        Stream("global_value", of="keys", starts_as="value"),
+    )
+
+
+def widest(geometry: Geometry) -> Longformer:
+    """A window over everything, without global tokens: softmax attention."""
+    longest = max(geometry.queries, geometry.keys)
+    return Longformer(geometry, Options(window=2 * longest + 1, global_tokens=0))
+
+
+@register_attention(
+    "longformer",
+    title="Longformer window",
+    paper="Beltagy et al. 2020, arXiv:2004.05150",
+    equation="Section 3.1",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n w d + n g d",
+    memory="n w + n g + n d",
+    cost=cost,
+    streams=streams,
+    implementations=("eager", "flex"),
+    softmax_limit=widest,
+    variants={
+        "window": {"window": 5, "global_tokens": 0},
+        "dilated": {"window": 5, "dilation": 3},
+        "three_globals": {"window": 3, "global_tokens": 3},
+    },
+)
+class Longformer(Attention):
+    """Sliding-window attention with dilation and global tokens.
+
+    Paper: Beltagy et al. 2020, Section 3.1 (window, dilation, global attention, its projections).
+    Symbols: w → window - 1 for the symmetric form (theirs counts w/2 keys on each side and leaves
+        the position itself out of the count), Q_g, K_g, V_g → the streams global_query, global_key,
+        global_value.
+    Differs: global tokens are the first positions, not any; window and dilation are the same for
+        all heads of a layer; causal attention keeps the window wholly in the past, and a global
+        token then sees and is seen along the order of positions.
+    """
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """FlexAttention drops no weights."""
+        if implementation == "flex" and options.dropout > 0:
+            return "longformer.dropout needs implementation=eager: flex has no dropout of weights"
+        return None
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+        **global_streams: Tensor,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """The band in blocks, then the rows of the global tokens in place of theirs."""
+        batch, heads, n, _ = query.shape
+        g, dilation = min(self.options.global_tokens, n), self.options.dilation
+        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+        if n <= g:
+            return self._global_rows(valid, **global_streams)
+        length = math.ceil(n / dilation)
+        left, right = reach(self.geometry, self.options, length)
+
+        def fold(x: Tensor) -> Tensor:
+            """Positions of one residue class become a sequence, the classes stand beside the heads."""
+            filled = F.pad(x, (0, 0, 0, length * dilation - n)).unflatten(2, (length, dilation))
+            return filled.transpose(2, 3).flatten(1, 2)
+
+        in_band = valid & (torch.arange(n, device=valid.device) >= g)  # global keys are counted once, with the extra ones
+        band_valid = fold(in_band[:, None, :, None])[..., 0].repeat(1, heads, 1)
+        extras = [x[:, :, None, :g].expand(-1, -1, dilation, -1, -1).flatten(1, 2) for x in (key, value)]
+        folded = banded_attention(
+            fold(query),
+            fold(key),
+            fold(value),
+            band_valid,
+            left=left,
+            right=right,
+            extra_key=extras[0],
+            extra_value=extras[1],
+            extra_valid=valid[:, :g],
+            dropout=self.options.dropout if self.training else 0.0,
+        )
+        local = folded.unflatten(1, (heads, dilation)).transpose(2, 3).flatten(2, 3)[:, :, :n]
+        return torch.cat([self._global_rows(valid, **global_streams), local[:, :, g:]], dim=2) if g else local
+
+    def attend_flex(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """PyTorch's FlexAttention over a block mask; the few global rows as in ``attend``."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        batch, _, n, _ = query.shape
+        g = min(self.options.global_tokens, n)
+        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+        rows = None if key_valid is None else batch
+        mask = create_block_mask(lambda b, h, q, k: self.sees(q, k) & valid[b, k], rows, None, n, n, device=query.device)
+        local = _compiled_flex()(query, key, value, block_mask=mask)
+        return torch.cat([self._global_rows(valid, **global_streams), local[:, :, g:]], dim=2) if g else local
+
+    def sees(self, query: Tensor, key: Tensor) -> Tensor:
+        """Whether a query that is no global token sees a key, by their positions (broadcast)."""
+        o, distance = self.options, key - query
+        left = o.window - 1 if self.geometry.causal else o.window // 2
+        right = 0 if self.geometry.causal else left
+        near = (distance % o.dilation == 0) & (distance >= -left * o.dilation) & (distance <= right * o.dilation)
+        return near | ((key < o.global_tokens) & ((distance <= 0) | (not self.geometry.causal)))
+
+    def _global_rows(
+        self,
+        valid: Tensor,
+        global_query: Tensor | None = None,
+        global_key: Tensor | None = None,
+        global_value: Tensor | None = None,
+    ) -> Float[Tensor, "batch heads g head_dim"]:
+        """softmax(Q_g K_gᵀ / √d) V_g for the few global queries over all valid keys, in their past if causal."""
+        assert global_query is not None and global_key is not None and global_value is not None
+        scores = (global_query * global_query.shape[-1] ** -0.5) @ global_key.mT
+        allowed = valid[:, None, None, :]
+        if self.geometry.causal:
+            allowed = allowed & torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        dropout = self.options.dropout if self.training else 0.0
+        return F.dropout(softmax_over_valid(scores, allowed), dropout) @ global_value
+
+
+@lru_cache(maxsize=1)
+def _compiled_flex() -> Any:
+    """FlexAttention is only block-sparse when it is compiled."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)

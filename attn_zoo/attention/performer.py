@@ -1,0 +1,240 @@
+"""Performer (FAVOR+): Y = D⁻¹ φ(Q) (φ(K)ᵀ V), with φ random features of the softmax kernel and D = diag(φ(Q) φ(K)ᵀ 1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.attention.blocks import row_blocks
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+CHUNK = 128
+"""Positions that the causal form compares directly; earlier ones reach it through a running sum of size m × d."""
+RELU_FLOOR = 1e-3
+"""Added to ReLU features, so that no denominator vanishes; the paper's kernel epsilon."""
+
+
+class Kernel(Enum):
+    """Which kernel the features stand for."""
+
+    softmax = "softmax"
+    """exp(q·k / √d), by positive features; an unbiased estimate."""
+    relu = "relu"
+    """The paper's generalised attention with f = ReLU, which estimates no softmax."""
+
+
+@dataclass
+class Options:
+    """Options of Performer."""
+
+    features: int = 64
+    """m, the number of random features. Multiples of 8 run up to twice as fast on CPUs."""
+    kernel: Kernel = Kernel.softmax
+    orthogonal: bool = True
+    """Directions of the features orthogonal in blocks of head_dim, which lowers the variance."""
+    redraw: int = 0
+    """Training calls between new draws of the features; 0 keeps the first draw."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.kernel, str):
+            self.kernel = Kernel(self.kernel)
+        if self.features < 1:
+            raise ValueError(f"performer.features counts random features, so it is at least 1; got {self.features}")
+        if self.redraw < 0:
+            raise ValueError(f"performer.redraw counts training calls, 0 for never; got {self.redraw}")
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Features of queries and keys, φ(K)ᵀ V, φ(Q) times that, and the denominator; causal adds chunk × chunk comparisons."""
+    m, d, n, keys = options.features, geometry.head_dim, geometry.queries, geometry.keys
+    flops = 2 * (n + keys) * m * d  # random projections
+    if geometry.causal:
+        chunk = min(CHUNK, n)
+        n = keys = math.ceil(n / chunk) * chunk
+        flops += 2 * n * chunk * (m + d)
+    flops += 2 * keys * m * d + 2 * n * m * (d + 1)
+    return Cost(flops=geometry.heads * flops, parameters=0)
+
+
+@register_attention(
+    "performer",
+    title="Performer (FAVOR+)",
+    paper="Choromanski et al. 2021, arXiv:2009.14794",
+    equation="Eq. 4 and 5, Lemma 1, Section 2.4",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=True, any_length=True, random_at_build=True),
+    time="n m d",
+    memory="n m + n d",
+    cost=cost,
+    variants={"relu": {"kernel": "relu"}, "independent": {"orthogonal": False, "features": 24}, "redrawn": {"redraw": 1}},
+)
+class Performer(Attention):
+    """Attention through positive orthogonal random features, linear in the length.
+
+    Paper: Choromanski et al. 2021: Eq. 4 and 5 for the map, Lemma 1 for the positive features,
+        Section 2.4 for orthogonality, Appendix B.1 for prefix sums (causal).
+    Symbols: ω → directions, m → features, d → head_dim, M → CHUNK.
+    Differs: the stabilisers are maxima that cancel exactly between numerator and denominator (the
+        published code adds an epsilon to every feature instead, which at unit scale outweighs the
+        features): over a feature's own keys, moved to the query's side; in the causal form over past
+        keys only, where a row whose denominator would underflow tends to zero. One draw of
+        directions serves all heads. Redrawing is off unless asked for. Features are computed in
+        float32 at least, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4
+        like the softmax variant. Padded keys have no features at all.
+    """
+
+    directions: Float[Tensor, "features head_dim"]
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.register_buffer("directions", self._draw())
+        self._training_calls = 0
+
+    @torch.no_grad()
+    def redraw_features(self) -> None:
+        """Draw new directions from torch's global generator."""
+        self.directions.copy_(self._draw())
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads queries head_dim"],
+        key: Float[Tensor, "batch heads keys head_dim"],
+        value: Float[Tensor, "batch heads keys head_dim"],
+        key_valid: Bool[Tensor, "batch keys"] | None,
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Exponentials of long sums need float32's range and precision, so autocast is left for the length of the call."""
+        if self.training and self.options.redraw:
+            if self._training_calls % self.options.redraw == 0:
+                self.redraw_features()
+            self._training_calls += 1
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        core = self._causal if self.geometry.causal else self._bidirectional
+        with torch.autocast(query.device.type, enabled=False):
+            return core(query.to(dtype), key.to(dtype), value.to(dtype), key_valid).to(query.dtype)
+
+    def _bidirectional(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        """Sum φ(k) vᵀ over blocks of keys, then read it block by block of queries.
+
+        Features are kept relative to their maximum so far, and what was summed is rescaled when that grows, so that
+        every denominator holds a term of at least one: nothing under- or overflows whatever the scale of the inputs.
+        """
+        batch, heads, _, d = query.shape
+        m = self.options.features
+        top = query.new_full((batch, heads, 1, m), torch.finfo(query.dtype).min)
+        summed, mass = query.new_zeros(batch, heads, m, d), query.new_zeros(batch, heads, m, 1)
+        padding = None if key_valid is None else (~key_valid)[:, None, :, None]
+        at = 0
+        for keys in row_blocks(key, columns=m):
+            rows = slice(at, at := at + keys.shape[2])
+            logs = self._log_features(keys, is_key=True)
+            if padding is not None:
+                logs = logs.masked_fill(padding[:, :, rows], torch.finfo(logs.dtype).min)
+            higher = torch.maximum(top, logs.detach().amax(dim=2, keepdim=True))
+            features = (logs - higher).exp()
+            if padding is not None:
+                features = features.masked_fill(padding[:, :, rows], 0)
+            shrink = (top - higher).exp().mT
+            summed = summed * shrink + features.mT @ value[:, :, rows]
+            mass = mass * shrink + features.sum(dim=2).unsqueeze(-1)
+            top = higher
+        out = []
+        for queries in row_blocks(query, columns=m):
+            logs = self._log_features(queries, is_key=False) + top
+            features = (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
+            out.append(_divide(features @ summed, features @ mass))
+        return torch.cat(out, dim=2)
+
+    def _causal(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        """Within a chunk compare directly; what came before a chunk arrives as a running sum.
+
+        Each key's features are relative to its own maximum; scalars put them in relation to the highest maximum up
+        to the query. So no position feels a later key, not even through rounding.
+        """
+        n, chunk = query.shape[2], min(CHUNK, query.shape[2])
+        query_features = self._log_features(query, is_key=False)
+        query_features = (query_features - query_features.detach().amax(dim=-1, keepdim=True)).exp()
+        logs = self._log_features(key, is_key=True)
+        own = logs.detach().amax(dim=-1)
+        key_features = (logs - own[..., None]).exp()
+        if key_valid is not None:
+            key_features = key_features.masked_fill(~key_valid[:, None, :, None], 0)
+            own = own.masked_fill(~key_valid[:, None, :], torch.finfo(own.dtype).min)
+        highest = own.cummax(dim=-1).values
+
+        pad = -n % chunk  # the last chunk is filled up with keys of no features and queries nobody reads
+        query_features, key_features, value = (
+            F.pad(t, (0, 0, 0, pad)).unflatten(2, (-1, chunk)) for t in (query_features, key_features, value)
+        )
+        own, highest = (F.pad(t, (0, pad), value=torch.finfo(t.dtype).min).unflatten(2, (-1, chunk)) for t in (own, highest))
+        highest = highest.flatten(2).cummax(dim=-1).values.unflatten(2, (-1, chunk))
+
+        weights = query_features @ key_features.mT * _relative(own[..., None, :], highest[..., :, None])
+        weights = weights.tril()
+        ends = highest[..., -1]
+        before = F.pad(ends[..., :-1], (1, 0), value=torch.finfo(ends.dtype).min)
+        scaled_keys = key_features * _relative(own, ends[..., None])[..., None]
+        states, masses = self._prefixes(scaled_keys.mT @ value, scaled_keys.sum(dim=-2), _relative(before, ends))
+        carried = query_features * _relative(before[..., None], highest)[..., None]
+        top = weights @ value + carried @ states
+        bottom = weights.sum(dim=-1, keepdim=True) + carried @ masses[..., None]
+        return _divide(top, bottom).flatten(2, 3)[:, :, :n]
+
+    @staticmethod
+    def _prefixes(
+        sums: Float[Tensor, "batch heads chunks m d"],
+        masses: Float[Tensor, "batch heads chunks m"],
+        shrink: Float[Tensor, "batch heads chunks"],
+    ) -> tuple[Float[Tensor, "batch heads chunks m d"], Float[Tensor, "batch heads chunks m"]]:
+        """For each chunk the sums of all earlier chunks, relative to the highest maximum before it."""
+        state, mass = torch.zeros_like(sums[:, :, 0]), torch.zeros_like(masses[:, :, 0])
+        states, all_masses = [], []
+        for c in range(sums.shape[2]):
+            states.append(state)
+            all_masses.append(mass)
+            state = state * shrink[:, :, c, None, None] + sums[:, :, c]
+            mass = mass * shrink[:, :, c, None] + masses[:, :, c]
+        return torch.stack(states, dim=2), torch.stack(all_masses, dim=2)
+
+    def _log_features(self, x: Float[Tensor, "batch heads n head_dim"], *, is_key: bool) -> Float[Tensor, "batch heads n m"]:
+        """log φ(x), up to constants that the division cancels: 1/√m, and for queries |x|²/2."""
+        x = x * x.shape[-1] ** -0.25
+        projected = x @ self.directions.to(x.dtype).T
+        if self.options.kernel is Kernel.relu:
+            return (projected.relu() * self.options.features**-0.5 + RELU_FLOOR).log()
+        return projected - x.square().sum(dim=-1, keepdim=True) / 2 if is_key else projected
+
+    def _draw(self) -> Float[Tensor, "features head_dim"]:
+        m, d = self.options.features, self.geometry.head_dim
+        gaussian = torch.randn(m, d)
+        if not self.options.orthogonal:
+            return gaussian
+        # Orthogonal within each block of head_dim rows; lengths as independent Gaussian rows would have.
+        blocks = [_rotation(d) for _ in range(math.ceil(m / d))]
+        return torch.cat(blocks)[:m] * gaussian.norm(dim=-1, keepdim=True)
+
+
+def _rotation(d: int) -> Float[Tensor, "d d"]:
+    """A uniformly drawn orthogonal matrix: QR alone prefers some signs, which would bias the features (Mezzadri 2007)."""
+    q, r = torch.linalg.qr(torch.randn(d, d))
+    return (q * r.diagonal().sign()).T
+
+
+def _relative(low: Tensor, high: Tensor) -> Tensor:
+    """exp(low - high), at most one: zero where ``low`` is the lowest number, which stands for nothing yet."""
+    return (low - high).clamp(max=0).exp()
+
+
+def _divide(top: Tensor, bottom: Tensor) -> Tensor:
+    """Quotient; zero where there is nothing to average, because then ``top`` is zero as well.
+
+    The floor is the root of the smallest number, so that the gradient, which divides by its square, stays finite. Only
+    causal rows of inputs far from unit scale can come near it: their best feature and that of every past key differ.
+    """
+    return top / bottom.clamp(min=torch.finfo(bottom.dtype).tiny ** 0.5)

@@ -1,0 +1,139 @@
+"""Longformer against a dense mask written out in float64, and what a window really sees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo.attention import banded
+from attn_zoo.attention.longformer import Longformer
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def build(n: int, *, causal: bool = False, **options) -> Longformer:
+    built = build_attention("longformer", Geometry(HEADS, HEAD_DIM, n, n, causal), **options).double()
+    assert isinstance(built, Longformer)
+    return built
+
+
+def draw(built: Longformer, n: int, batch: int = 3) -> tuple[list[Tensor], dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+
+    def one(length: int) -> Tensor:
+        return torch.randn(batch, HEADS, length, HEAD_DIM, dtype=torch.float64, generator=generator).requires_grad_()
+
+    streams = built.card.streams(built.geometry, built.options)
+    return [one(n) for _ in range(3)], {s.name: one(n if s.first is None else min(s.first, n)) for s in streams}
+
+
+def dense(built: Longformer, inputs: list[Tensor], streams: dict[str, Tensor], valid: Tensor | None) -> Tensor:
+    """Position by position from the definition, without blocks, folding or broadcasting tricks."""
+    query, key, value = inputs
+    o, causal, n = built.options, built.geometry.causal, query.shape[2]
+    rows = []
+    for i in range(n):
+        is_global = i < o.global_tokens
+        q, k, v = (query[:, :, i], key, value)
+        if is_global:
+            q, k, v = streams["global_query"][:, :, i], streams["global_key"], streams["global_value"]
+        sees = []
+        for j in range(n):
+            before, after = (o.window - 1, 0) if causal else (o.window // 2, o.window // 2)
+            steps = (j - i) / o.dilation
+            near = steps == int(steps) and -before <= steps <= after
+            sees.append((is_global or near or j < o.global_tokens) and (j <= i or not causal))
+        allowed = torch.tensor(sees).expand(query.shape[0], n)
+        allowed = (allowed if valid is None else allowed & valid)[:, None, :]
+        scores = torch.einsum("bhd,bhkd->bhk", q, k) / HEAD_DIM**0.5
+        weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1).nan_to_num(0.0)
+        rows.append(torch.einsum("bhk,bhkd->bhd", weights, v))
+    return torch.stack(rows, dim=2)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("global_tokens", [0, 1, 3])
+@pytest.mark.parametrize(("window", "dilation"), [(1, 1), (5, 1), (5, 3), (33, 1), (201, 2)])
+def test_equals_the_dense_definition(causal, padded, global_tokens, window, dilation, monkeypatch):
+    monkeypatch.setattr(banded, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(banded, "CHEAP_BYTES", 4000)
+    for n in (1, 2, 7, 63):
+        built = build(n, causal=causal, window=window, dilation=dilation, global_tokens=global_tokens)
+        inputs, streams = draw(built, n)
+        valid = torch.arange(n) < torch.tensor([n, max(1, n // 2), 0])[:, None] if padded else None
+        got, expected = built(*inputs, key_valid=valid, streams=streams), dense(built, inputs, streams, valid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+        if n == 63:
+            leaves = [*inputs, *streams.values()]
+            grads = [torch.autograd.grad(out.square().sum(), leaves, allow_unused=True) for out in (got, expected)]
+            for mine, theirs in zip(*grads, strict=True):
+                if mine is None or theirs is None:
+                    assert (mine is None or not mine.any()) and (theirs is None or not theirs.any())
+                else:
+                    torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dilation", [1, 4])
+def test_a_window_sees_as_many_keys_as_it_says(causal, dilation):
+    """With values that are the identity, an output row is a row of weights."""
+    n, window = 201, 9
+    built = build_attention("longformer", Geometry(1, n, n, n, causal), window=window, dilation=dilation, global_tokens=0).double()
+    query, key = torch.randn(2, 1, 1, n, n, dtype=torch.float64)
+    weights = built(query, key, torch.eye(n, dtype=torch.float64)[None, None])[0, 0]
+    seen = (weights[100] > 0).nonzero()[:, 0]
+    assert len(seen) == window
+    assert set(seen.diff().tolist()) == {dilation}
+    assert seen[-1 if causal else window // 2] == 100
+
+
+def test_flex_sees_what_eager_sees():
+    for causal in (False, True):
+        for options in ({"window": 5}, {"window": 5, "dilation": 3}, {"window": 1, "global_tokens": 3}):
+            n = 40
+            built = build_attention("longformer", Geometry(1, n, n, n, causal), **options).double()
+            positions = torch.arange(n)
+            mask = built.sees(positions[:, None], positions[None, :])
+            streams = {
+                s.name: torch.randn(1, 1, s.first or n, n, dtype=torch.float64)
+                for s in built.card.streams(built.geometry, built.options)
+            }
+            inputs = torch.randn(2, 1, 1, n, n, dtype=torch.float64)
+            weights = built(*inputs, torch.eye(n, dtype=torch.float64)[None, None], streams=streams)[0, 0]
+            g = built.options.global_tokens
+            assert torch.equal(mask[g:], weights[g:] > 0)
+
+
+def test_flex_refuses_dropout_and_cpu():
+    with pytest.raises(UnsupportedError, match="implementation=eager"):
+        build_attention("longformer", Geometry(2, 8, 9, 9), implementation="flex", dropout=0.1)
+    built = build_attention("longformer", Geometry(2, 8, 9, 9), implementation="flex", global_tokens=0)
+    with pytest.raises(UnsupportedError, match="CUDA"):
+        built(*torch.zeros(3, 1, 2, 9, 8))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 4}, "odd and at least 1; got 4; write 5 for 2 on either side"),
+        ({"window": 0}, "odd and at least 1"),
+        ({"window": -3}, "odd and at least 1"),
+        ({"dilation": 0}, "at least 1"),
+        ({"global_tokens": -1}, "at least 0"),
+        ({"dropout": 1.0}, "lies in"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(33, **options)
+
+
+def test_cost_stays_within_a_quarter_of_the_band():
+    n, window = 16_384, 513
+    geometry = Geometry(4, 64, n, n)
+    card = build(9).card
+    flops = card.cost(geometry, card.options(window=window, global_tokens=0)).flops
+    assert flops < 1.26 * 4 * n * window * geometry.inner_dim

@@ -1,0 +1,140 @@
+"""Performer against its features written out, and the statistics its paper claims for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention import blocks, performer
+from attn_zoo.attention.performer import Performer
+
+
+def build(n: int = 33, *, causal: bool = False, head_dim: int = 8, seed: int = 0, **options) -> Performer:
+    torch.manual_seed(seed)
+    built = build_attention("performer", Geometry(2, head_dim, n, n, causal), **options).double()
+    assert isinstance(built, Performer)
+    return built
+
+
+def draw(n: int = 33, *, head_dim: int = 8, scale: float = 1.0, seed: int = 1) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [(scale * torch.randn(3, 2, n, head_dim, dtype=torch.float64, generator=generator)).requires_grad_() for _ in range(3)]
+
+
+def features(built: Performer, x: Tensor) -> Tensor:
+    """φ as printed in the paper, nothing subtracted."""
+    x, m = x * x.shape[-1] ** -0.25, built.options.features
+    projected = torch.einsum("bhnd,md->bhnm", x, built.directions)
+    if built.options.kernel.name == "relu":
+        return projected.relu() / m**0.5 + 1e-3
+    return (projected - x.pow(2).sum(-1, keepdim=True) / 2).exp() / m**0.5
+
+
+def written_out(built: Performer, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
+    """The n × n weights φ(Q) φ(K)ᵀ, masked, divided by their sums."""
+    weights = torch.einsum("bhqm,bhkm->bhqk", features(built, query), features(built, key))
+    if built.geometry.causal:
+        weights = weights.tril()
+    if valid is not None:
+        weights = weights * valid[:, None, None, :]
+    return torch.einsum("bhqk,bhkd->bhqd", weights / weights.sum(-1, keepdim=True), value)
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "relu"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("n", [1, 33, 100])
+def test_equals_its_features_written_out(kernel, causal, padded, n, monkeypatch):
+    monkeypatch.setattr(performer, "CHUNK", 16)
+    monkeypatch.setattr(blocks, "CHEAP_BYTES", 2**14)
+    built, inputs = build(n, causal=causal, kernel=kernel, features=24), draw(n)
+    valid = torch.arange(n) < torch.tensor([n, max(1, n // 2), 1])[:, None] if padded else None
+    got, expected = built(*inputs, key_valid=valid), written_out(built, *inputs, valid)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+    grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (got, expected)]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_features_are_unbiased_for_the_softmax_kernel():
+    query, key, _ = draw(5, scale=0.7)
+    kernel = (query @ key.mT / 8**0.5).exp()
+    for orthogonal in (True, False):
+        products = torch.stack(
+            [
+                torch.einsum("bhqm,bhkm->bhqk", *(features(built, x) for x in (query, key)))
+                for built in (build(5, features=64, orthogonal=orthogonal, seed=seed) for seed in range(400))
+            ]
+        )
+        error = products.std(0) / 400**0.5
+        assert ((products.mean(0) - kernel).abs() / error).max() < 5, "the mean over draws is further off than chance allows"
+
+
+def test_orthogonal_directions_lower_the_variance():
+    query, key, _ = draw(9, scale=0.7)
+
+    def variance(orthogonal: bool) -> float:
+        draws = [build(9, features=8, orthogonal=orthogonal, seed=seed) for seed in range(600)]
+        return (
+            torch.stack([torch.einsum("bhqm,bhkm->bhqk", *(features(b, x) for x in (query, key))) for b in draws])
+            .var(0)
+            .mean()
+            .item()
+        )
+
+    assert variance(True) < 0.95 * variance(False)
+
+
+def test_directions_are_orthogonal_in_blocks_with_gaussian_lengths():
+    rows = build(features=4096).directions
+    block = rows[:8]
+    off = block @ block.T - torch.diag(block.square().sum(1))
+    assert off.abs().max() < 1e-5  # drawn in float32
+    assert rows.square().sum(1).mean().item() == pytest.approx(8.0, rel=0.05)
+
+
+def test_error_against_softmax_falls_with_the_root_of_the_features():
+    query, key, value = draw(64, scale=0.5)
+    exact = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+    def error(m: int) -> float:
+        return sum((build(64, features=m, seed=seed)(query, key, value) - exact).norm().item() for seed in range(8)) / 8
+
+    few, many = error(32), error(2048)
+    assert 4 < few / many < 16, f"64 times the features should give about an eighth of the error; got {few:.3g} and {many:.3g}"
+
+
+def test_unit_scale_is_not_averaged_away():
+    """A public Performer returns the mean of the values here, because its epsilon outweighs its features."""
+    query, key, value = draw(64, head_dim=64)
+    built = build(64, head_dim=64, features=256)
+    mean = value.mean(dim=2, keepdim=True)
+    assert (built(query, key, value) - mean).norm() > 0.5 * value.norm() / 64**0.5
+
+
+def test_redraws_in_training_only_and_on_request():
+    built = build(redraw=2)
+    first = built.directions.clone()
+    built.eval()
+    for _ in range(3):
+        built(*draw())
+    assert torch.equal(built.directions, first)
+    built.train()
+    built(*draw())
+    second = built.directions.clone()
+    assert not torch.equal(second, first)
+    built(*draw())
+    assert torch.equal(built.directions, second), "redraw=2 keeps a draw for two training calls"
+    built(*draw())
+    assert not torch.equal(built.directions, second)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"features": 0}, "at least 1"), ({"redraw": -1}, "0 for never"), ({"kernel": "cosine"}, "cosine")],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)

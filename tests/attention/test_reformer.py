@@ -1,0 +1,159 @@
+"""Reformer against buckets, ranks and chunks counted one by one in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo.attention import lsh, reformer
+from attn_zoo.attention.reformer import Reformer
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def build(n: int, *, causal: bool = False, seed: int = 0, **options) -> Reformer:
+    torch.manual_seed(seed)
+    built = build_attention("reformer", Geometry(HEADS, HEAD_DIM, n, n, causal), **options).double()
+    assert isinstance(built, Reformer)
+    return built
+
+
+def draw(n: int, batch: int = 3, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (batch, HEADS, n, HEAD_DIM)
+    return tuple(torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
+
+
+def reachable(buckets: list[int], valid: list[bool], chunk: int, causal: bool) -> Tensor:
+    """Who sees whom in one round: same bucket, same chunk or the one before (around, unless causal)."""
+    n = len(buckets)
+    rank = [sum(valid[j] and buckets[j] == buckets[i] for j in range(i)) for i in range(n)]
+    size = {b: sum(valid[j] and buckets[j] == b for j in range(n)) for b in set(buckets)}
+    sees = torch.zeros(n, n, dtype=torch.bool)
+    for i in range(n):
+        chunks = -(-size[buckets[i]] // chunk)
+        mine = rank[i] // chunk
+        before = mine - 1 if mine > 0 or causal else chunks - 1
+        for j in range(n):
+            together = valid[i] and valid[j] and buckets[i] == buckets[j]
+            sees[i, j] = together and rank[j] // chunk in (mine, before) and (j <= i or not causal)
+    return sees
+
+
+def written_out(built: Reformer, query: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    """Eq. 2 to 5 over all pairs: weights of each round, a key found N times taken by a factor 1/N, rounds summed."""
+    o, causal = built.options, built.geometry.causal
+    buckets = lsh.hash_positions(query, built.rotations, o.buckets or lsh.default_buckets(built.geometry.keys, o.chunk))
+    out = torch.zeros_like(query)
+    for b in range(query.shape[0]):
+        for h in range(query.shape[1]):
+            sees = torch.stack([reachable(buckets[r, b, h].tolist(), valid[b].tolist(), o.chunk, causal) for r in range(o.rounds)])
+            key = query[b, h] / query[b, h].norm(dim=-1, keepdim=True).clamp(min=1e-12)
+            weight = (query[b, h] @ key.T / HEAD_DIM**0.5).exp() * sees.sum(0)
+            if o.duplicates.name == "corrected":
+                weight = weight / sees.sum(0).clamp(min=1)
+            alone = (weight * (1 - torch.eye(len(key)))).sum(-1) == 0
+            weight = torch.where(torch.eye(len(key), dtype=torch.bool), (alone & valid[b]).double().diag(), weight)
+            out[b, h] = weight / weight.sum(-1, keepdim=True).clamp(min=1e-300) @ value[b, h]
+    return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("duplicates", ["corrected", "counted"])
+@pytest.mark.parametrize(("rounds", "buckets", "chunk"), [(1, 4, 4), (3, 4, 3), (2, 1, 64), (2, 32, 2)])
+def test_equals_buckets_counted_one_by_one(causal, padded, duplicates, rounds, buckets, chunk, monkeypatch):
+    monkeypatch.setattr(reformer, "CHEAP_BYTES", 4000)
+    for n in (1, 2, 7, 33):
+        built = build(n, causal=causal, rounds=rounds, buckets=buckets, chunk=chunk, duplicates=duplicates)
+        query, value = draw(n)
+        valid = torch.arange(n) < torch.tensor([n, max(1, n // 2), 1])[:, None] if padded else torch.ones(3, n, dtype=torch.bool)
+        hidden = query.masked_fill(~valid[:, None, :, None], 0)
+        got = built(query, query, value, key_valid=valid if padded else None)
+        expected = written_out(built, hidden, value, valid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
+        if n == 33:
+            grads = [torch.autograd.grad(out.square().sum(), (query, value)) for out in (got, expected)]
+            for mine, theirs in zip(*grads, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_one_bucket_is_softmax_with_normalised_keys_and_no_self():
+    n = 20
+    built, (query, value) = build(n, buckets=1, chunk=n, rounds=2), draw(n)
+    scores = query @ torch.nn.functional.normalize(query, dim=-1).mT / HEAD_DIM**0.5
+    expected = scores.masked_fill(torch.eye(n, dtype=torch.bool), float("-inf")).softmax(-1) @ value
+    torch.testing.assert_close(built(query, None, value), expected, rtol=0, atol=1e-12)
+
+
+def test_a_lone_position_attends_to_itself():
+    built, (query, value) = build(1), draw(1)
+    torch.testing.assert_close(built(query, query, value), value, rtol=0, atol=0)
+
+
+def test_near_directions_share_a_bucket_more_often_than_far_ones():
+    torch.manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(1, 1, 2000, 16), dim=-1)
+    rotations = torch.randn(1, 8, 16, lsh.ROTATIONS)
+    shares = []
+    for noise in (0.05, 0.3, 3.0):
+        y = torch.nn.functional.normalize(x + noise * torch.randn_like(x) / 4, dim=-1)
+        together = lsh.hash_positions(x, rotations, 64) == lsh.hash_positions(y, rotations, 64)
+        shares.append(together.double().mean().item())
+    assert shares[0] > 0.7 > shares[1] > 0.15 > shares[2], shares
+
+
+def test_a_far_token_of_equal_direction_is_found():
+    n = 512
+    built = build(n, rounds=4, chunk=8)
+    query, value = (x.detach() for x in draw(n, batch=1))
+    query[:, :, 3] *= 8
+    query[:, :, 500] = query[:, :, 3]
+    value.requires_grad_()
+    built(query, query, value)[:, :, 3].sum().backward()
+    assert value.grad is not None
+    assert (value.grad[0, :, 500].mean(-1) > 0.5).all(), "position 3 hardly sees its twin at 500"
+
+
+@pytest.mark.parametrize("buckets", [1, 2, 16, 32, 256, 4096])
+def test_bucket_codes_are_in_range_and_used(buckets):
+    torch.manual_seed(0)
+    codes = lsh.hash_positions(torch.randn(1, 1, 20_000, 16), torch.randn(1, 1, 16, lsh.ROTATIONS), buckets)
+    assert codes.min() >= 0
+    assert codes.max() < buckets
+    assert len(codes.unique()) > 0.5 * buckets
+
+
+def test_hashing_costs_grow_with_the_logarithm_of_buckets():
+    assert [lsh.rotation_columns(b) for b in (1, 2, 16, 256, 4096)] == [0, 1, 8, 16, 24]
+
+
+def test_redraws_in_training_only():
+    built, (query, value) = build(33, redraw=1), draw(33)
+    first = built.rotations.clone()
+    built.eval()(query, query, value)
+    assert torch.equal(built.rotations, first)
+    built.train()(query, query, value)
+    assert not torch.equal(built.rotations, first)
+
+
+def test_a_key_of_its_own_is_refused():
+    built, (query, value) = build(33), draw(33)
+    with pytest.raises(UnsupportedError, match="one tensor for queries and keys"):
+        built(query, query.clone(), value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chunk": 0}, "at least 1"),
+        ({"rounds": 0}, "at least 1"),
+        ({"buckets": 6}, "power of two"),
+        ({"redraw": -1}, "0 for never"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(33, **options)
