@@ -29,8 +29,8 @@ T = TypeVar("T", bound=type[Task])
 ENTRY_POINT_GROUP = "attn_zoo.plugins"
 
 RESERVED = frozenset(
-    ("name", "attention", "geometry", "implementation", "device", "dim", "heads", "length", "context_length", "context_dim")
-    + ("causal", "fused", "bias", "output_dropout", "order")
+    "name attention geometry implementation device dim heads length context_length context_dim causal fused bias "
+    "output_dropout order".split()
 )
 """Names that stand beside an attention's options in configurations, ``build_attention`` and ``MultiHeadAttention``."""
 

@@ -2,3 +2,4 @@
 
 from . import digits as digits
 from . import listops as listops
+from . import mnist as mnist

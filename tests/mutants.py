@@ -191,6 +191,18 @@ class StabilisedByTheFuture(Linear):
         return super().attend(query, features, value, key_valid)
 
 
+@breaks("causal_output_ignores_the_future", "linear", "and the past is 30 times as large")
+class StabilisedByAQuietFuture(Linear):
+    """Divides by the largest feature of the whole length, which cancels until all features of the past underflow."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        logs = -key.square()
+        features = (logs - logs.amax(dim=2, keepdim=True)).exp()
+        out = (query.sigmoid().unsqueeze(-2) @ self.running(features, value)).squeeze(-2)
+        weight = (query.sigmoid() * features.cumsum(dim=2)).sum(dim=-1, keepdim=True)
+        return out / weight.clamp(min=1e-200)
+
+
 @breaks("causal_output_ignores_the_future", "hashed", "when the future holds")
 class FutureMovesBorders(Hashed):
     """Cuts the sorted sequence in the middle, so later positions decide who shares a bucket, as public Reformers do."""

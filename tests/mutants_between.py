@@ -23,7 +23,7 @@ class TimesZero(PlainSoftmax):
         return hide_rows_without_keys(self.attend(query, key, value, key_valid), key_valid)
 
 
-@breaks("padding_has_no_influence", "softmax", "noise of size 1000 in padded keys, causal=False: output")
+@breaks("padding_has_no_influence", "softmax", "noise of size 1000 in padded keys, length=33, causal=False: output")
 class ForgetsTheMask(SwallowsKeywords):
     """Accepts a mask and ignores it."""
 
@@ -117,6 +117,15 @@ class NumbersItsRows(PlainSoftmax):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         place = torch.arange(len(query), dtype=query.dtype)[:, None, None, None]
         return super().attend(query * (1 + place / 10), key, value, key_valid)
+
+
+@breaks("batch_size_has_no_influence", "linear", "examples against 6")
+class CarriesOver(Linear):
+    """Works in blocks of a thousand examples and shifts the values of the second by one."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        blocks = [value[:1000], value[1000:].roll(1, dims=0)]
+        return super().attend(query, key, torch.cat(blocks), key_valid)
 
 
 @breaks("memory_layout_has_no_influence", "softmax", "view")

@@ -102,6 +102,12 @@ def spec_from(config: DictConfig) -> RunSpec:
     )
 
 
+def locations_from(config: DictConfig) -> dict[str, Any]:
+    """The task options that say where data lie, as composed."""
+    task = _plain(config.task)
+    return {name: task[name] for name in registry.task_card(task["name"]).locations}
+
+
 def _level(entry: TaskCard, name: str) -> dict[str, Mapping[str, Any]]:
     if name not in entry.levels:
         raise UnknownNameError(f"level of task {entry.name}", name, entry.levels)

@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from attn_zoo.cli.config import spec_from, store_groups
+from attn_zoo.cli.config import locations_from, spec_from, store_groups
 from attn_zoo.cli.progress import RichProgress
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.records import RunRecord, Store
@@ -52,7 +52,7 @@ def one_run(config: DictConfig) -> RunRecord | None:
     if store.finished(spec.run_id(task_card(spec.task).version)):
         print(f"{label}: recorded already")
         return None
-    record = run(spec, RichProgress())
+    record = run(spec, RichProgress(), locations_from(config))
     store.add(record)
     print(f"{label}: {_outcome(record)}")
     return record

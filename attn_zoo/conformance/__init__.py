@@ -1,11 +1,13 @@
-"""The kit that any attention must pass: each claim on a card is proved and each non-claim is refused."""
+"""The kit that any attention or task must pass: each claim on a card is proved and each non-claim is refused."""
 
 from attn_zoo.conformance.attention_suite import attention_checks, check_attention, resolve
 from attn_zoo.conformance.harness import Case, NotApplicable, Report, Result, Violation, require, run_cases
 from attn_zoo.conformance.subject import ATTENTION_CHECKS
+from attn_zoo.conformance.task_checks import TASK_CHECKS, check_task, task_checks
 
 __all__ = [
     "ATTENTION_CHECKS",
+    "TASK_CHECKS",
     "Case",
     "NotApplicable",
     "Report",
@@ -13,7 +15,9 @@ __all__ = [
     "Violation",
     "attention_checks",
     "check_attention",
+    "check_task",
     "require",
     "resolve",
     "run_cases",
+    "task_checks",
 ]

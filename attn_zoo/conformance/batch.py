@@ -13,6 +13,9 @@ from attn_zoo.conformance.requests import Request, answers, key_masks
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
+REPEATS = 350
+"""Thousands of examples, so that temporaries which are worked off in blocks of some MiB need several."""
+
 
 def _requests(subject: Subject, module: Attention) -> list[Request]:
     """Unpadded examples and, where claimed, differently padded ones."""
@@ -32,7 +35,10 @@ def batch_mates_have_no_influence(subject: Subject) -> None:
             where = f"an example alone against in a batch, causal={geometry.causal}, padded={request.key_valid is not None}"
             subject.equal(request(module), alone, where)
             loud = request.changed(lambda _, tensor: torch.cat([tensor[:3], 30 * tensor[3:]]))
-            subject.equal(loud(module)[:3], alone[:3], f"{where}, batch mates 30 times as large")
+            loud_alone = torch.cat([loud.rows(slice(row, row + 1))(module) for row in range(3, 6)])
+            beside = loud(module)
+            subject.equal(beside[:3], alone[:3], f"{where}, batch mates 30 times as large")
+            subject.equal(beside[3:], loud_alone, f"{where}, 30 times as large as its batch mates")
             if request.key_valid is not None:
                 mask = request.key_valid.clone()
                 mask[3:] = False
@@ -48,6 +54,18 @@ def batch_order_has_no_influence(subject: Subject) -> None:
         subject.equal(
             request.rows(order)(module), request(module)[order], f"permuted examples, padded={request.key_valid is not None}"
         )
+
+
+@attention_check("implementation")
+def batch_size_has_no_influence(subject: Subject) -> None:
+    """Examples repeated until they no longer fit into one block of temporaries give what they give once."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = _requests(subject, module)[-1]
+        many = request.rows(torch.arange(6, device=subject.device).repeat(REPEATS))
+        with torch.no_grad():
+            once, often = request(module), many(module)
+        subject.equal(often, once.repeat(REPEATS, 1, 1, 1), f"{6 * REPEATS} examples against 6, causal={geometry.causal}")
 
 
 @attention_check("implementation")

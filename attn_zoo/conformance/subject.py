@@ -20,6 +20,9 @@ Scope = Literal["card", "variant", "implementation", "twin"]
 LENGTHS = (33, 65, 129, 257, 513, 1025)
 """Odd, so that blocks do not divide them; the first that the options allow is the length of the proof."""
 
+LONG = 300
+"""Several blocks of the usual sizes, and a whole number of none of them."""
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -99,6 +102,11 @@ class Subject:
     def plain_and_causal(self) -> tuple[Geometry, ...]:
         """The geometries that are claimed at the length of the proof."""
         return tuple(self.geometry(causal=causal) for causal in ((False, True) if self.causal else (False,)))
+
+    def short_and_long(self) -> tuple[Geometry, ...]:
+        """The claimed geometries at the length of the proof and at one that spans several blocks."""
+        plain = self.plain_and_causal()
+        return plain + tuple(replace(geometry, queries=LONG, keys=LONG) for geometry in plain if geometry.keys < LONG)
 
     def as_eager(self) -> Subject:
         """The same options in the implementation the others are held against."""

@@ -94,6 +94,8 @@ class TaskCard:
     build: type[Task]
     levels: Mapping[str, Level] = field(default_factory=dict)
     """Proposed sizes by name, such as ``quick``; what a level leaves out keeps the runner's default."""
+    locations: tuple[str, ...] = ()
+    """Options that say where data lie and not what they are; they are no part of a result's identity."""
     metric: str = "accuracy"
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Option sets besides the defaults that the conformance kit proves as well."""

@@ -69,7 +69,9 @@ class TokenClassifier(nn.Module):
         nn.init.normal_(self.positions, std=0.5)
         self.dropout = nn.Dropout(dropout)
         layers = (
-            MultiHeadAttention(dim, heads, attention, length=length + 1, implementation=implementation, output_dropout=dropout, **options)
+            MultiHeadAttention(
+                dim, heads, attention, length=length + 1, implementation=implementation, output_dropout=dropout, **options
+            )
             for _ in range(depth)
         )
         self.blocks = nn.ModuleList(Block(dim, mlp_ratio, dropout, layer) for layer in layers)

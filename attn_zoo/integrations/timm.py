@@ -57,7 +57,14 @@ def attention_layer(name: str, *, length: int, implementation: str = "eager", **
                     raise UnsupportedError(f"{name} has no attention weights to drop; use attn_drop_rate=0")
                 chosen.setdefault("dropout", attn_drop)
             super().__init__(
-                dim, num_heads, name, length=length, implementation=implementation, bias=qkv_bias, output_dropout=proj_drop, **chosen
+                dim,
+                num_heads,
+                name,
+                length=length,
+                implementation=implementation,
+                bias=qkv_bias,
+                output_dropout=proj_drop,
+                **chosen,
             )
             self.to(device=device, dtype=dtype)
 

@@ -67,11 +67,11 @@ def _detail(table: Table, format: str) -> str:
     ]
     if len({row.seeds for row in table.rows if row.score}) > 1:
         notes.append("rows differ in their seeds; compare them with care")
-    budget, model = table.budget, table.model
+    budget, model, test = table.budget, table.model, table.data.get("test", {})
     notes.append(
         f"task options {changed}; network dim={model['dim']} depth={model['depth']} heads={model['heads']}; "
         f"{budget['steps']} steps of {budget['batch_size']} examples; {table.precision} on {table.device}; "
-        f"test split of {table.data.get('test', {}).get('examples', '?')}, digest {table.data.get('test', {}).get('digest', '?')[:8]}"
+        f"test split of {test.get('examples', '?')}, digest {str(test.get('digest', '?'))[:8]}"
     )
     return text + "\n" + _lines(notes, format)
 
@@ -94,8 +94,8 @@ def _line(row: Row, table: Table) -> list[str]:
 def _footnotes(tables: Sequence[Table], format: str) -> str:
     machines = sorted({machine for table in tables for row in table.rows for machine in row.machines})
     notes = [
-        "± is half of the 95 % t interval of the mean over seeds; one seed has none. (c) marks a control. Chance is always answering "
-        "the most frequent training label. 'over control' is the distance to the best control.",
+        "± is half of the 95 % t interval of the mean over seeds; one seed has none. (c) marks a control. Chance is always "
+        "answering the most frequent training label. 'over control' is the distance to the best control.",
         "FLOPs are of one forward pass and count matrix products; examples/s and peak memory are of a training step "
         f"and belong to: {'; '.join(machines)}.",
         f"Protocol {', '.join(sorted({table.protocol for table in tables}))}.",

@@ -39,15 +39,18 @@ class RunRecord:
     reason: str | None
     """Why the status is not ``done``; None when it is."""
     scores: Mapping[str, float]
-    """``test`` (read once, with the weights that were best on validation), ``valid`` (best) and ``train`` (those weights, same number of examples as valid)."""
+    """``test`` (read once, with the weights that were best on validation), ``valid`` (best) and ``train`` (those weights, on as
+    many examples as validation has)."""
     chance: float | None
     """Test score of always answering the most frequent training label."""
     curve: tuple[Mapping[str, float], ...]
     """Points of ``step``, ``train_seconds``, ``train_loss``, ``valid``."""
     counted: Mapping[str, int]
-    """Same on every machine: ``parameters``, ``attention_parameters`` (projections and mechanism), ``flops_per_example`` (forward)."""
+    """Same on every machine: ``parameters``, ``attention_parameters`` (projections and mechanism), ``flops_per_example``
+    (forward)."""
     measured: Mapping[str, float]
-    """Of this machine: ``train_seconds``, ``step_seconds_median``, ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
+    """Of this machine: ``train_seconds``, ``step_seconds_median``, ``step_seconds_iqr``, ``examples_per_second``,
+    ``peak_bytes``."""
     environment: Mapping[str, Any]
     """Versions, device, cores, commit, dirty, UTC start, command."""
 

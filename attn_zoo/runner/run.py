@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from enum import Enum
 from typing import Any
@@ -44,6 +45,7 @@ def resolve_spec(spec: RunSpec) -> RunSpec:
     entry, task_entry = card(spec.attention), task_card(spec.task)
     options = plain_options(make_options(f"attention {spec.attention}", entry.options, spec.options))
     task_options = plain_options(make_options(f"task {spec.task}", task_entry.options, spec.task_options))
+    task_options = {name: value for name, value in task_options.items() if name not in task_entry.locations}
     if spec.precision not in _PRECISIONS:
         raise ValueError(f"precision must be one of {', '.join(_PRECISIONS)}; got {spec.precision!r}")
     device = ("cuda" if torch.cuda.is_available() else "cpu") if spec.device == "auto" else spec.device
@@ -63,17 +65,21 @@ def plain_options(options: Any) -> dict[str, Any]:
     return {name: value.name if isinstance(value, Enum) else value for name, value in asdict(options).items()}
 
 
-def run(spec: RunSpec, progress: Progress) -> RunRecord:
+def run(spec: RunSpec, progress: Progress, locations: Mapping[str, Any] | None = None) -> RunRecord:
     """Train, choose on validation, test once, and say so in a record.
 
     ``spec`` must be resolved. A run that goes wrong is a record as well: its status says how and
     its reason why. Only an interrupt from outside ends it without one.
+
+    Args:
+        locations: task options that say where data lie (``TaskCard.locations``).
     """
     task_entry = task_card(spec.task)
+    locations = locations or {}
     found = _Found()
     try:
         progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
-        _run(spec, build_task(spec.task, **spec.task_options), found, progress)
+        _run(spec, build_task(spec.task, **spec.task_options, **locations), found, progress)
         status, reason = "done", None
     except Exception as error:
         status, reason = _what_went_wrong(error)

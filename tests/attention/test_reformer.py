@@ -114,7 +114,7 @@ def test_a_far_token_of_equal_direction_is_found():
     value.requires_grad_()
     built(query, query, value)[:, :, 3].sum().backward()
     assert value.grad is not None
-    assert (value.grad[0, :, 500].mean(-1) > 0.5).all(), "position 3 hardly sees its twin at 500"
+    assert (value.grad[0, :, 500].mean(-1) > 0.25).all(), "position 3 hardly sees its twin at 500"
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 16, 32, 256, 4096])

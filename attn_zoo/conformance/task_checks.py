@@ -1,0 +1,177 @@
+"""The kit for tasks: data that can be trusted, split by split."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_zoo.conformance.harness import Case, NotApplicable, Report, require, run_cases
+from attn_zoo.contract import SPLITS, Examples, Patches, Task, TaskCard, Tokens
+from attn_zoo.registry import make_options, task_card
+
+TaskCheck = Callable[[Task], "str | None"]
+TASK_CHECKS: dict[str, TaskCheck] = {}
+
+
+def task_check(function: TaskCheck) -> TaskCheck:
+    """Enlist a check under its name; its docstring is the sentence that it proves."""
+    TASK_CHECKS[function.__name__] = function
+    return function
+
+
+def task_checks(task: str | TaskCard) -> Iterator[Case]:
+    """Every check on a task's defaults and on each of ``card.variants``, as cases to call.
+
+    Raises:
+        UnknownNameError: no task has this name.
+    """
+    card = task_card(task) if isinstance(task, str) else task
+    for variant, given in {"default": {}, **card.variants}.items():
+        built = card.build(make_options(f"task {card.name}", card.options, given))
+        missing = _missing_data(built)
+        for name, check in TASK_CHECKS.items():
+            contract = (check.__doc__ or "").strip()
+            yield Case(card.name, name, contract, partial(check, built), variant=variant, unavailable=missing)
+
+
+def check_task(task: str | TaskCard, *, expected_failures: Mapping[str, str] | None = None) -> Report:
+    """Run the kit on a task; see ``run_cases`` for the waivers.
+
+    Raises:
+        UnknownNameError: no task or check has this name.
+    """
+    name = task if isinstance(task, str) else task.name
+    return run_cases(name, task_checks(task), expected_failures)
+
+
+def _missing_data(task: Task) -> str | None:
+    try:
+        task.examples("test")
+    except FileNotFoundError as error:
+        return str(error)
+    return None
+
+
+@task_check
+def card_is_complete(task: Task) -> None:
+    """Every fact on the card is there, and every option has a default."""
+    for name in ("name", "title", "version", "summary", "source", "licence", "metric"):
+        require(getattr(task.card, name), f"the card says nothing under {name!r}")
+    type(task.options)()
+    require(task.card.levels, "the card proposes no level, so a run would not know how long to train")
+
+
+@task_check
+def splits_are_disjoint(task: Task) -> str:
+    """No input stands in two splits."""
+    seen: dict[str, set[bytes]] = {split: set(_contents(task.examples(split))) for split in SPLITS}
+    for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
+        shared = len(seen[one] & seen[other])
+        require(not shared, f"{shared} inputs stand in both {one} and {other}")
+    return ", ".join(f"{len(task.examples(split))} {split}" for split in SPLITS)
+
+
+@task_check
+def labels_are_classes(task: Task) -> str:
+    """Labels are integers from 0 to classes - 1, and every class can be learned."""
+    classes = task.spec.classes
+    for split in SPLITS:
+        labels = task.examples(split).labels()
+        require(
+            labels.dtype == torch.long and labels.dim() == 1, f"{split} labels are {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+        low, high = int(labels.min()), int(labels.max())
+        require(low >= 0 and high < classes, f"{split} labels run from {low} to {high}, outside 0 to {classes - 1}")
+    counts = torch.bincount(task.examples("train").labels(), minlength=classes)
+    require(int(counts.min()) > 0, f"classes without a training example: {(counts == 0).nonzero()[:, 0].tolist()}")
+    return f"the largest class is {100 * float(counts.max() / counts.sum()):.1f} % of train"
+
+
+@task_check
+def inputs_fit_the_spec(task: Task) -> None:
+    """Tokens are below the vocabulary and padded at the end only; images have the stated shape and finite values."""
+    kind = task.spec.inputs
+    for split in SPLITS:
+        batch = task.examples(split).batch(range(len(task.examples(split))))
+        if isinstance(kind, Patches):
+            shape = (kind.channels, kind.height, kind.width)
+            require(batch.inputs.shape[1:] == shape, f"{split} images have shape {tuple(batch.inputs.shape[1:])}, not {shape}")
+            require(batch.inputs.isfinite().all(), f"{split} holds values that are not finite")
+            positions = (kind.height // kind.patch) * (kind.width // kind.patch)
+            require(task.spec.length == positions, f"the spec says {task.spec.length} positions, the patches are {positions}")
+        else:
+            _require_tokens(split, batch.inputs, batch.valid, kind, task.spec.length)
+
+
+def _require_tokens(split: str, ids: Tensor, valid: Tensor | None, kind: Tokens, length: int) -> None:
+    require(ids.dtype == torch.long and ids.shape[1] <= length, f"{split} tokens are {ids.dtype}, up to {ids.shape[1]} of {length}")
+    low, high = int(ids.min()), int(ids.max())
+    require(
+        low >= 0 and high < kind.vocabulary, f"{split} tokens run from {low} to {high}, outside the vocabulary of {kind.vocabulary}"
+    )
+    real = torch.ones_like(ids, dtype=torch.bool) if valid is None else valid
+    require(not (real[:, 1:] & ~real[:, :-1]).any(), f"{split} has padding before real tokens")
+    require(real.any(dim=1).all(), f"{split} has an example of padding only")
+    require(bool((ids != 0).eq(real).all()), f"{split}: token 0 is padding and nothing else, and valid must say so")
+
+
+@task_check
+def batches_keep_the_order(task: Task) -> None:
+    """A batch holds the examples asked for, in the order asked for, each equal to itself alone."""
+    for split in SPLITS:
+        examples = task.examples(split)
+        asked = [len(examples) - 1, 0, len(examples) // 2, 0]
+        batch = examples.batch(asked)
+        require(torch.equal(batch.labels, examples.labels()[asked]), f"{split}: labels of a batch are not those of its indices")
+        for row, index in enumerate(asked):
+            alone = examples.batch(torch.tensor([index]))
+            require(torch.equal(alone.inputs[0], batch.inputs[row]), f"{split}: example {index} differs in a batch and alone")
+
+
+@task_check
+def examples_are_reproducible(task: Task) -> str:
+    """Built anew, from nothing, the task has the same content, and its digest speaks of that content."""
+    digests = []
+    for split in SPLITS:
+        first = task.examples(split)
+        _forget(task)
+        again = type(task)(task.options).examples(split)
+        require(list(_contents(first)) == list(_contents(again)), f"{split} holds other inputs when the task is built again")
+        require(torch.equal(first.labels(), again.labels()), f"{split} holds other labels when the task is built again")
+        require(first.digest() == again.digest(), f"{split} has another digest though its content is the same")
+        digests.append(first.digest())
+    require(len(set(digests)) == len(SPLITS), "splits of different content have the same digest")
+    return f"test digest {digests[2][:12]}"
+
+
+@task_check
+def data_seed_changes_the_data(task: Task) -> None:
+    """Another data seed gives another test split."""
+    if "data_seed" not in {f.name for f in fields(type(task.options))}:
+        raise NotApplicable("the data have no seed")
+    other = type(task)(replace(task.options, data_seed=task.options.data_seed + 1))
+    require(
+        other.examples("test").digest() != task.examples("test").digest(), "data_seed reaches nothing: the test split is the same"
+    )
+
+
+def _contents(examples: Examples) -> Iterator[bytes]:
+    """A digest of each input, in order."""
+    inputs = examples.batch(range(len(examples))).inputs
+    for row in inputs:
+        yield hashlib.blake2b(row.contiguous().numpy().tobytes(), digest_size=16).digest()
+
+
+def _forget(task: Task) -> None:
+    """Empty the memory of the module that makes the examples, so that they are made again."""
+    for value in vars(importlib.import_module(type(task).__module__)).values():
+        clear: Any = getattr(value, "cache_clear", None)
+        if callable(clear):
+            clear()
