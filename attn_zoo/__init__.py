@@ -20,7 +20,7 @@ from attn_zoo.registry import (
     register_attention,
     register_task,
     task_card,
-    tasks,
+    task_names,
 )
 
 __version__ = "0.1.0"
@@ -43,5 +43,5 @@ __all__ = [
     "register_attention",
     "register_task",
     "task_card",
-    "tasks",
+    "task_names",
 ]

@@ -29,8 +29,8 @@ T = TypeVar("T", bound=type[Task])
 ENTRY_POINT_GROUP = "attn_zoo.plugins"
 
 RESERVED = frozenset(
-    "name attention geometry implementation device dim heads length context_length context_dim causal fused bias "
-    "output_dropout order".split()
+    ["name", "attention", "geometry", "implementation", "device", "dim", "heads", "length", "context_length", "context_dim"]
+    + ["causal", "fused", "bias", "output_dropout", "order"]
 )
 """Names that stand beside an attention's options in configurations, ``build_attention`` and ``MultiHeadAttention``."""
 
@@ -93,7 +93,7 @@ def attentions() -> tuple[str, ...]:
     return tuple(sorted(_ATTENTIONS))
 
 
-def tasks() -> tuple[str, ...]:
+def task_names() -> tuple[str, ...]:
     """Names of all tasks, plugins included, in the order of the alphabet."""
     load_plugins()
     return tuple(sorted(_TASKS))

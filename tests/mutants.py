@@ -196,8 +196,8 @@ class StabilisedByAQuietFuture(Linear):
     """Divides by the largest feature of the whole length, which cancels until all features of the past underflow."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        logs = -key.square()
-        features = (logs - logs.amax(dim=2, keepdim=True)).exp()
+        logs = key - key.square().sum(dim=-1, keepdim=True) / 2
+        features = (logs - logs.amax(dim=(2, 3), keepdim=True)).exp()
         out = (query.sigmoid().unsqueeze(-2) @ self.running(features, value)).squeeze(-2)
         weight = (query.sigmoid() * features.cumsum(dim=2)).sum(dim=-1, keepdim=True)
         return out / weight.clamp(min=1e-200)

@@ -278,15 +278,10 @@ def test_broken_plugin_registers_nothing_and_is_reported(tmp_path: Any, monkeypa
     (tmp_path / "sound_plugin.py").write_text(SOUND)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "test_contract", sys.modules[__name__])
-    before_attentions, before_tasks = attentions(), registry.tasks()
-    group = registry.ENTRY_POINT_GROUP
-    points = [
-        EntryPoint("broken", "broken_plugin", group),
-        EntryPoint("sound", "sound_plugin", group),
-        EntryPoint("other", "sound_plugin", "another.group"),
-        EntryPoint("gone", "no_such_module", group),
-    ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point for point in points if point.group == group])
+    before_attentions, before_tasks = attentions(), registry.task_names()
+    modules = {"broken": "broken_plugin", "sound": "sound_plugin", "gone": "no_such_module"}
+    points = [EntryPoint(name, module, registry.ENTRY_POINT_GROUP) for name, module in modules.items()]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == registry.ENTRY_POINT_GROUP else [])
     try:
         failures = load_plugins()
         assert failures["broken"].startswith("broken_plugin: RuntimeError: the disk is full (")
@@ -294,7 +289,7 @@ def test_broken_plugin_registers_nothing_and_is_reported(tmp_path: Any, monkeypa
         assert failures["gone"].startswith("no_such_module: ModuleNotFoundError: No module named 'no_such_module' (")
         assert "sound" not in failures
         assert set(attentions()) == {*before_attentions, "from_a_plugin"}
-        assert registry.tasks() == before_tasks
+        assert registry.task_names() == before_tasks
         assert load_plugins() == failures, "a plugin is loaded once"
         with pytest.raises(UnknownNameError, match="half_done"):
             card("half_done")

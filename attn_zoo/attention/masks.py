@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -15,6 +17,11 @@ def check_dropout(owner: str, rate: float) -> None:
     """
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"{owner}.dropout is the share of weights set to zero, so it lies in [0, 1); got {rate}")
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Computes in the types it is given, for numbers that autocast would spoil. The meta device knows no autocast."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def softmax_over_valid(scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None) -> Float[Tensor, "... keys"]:

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention.blocks import row_blocks
+from attn_zoo.attention.masks import without_autocast
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
@@ -116,7 +117,7 @@ class Performer(Attention):
             self._training_calls += 1
         dtype = torch.promote_types(query.dtype, torch.float32)
         core = self._causal if self.geometry.causal else self._bidirectional
-        with torch.autocast(query.device.type, enabled=False):
+        with without_autocast(query.device):
             return core(query.to(dtype), key.to(dtype), value.to(dtype), key_valid).to(query.dtype)
 
     def _bidirectional(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:

@@ -22,7 +22,7 @@ from attn_zoo.attention.lsh import (
     rotation_columns,
     take,
 )
-from attn_zoo.attention.masks import check_dropout
+from attn_zoo.attention.masks import check_dropout, without_autocast
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
@@ -143,7 +143,7 @@ class Reformer(Attention):
     def layouts(self, query: Float[Tensor, "batch heads n head_dim"], key_valid: Bool[Tensor, "batch n"] | None) -> list[Layout]:
         """Where each round puts each position; no gradient flows through a hash."""
         buckets = self.options.buckets or default_buckets(self.geometry.keys, self.options.chunk)
-        with torch.autocast(query.device.type, enabled=False):  # a bucket must not depend on the precision of the rest
+        with without_autocast(query.device):  # a bucket must not depend on the precision of the rest
             codes = hash_positions(query, self.rotations, buckets)
         wraps = not self.geometry.causal
         return [Layout.make(code, key_valid, buckets, self.options.chunk, wraps=wraps) for code in codes]

@@ -14,7 +14,7 @@ def check(target: str) -> int:
         UnknownNameError: nothing has this name.
         ValueError: the class cannot be imported or has no card.
     """
-    if target in registry.tasks():
+    if target in registry.task_names():
         report = check_task(target)
     else:
         entry = resolve(target)

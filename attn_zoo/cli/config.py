@@ -65,7 +65,7 @@ def store_groups() -> Mapping[str, str]:
     store.store(name="schema", node=RunConfig)
     for group, names, card_of in (
         ("attention", registry.attentions(), registry.card),
-        ("task", registry.tasks(), registry.task_card),
+        ("task", registry.task_names(), registry.task_card),
     ):
         for name in names:
             entry: Any = card_of(name)

@@ -40,7 +40,7 @@ def _attentions() -> str:
 def _tasks() -> str:
     rows = [
         [card.name, card.version, ", ".join(card.levels), card.licence, card.summary]
-        for card in map(registry.task_card, registry.tasks())
+        for card in map(registry.task_card, registry.task_names())
     ]
     return tabulate(
         rows, ["task", "version", "levels", "licence", "summary"], tablefmt="simple", maxcolwidths=[None, None, None, 20, 70]

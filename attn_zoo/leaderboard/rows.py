@@ -86,7 +86,7 @@ def tables(records: Iterable[RunRecord], *, task: str | None = None, attention: 
 def _newest(records: Iterable[RunRecord]) -> list[RunRecord]:
     best: dict[str, RunRecord] = {}
     for record in sorted(records, key=lambda r: (r.status == "done", str(r.environment.get("started")))):
-        best[record.run_id] = record
+        best[_key([_comparable(record), _row_key(record), record.spec.seed])] = record
     return list(best.values())
 
 

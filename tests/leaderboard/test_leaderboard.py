@@ -1,0 +1,170 @@
+"""Tables say what the records hold: who may stand together, how sure a mean is, what failed and why."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attn_zoo.leaderboard import estimate, leaderboard, render, tables
+from attn_zoo.records import Budget, Store
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "records"))
+from make import make_record
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says():
+    draw = random.Random(0)
+    for count in (3, 5):
+        hits = 0
+        for _ in range(4000):
+            found = estimate([draw.gauss(0.7, 0.02) for _ in range(count)])
+            assert found is not None
+            assert found.half_width is not None
+            hits += abs(found.mean - 0.7) <= found.half_width
+        assert 0.94 < hits / 4000 < 0.96
+
+
+def test_one_seed_has_no_interval_and_none_no_mean():
+    assert estimate([]) is None
+    found = estimate([0.5])
+    assert found is not None
+    assert (found.mean, found.half_width, found.count) == (0.5, None, 1)
+    three = estimate([0.1, 0.2, 0.3])
+    assert three is not None
+    assert three.half_width == pytest.approx(4.302653 * 0.1 / 3**0.5, rel=1e-6)
+
+
+def test_rows_aggregate_seeds_and_show_failures_with_their_reason():
+    records = [make_record(seed=s, test=t) for s, t in ((1, 0.8), (2, 0.9), (3, 1.0))]
+    records += [make_record("linformer", seed=1, test=0.7), make_record("linformer", seed=2, status="diverged")]
+    (table,) = tables(records)
+    softmax, linformer = table.rows
+    assert softmax.score is not None
+    assert softmax.score.mean == pytest.approx(0.9)
+    assert softmax.seeds == (1, 2, 3)
+    assert linformer.score is not None
+    assert linformer.score.count == 1
+    assert linformer.failures == ("diverged with seed 2: because of diverged",)
+    text = render([table], "terminal")
+    assert "90.0 ± 24.8" in text
+    assert "1 of 2" in text
+    assert "because of diverged" in text
+    assert "rows differ in their seeds" in text
+
+
+def test_a_row_that_only_failed_shows_its_status():
+    text = render(tables([make_record(), make_record("linformer", status="out_of_memory")]), "terminal")
+    assert "out of memory" in text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        make_record(spec_budget=Budget(steps=7)),
+        make_record(spec_precision="bf16"),
+        make_record(spec_device="cuda"),
+        make_record(spec_task_options={"size": 9}),
+        make_record(protocol="2.0"),
+        make_record(task_card={**make_record().task_card, "version": "2"}),
+    ],
+)
+def test_what_is_not_comparable_never_shares_a_table(other):
+    assert len(tables([make_record(), other])) == 2
+
+
+def test_a_run_done_again_counts_once_and_the_newest_done_counts():
+    old = make_record(test=0.5, environment={"started": "2026-01-01"})
+    new = make_record(test=0.6, environment={"started": "2026-01-02"})
+    failed = make_record(status="failed", environment={"started": "2026-01-03"})
+    for order in ([old, new, failed], [failed, new, old]):
+        ((row,),) = [table.rows for table in tables(order)]
+        assert row.score is not None
+        assert (row.score.mean, row.score.count, row.failures) == (0.6, 1, ())
+
+
+def test_labels_show_only_options_that_differ():
+    records = [make_record("linformer", spec_options={"k": k, "fixed": 3}) for k in (8, 16)]
+    records.append(make_record(spec_implementation="sdpa"))
+    (table,) = tables(records)
+    assert {row.label for row in table.rows} == {"linformer k=8", "linformer k=16", "softmax (sdpa)"}
+
+
+def test_controls_stand_last_and_the_margin_is_over_the_best_of_them():
+    records = [
+        make_record("none", test=0.1),
+        make_record("uniform", test=0.95),
+        make_record(test=0.9),
+        make_record("linformer", test=0.7),
+    ]
+    (table,) = tables(records)
+    assert [row.label for row in table.rows] == ["softmax", "linformer", "uniform", "none"]
+    assert table.best_control == 0.95
+    text = render([table], "terminal")
+    assert "-5.0" in text
+    assert "uniform (c)" in text
+
+
+def test_costlier_than_softmax_is_said():
+    costly = {"parameters": 1, "attention_parameters": 1, "flops_per_example": 2_500_000}
+    text = render(tables([make_record(), make_record("linformer", counted=costly)]), "github")
+    assert "linformer costs more FLOPs than softmax" in text
+
+
+def test_missing_cells_stay_empty_and_there_is_no_average():
+    records = [make_record(task="digits"), make_record(task="listops"), make_record("linformer", task="digits")]
+    text = render(tables(records), "terminal")
+    overview = text.split("\n\n")[1]
+    (line,) = [line for line in overview.splitlines() if line.startswith("linformer")]
+    assert line.split() == ["linformer", "90.0", "-"]
+    assert "average" not in overview.lower()
+
+
+def test_several_machines_are_said():
+    records = [make_record(), make_record("linformer", environment={"cpu": "Another CPU", "threads": 1, "torch": "2.15.0"})]
+    assert "Several machines took part" in render(tables(records), "terminal")
+
+
+def test_formats():
+    made = tables([make_record(seed=s) for s in (1, 2, 3)] + [make_record("linformer", status="failed")])
+    (row, failed) = csv.DictReader(io.StringIO(render(made, "csv")))
+    assert float(row["score_mean"]) == pytest.approx(0.9)
+    assert row["seeds_done"] == "3"
+    assert failed["score_mean"] == ""
+    assert "because of failed" in failed["failures"]
+    assert json.loads(render(made, "json"))[0]["rows"][0]["score"]["count"] == 3
+    assert "|" in render(made, "github")
+    assert r"\begin{tabular}" in render(made, "latex")
+    with pytest.raises(ValueError, match="terminal, github"):
+        render(made, "pdf")
+
+
+def test_terminal_tables_fit_a_wide_terminal():
+    names = ("softmax", "linformer", "performer", "longformer", "reformer", "uniform", "none")
+    records = [make_record(name, task, seed) for name in names for task in ("digits", "listops") for seed in (1, 2, 3)]
+    widths = [len(line) for line in render(tables(records), "terminal").splitlines() if "---" in line]
+    assert max(widths) <= 132
+
+
+def test_filters_and_empty_folders(tmp_path):
+    assert "attn-zoo run makes one" in leaderboard(tmp_path / "nowhere")
+    Store(tmp_path).add(make_record())
+    Store(tmp_path).add(make_record("linformer", task="listops"))
+    assert "linformer" not in leaderboard(tmp_path, task="digits")
+    assert "softmax" not in leaderboard(tmp_path, attention="linformer")
+    assert "task 'nope'" in leaderboard(tmp_path, task="nope")
+    (tmp_path / "cut.json").write_text("{", encoding="utf-8")
+    assert "cut.json" in leaderboard(tmp_path)
+
+
+def test_ten_thousand_records_are_a_table_soon():
+    records = [make_record(f"a{n % 50}", f"t{n % 4}", n // 200, test=0.5 + n % 7 / 100) for n in range(10_000)]
+    started = time.perf_counter()
+    assert len(render(tables(records), "terminal")) > 1000
+    assert time.perf_counter() - started < 10, "half a second here; ten times the target even on a busy machine is a defect"

@@ -1,0 +1,186 @@
+"""Records survive what happens to files: half writes, damage, full disks, strangers, two writers at once."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import multiprocessing
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment
+
+sys.path.insert(0, str(Path(__file__).parent))
+from make import make_record
+
+
+def test_a_record_comes_back_as_it_was(tmp_path):
+    record = make_record()
+    path = Store(tmp_path).add(record)
+    assert Store(tmp_path).load() == ([record], [])
+    assert path.name.startswith(f"softmax-digits-s1-{record.run_id}-")
+    assert path.read_text(encoding="utf-8").endswith("}\n")
+
+
+def test_a_diverged_loss_becomes_null_not_nan(tmp_path):
+    curve = ({"step": 1, "train_loss": math.nan, "valid": math.inf},)
+    path = Store(tmp_path).add(make_record(status="diverged", curve=curve))
+    assert json.loads(path.read_text(encoding="utf-8"))["curve"] == [{"step": 1, "train_loss": None, "valid": None}]
+    assert "NaN" not in path.read_text(encoding="utf-8")
+    assert len(Store(tmp_path).load()[0]) == 1
+
+
+def test_damaged_and_foreign_files_are_named_and_stop_nothing(tmp_path):
+    store = Store(tmp_path)
+    whole = store.add(make_record())
+    (tmp_path / "cut.json").write_text(whole.read_text(encoding="utf-8")[:100], encoding="utf-8")
+    (tmp_path / "foreign.json").write_text('{"hello": 1}', encoding="utf-8")
+    (tmp_path / "list.json").write_text("[1, 2]", encoding="utf-8")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    data = json.loads(whole.read_text(encoding="utf-8"))
+    (tmp_path / "newer.json").write_text(json.dumps({**data, "schema": SCHEMA + 1}), encoding="utf-8")
+    (tmp_path / "less.json").write_text(json.dumps({k: v for k, v in data.items() if k != "scores"}), encoding="utf-8")
+    (tmp_path / "more.json").write_text(json.dumps({**data, "extra": 1}), encoding="utf-8")
+    (tmp_path / "odd.json").write_text(json.dumps({**data, "status": "splendid"}), encoding="utf-8")
+    records, damaged = store.load()
+    assert len(records) == 1
+    reasons = {item.path.name: item.reason for item in damaged}
+    assert set(reasons) == {f"{n}.json" for n in ("cut", "foreign", "list", "binary", "newer", "less", "more", "odd")}
+    assert "install the newest attn-zoo" in reasons["newer.json"]
+    assert "scores missing" in reasons["less.json"]
+    assert "extra" in reasons["more.json"]
+    assert "splendid" in reasons["odd.json"]
+    assert store.finished(make_record().run_id)
+
+
+def test_half_written_files_of_a_killed_writer_are_no_records(tmp_path):
+    store = Store(tmp_path)
+    path = store.add(make_record())
+    (tmp_path / f".{path.name}.half").write_text("{", encoding="utf-8")
+    assert len(store.load()[0]) == 1
+    assert store.load()[1] == []
+
+
+@pytest.mark.parametrize(
+    ("status", "final"),
+    [("done", True), ("diverged", True), ("refused", True), ("failed", False), ("out_of_memory", False), ("timed_out", False)],
+)
+def test_a_second_start_skips_what_would_come_out_the_same(tmp_path, status, final):
+    store = Store(tmp_path)
+    record = make_record(status=status)
+    assert not store.finished(record.run_id)
+    store.add(record)
+    assert store.finished(record.run_id) is final
+    assert not store.finished(make_record(seed=2).run_id)
+
+
+def test_records_in_folders_within_count(tmp_path):
+    Store(tmp_path / "a" / "b").add(make_record())
+    Store(tmp_path / "c").add(make_record(seed=2))
+    assert len(Store(tmp_path).load()[0]) == 2
+
+
+def test_a_full_disk_leaves_no_half_file_and_loses_nothing(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    store.add(make_record())
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    with pytest.raises(OSError, match="No space left on device.*make room"):
+        store.add(make_record(seed=2))
+    assert len(list(tmp_path.iterdir())) == 1
+    assert len(store.load()[0]) == 1
+
+
+def test_an_unwritable_folder_is_refused_before_work(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(NotADirectoryError, match="is a file; choose another folder with records=FOLDER"):
+        Store(tmp_path / "file").check_writable()
+    with pytest.raises(OSError, match="cannot be written"):
+        Store(tmp_path / "file" / "below").check_writable()
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", lambda **_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+    with pytest.raises(OSError, match="Permission denied.*records=FOLDER"):
+        Store(tmp_path / "read-only").check_writable()
+
+
+def _write(folder: Path, first: int) -> None:
+    for seed in range(first, first + 25):
+        Store(folder).add(make_record(seed=seed))
+
+
+def test_two_processes_write_into_one_folder(tmp_path):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_write, args=(tmp_path, first)) for first in (0, 25)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    records, damaged = Store(tmp_path).load()
+    assert sorted(r.spec.seed for r in records) == list(range(50))
+    assert damaged == []
+
+
+def test_every_old_schema_keeps_loading():
+    fixtures = sorted((Path(__file__).parent / "fixtures").glob("schema-*.json"))
+    assert [path.stem for path in fixtures] == [f"schema-{n}" for n in range(1, SCHEMA + 1)]
+    for path in fixtures:
+        record = RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        assert record.scores["test"] > 0
+
+
+def test_run_ids_depend_on_everything_that_decides_a_result():
+    spec = RunSpec(attention="a", task="t", options={"k": 1})
+    same = RunSpec(attention="a", task="t", options={"k": 1})
+    assert spec.run_id("1") == same.run_id("1") == RunSpec.from_dict(json.loads(json.dumps(spec.to_dict()))).run_id("1")
+    others = [
+        replace(spec, seed=2),
+        replace(spec, options={"k": 2}),
+        replace(spec, implementation="sdpa"),
+        replace(spec, device="cuda"),
+    ]
+    others += [replace(spec, budget=replace(spec.budget, steps=1)), replace(spec, model=replace(spec.model, dim=32))]
+    assert len({spec.run_id("1"), spec.run_id("2"), *(o.run_id("1") for o in others)}) == 8
+
+
+def test_a_done_record_needs_a_score_and_no_reason():
+    with pytest.raises(RecordError, match="test score"):
+        make_record(scores={})
+    with pytest.raises(RecordError, match="has no reason"):
+        make_record(reason="why not")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dim": 10, "heads": 4}, "divisible"),
+        ({"heads": 0}, "at least 1"),
+        ({"dropout": 1.0}, "in \\[0, 1\\)"),
+        ({"mlp_ratio": 0}, "above 0"),
+    ],
+)
+def test_bad_models_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        replace(RunSpec("a", "t").model, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"steps": 0}, {"learning_rate": 0.0}, {"learning_rate": math.nan}, {"warmup_steps": -1}, {"clip_norm": 0.0}]
+)
+def test_bad_budgets_are_refused(changes):
+    with pytest.raises(ValueError, match=f"budget.{next(iter(changes))}"):
+        replace(RunSpec("a", "t").budget, **changes)
+
+
+def test_the_environment_names_versions_and_neither_people_nor_places(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/home/somebody/bin/attn-zoo", "run", "records=/home/somebody/secret/runs", "seed=1"])
+    found = describe_environment("cpu")
+    assert found["command"] == "attn-zoo run records=.../runs seed=1"
+    assert found["torch"]
+    assert found["cores"] >= 1
+    assert found["memory_bytes"] > 2**28
+    text = json.dumps(found)
+    for secret in (os.uname().nodename, str(Path.home()), os.environ.get("USER", "somebody"), "somebody"):
+        assert len(secret) < 3 or secret not in text or secret == "root"
