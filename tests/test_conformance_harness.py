@@ -12,6 +12,7 @@ import torch
 from mutants import Untold
 from originals import ORIGINALS, Linear, NoOptions, PlainSoftmax
 
+from attn_zoo import registry
 from attn_zoo.conformance import (
     ATTENTION_CHECKS,
     Case,
@@ -26,7 +27,7 @@ from attn_zoo.conformance import (
 from attn_zoo.conformance.cost import exponent
 from attn_zoo.conformance.pytest_support import parametrize_with_checks
 from attn_zoo.conformance.subject import Subject, attention_check
-from attn_zoo.contract import Geometry, UnknownNameError, UnsupportedError
+from attn_zoo.contract import Geometry, TaskCard, UnknownNameError, UnsupportedError
 
 
 def holds() -> str:
@@ -113,7 +114,8 @@ def test_interrupts_are_not_swallowed() -> None:
         run_cases("thing", [case("a", interrupted)])
 
 
-def test_a_case_leaves_the_random_generator_alone() -> None:
+def test_a_case_leaves_threads_and_the_random_generator_alone() -> None:
+    threads = torch.get_num_threads()
     torch.manual_seed(4)
     expected = torch.rand(3)
     torch.manual_seed(4)
@@ -121,6 +123,7 @@ def test_a_case_leaves_the_random_generator_alone() -> None:
         if each.check == "building_follows_the_seed":
             each()
     assert torch.equal(torch.rand(3), expected)
+    assert torch.get_num_threads() == threads
 
 
 def test_ids_are_readable_and_unique() -> None:
@@ -209,6 +212,15 @@ def test_resolve_refuses_an_inherited_card() -> None:
         del sys.modules["heirs"]
     with pytest.raises(UnknownNameError, match="did you mean 'softmax'"):
         resolve("softmaxx")
+
+
+def test_resolve_finds_tasks_which_are_no_attentions() -> None:
+    name = registry.task_names()[0]
+    found = resolve(name)
+    assert isinstance(found, TaskCard)
+    assert resolve(found.origin) is found
+    with pytest.raises(ValueError, match=f"'{name}' is a task, not an attention; use check_task"):
+        check_attention(name)
 
 
 def test_pytest_bridge_gives_ids_and_skips() -> None:

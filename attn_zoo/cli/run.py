@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from attn_zoo.cli.config import locations_from, spec_from, store_groups
+from attn_zoo.cli.plan import plan
 from attn_zoo.cli.progress import RichProgress
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.records import RunRecord, Store
@@ -22,7 +23,7 @@ from attn_zoo.runner import run
 
 
 def run_command(overrides: Sequence[str]) -> int:
-    """Run Hydra on ``overrides``; afterwards its callback has printed the leaderboard.
+    """Check every run that ``overrides`` ask for, then let Hydra do them; its callback prints the leaderboard.
 
     Raises:
         ValueError: a key, value or name in the overrides is wrong; the message lists the right ones.
@@ -30,8 +31,15 @@ def run_command(overrides: Sequence[str]) -> int:
     for name, reason in store_groups().items():
         print(f"attn-zoo: plugin {name} failed and is left out: {reason}", file=sys.stderr)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through to here, where they are said in one line
-    sys.argv = [sys.argv[0], *overrides]
+    sys.argv = [f"{sys.argv[0]} run", *overrides]  # Hydra reads it, and records keep it as the command
     try:
+        if planned := plan(overrides):
+            Store(planned.records).check_writable()
+            total, left = len(planned.specs), planned.left()
+            print(
+                f"{total} runs, {total - left} of them recorded already, {left} to do; records go to {planned.records!r}",
+                flush=True,
+            )
         _hydra_main()
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(explain(error)) from error
@@ -47,14 +55,13 @@ def one_run(config: DictConfig) -> RunRecord | None:
     """Do one composed run and record it, unless an equal one is recorded with a final status."""
     spec = spec_from(config)
     store = Store(config.records)
-    store.check_writable()
     label = f"{spec.attention} on {spec.task}, seed {spec.seed}"
     if store.finished(spec.run_id(task_card(spec.task).version)):
-        print(f"{label}: recorded already")
+        print(f"{label}: recorded already", flush=True)
         return None
     record = run(spec, RichProgress(), locations_from(config))
     store.add(record)
-    print(f"{label}: {_outcome(record)}")
+    print(f"{label}: {_outcome(record)}", flush=True)
     return record
 
 

@@ -9,9 +9,9 @@ from functools import partial
 from attn_zoo.conformance import agreement, batch, causality, claims, cost, gradients, numerics, padding, state
 from attn_zoo.conformance.harness import Case, Report, Violation, run_cases
 from attn_zoo.conformance.subject import ATTENTION_CHECKS, AttentionCheck, Scope, Subject, home_of
-from attn_zoo.contract import AttentionCard
+from attn_zoo.contract import AttentionCard, TaskCard
 from attn_zoo.registry import card as card_of
-from attn_zoo.registry import make_options
+from attn_zoo.registry import make_options, task_card, task_names
 
 THEMES = (claims, padding, causality, batch, state, gradients, numerics, agreement, cost)
 """The modules whose checks make up the kit, in the order in which they run; importing them enlists the checks."""
@@ -19,15 +19,15 @@ THEMES = (claims, padding, causality, batch, state, gradients, numerics, agreeme
 DEFAULT = "default"
 
 
-def resolve(target: str) -> AttentionCard:
-    """The card of a registered name, or of a class anywhere: ``package.module:Class``.
+def resolve(target: str) -> AttentionCard | TaskCard:
+    """The card of a registered attention or task, or of a class anywhere: ``package.module:Class``.
 
     Raises:
-        UnknownNameError: no attention has this name.
+        UnknownNameError: nothing has this name.
         ValueError: the module cannot be imported, or holds no such class with a card of its own.
     """
     if ":" not in target:
-        return card_of(target)
+        return task_card(target) if target in task_names() else card_of(target)
     module_name, _, class_name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -37,10 +37,8 @@ def resolve(target: str) -> AttentionCard:
         raise ValueError(f"{target!r}: module {module_name!r} has no attribute {class_name!r}")
     found = getattr(module, class_name)
     card = getattr(found, "card", None)
-    if not isinstance(found, type) or not isinstance(card, AttentionCard):
-        raise ValueError(
-            f"{target!r}: {class_name!r} in {module_name!r} is no class with a card; decorate it with register_attention"
-        )
+    if not isinstance(found, type) or not isinstance(card, (AttentionCard, TaskCard)):
+        raise ValueError(f"{target!r}: {class_name!r} in {module_name!r} is no class with a card; register it by a decorator")
     if card.build is not found:
         raise ValueError(
             f"{target!r}: the card of {class_name!r} in {module_name!r} belongs to {card.origin}; give the class its own"
@@ -53,8 +51,14 @@ def attention_checks(attention: str | AttentionCard) -> Iterator[Case]:
 
     The defaults and each of ``card.variants`` are proved, each in every implementation that this
     machine can run; an implementation that it cannot run is one case with the reason.
+
+    Raises:
+        UnknownNameError: no attention has this name.
+        ValueError: the class cannot be found, or is a task.
     """
     card = resolve(attention) if isinstance(attention, str) else attention
+    if isinstance(card, TaskCard):
+        raise ValueError(f"{attention!r} is a task, not an attention; use check_task")
     for variant, given in {DEFAULT: {}, **card.variants}.items():
         try:
             options = make_options(f"attention {card.name}", card.options, given)

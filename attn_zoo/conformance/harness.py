@@ -63,7 +63,7 @@ class Case:
         return f"{self.subject}[{self.variant}]" + self.setting.removeprefix(self.variant)
 
     def __call__(self) -> str | None:
-        """Run the check, leaving the caller's random numbers as they were.
+        """Run the check on one thread, leaving the caller's threads and random numbers as they were.
 
         Raises:
             Violation: the entry breaks the contract.
@@ -71,8 +71,13 @@ class Case:
         """
         if self.unavailable:
             raise NotApplicable(self.unavailable)
-        with torch.random.fork_rng():
-            return self.run()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # at the sizes of a proof, threads spend their time waiting for each other
+        try:
+            with torch.random.fork_rng():
+                return self.run()
+        finally:
+            torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from attn_zoo.contract import (
     TaskCard,
     TaskSpec,
     Tokens,
+    UnknownNameError,
     UnsupportedError,
 )
 from attn_zoo.cost import attention_parameters, count_flops, count_parameters
@@ -52,6 +53,8 @@ def resolve_spec(spec: RunSpec) -> RunSpec:
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch sees; got {spec.device!r}")
     implementation = spec.implementation
+    if implementation not in ("auto", *entry.implementations):
+        raise UnknownNameError(f"implementation of {spec.attention}", implementation, ("auto", *entry.implementations))
     if implementation == "auto":
         length = build_task(spec.task, **task_options).spec.length + 1
         geometry = Geometry(spec.model.heads, spec.model.dim // spec.model.heads, length, length)

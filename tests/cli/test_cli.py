@@ -1,0 +1,182 @@
+"""What people type: sweeps that resume, keys that are checked, errors in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from attn_zoo.cli import main
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.plan import plan
+
+SMALL = ["budget.steps=6", "budget.evaluate_every=3", "model.dim=16", "model.heads=2"]
+LISTOPS = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]
+
+
+def zoo(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command in this process, which spares every test the seconds of importing torch."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", ["attn-zoo", *words])
+        try:
+            status = main(words)
+        except SystemExit as stop:  # argparse ends this way
+            status = int(stop.code or 0)
+    return subprocess.CompletedProcess(["attn-zoo", *words], status, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("swept")
+    return folder, zoo("run", "-m", "attention=softmax,none", "seed=1,2", "task=digits", *SMALL, cwd=folder)
+
+
+def test_a_sweep_ends_with_its_leaderboard(swept):
+    folder, outcome = swept
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith("4 runs, 0 of them recorded already, 4 to do")
+    assert "Digits (patches)" in outcome.stdout
+    assert "none (c)" in outcome.stdout
+    assert len(list((folder / "runs").glob("*.json"))) == 4
+    record = json.loads(next((folder / "runs").glob("softmax*.json")).read_text(encoding="utf-8"))
+    assert record["environment"]["command"].startswith("attn-zoo run -m attention=softmax,none")
+    assert record["spec"]["budget"]["steps"] == 6
+    assert record["spec"]["budget"]["learning_rate"] == 4e-3, "what is not given comes from the task's level"
+
+
+def test_the_same_command_again_does_nothing_twice(swept):
+    folder, _ = swept
+    outcome = zoo("run", "-m", "attention=softmax,none", "seed=1,2,3", "task=digits", *SMALL, cwd=folder)
+    assert outcome.stdout.startswith("6 runs, 4 of them recorded already, 2 to do"), outcome.stderr
+    assert outcome.stdout.count("recorded already") == 5
+    assert len(list((folder / "runs").glob("*.json"))) == 6
+
+
+def test_leaderboard_formats_and_filters(swept):
+    folder, _ = swept
+    assert zoo("leaderboard", "--format", "csv", cwd=folder).stdout.startswith("task,task_version")
+    assert "softmax" not in zoo("leaderboard", "--attention", "none", cwd=folder).stdout
+    assert "no records" in zoo("leaderboard", "--records", "nowhere", cwd=folder).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["attention=linformer", "attention.projected_lenght=3"],
+            "did you mean 'projected_length'? Known: allow_full_rank, dropout, name",
+        ),
+        (["attention=linformer", "attention.projected_length=many"], "could not be converted to Integer"),
+        (["attention=linfomer"], "linformer"),
+        (["task=digits", "task.patch=3"], "digits.patch must be 1, 2 or 4"),
+        (["task=nope"], "listops"),
+        (["attention=longformer", "attention.window=4"], "write 5 for 2 on either side"),
+        (["model.dim=10", "model.heads=4"], "model.dim must be divisible by model.heads"),
+        (["budget.stepps=3"], "did you mean 'steps'"),
+        (["sede=3"], "did you mean 'seed'"),
+        (["level=huge"], "no level of task digits is called 'huge'"),
+        (["implementation=cuda"], "no implementation of softmax is called 'cuda'"),
+        (["precision=fp8"], "fp32, bf16, fp16"),
+        (["records=blocked/runs"], "records=FOLDER"),
+    ],
+)
+@pytest.mark.parametrize("sweep", [False, True])
+def test_bad_input_is_refused_in_words_before_work_starts(words, message, sweep, tmp_path):
+    (tmp_path / "blocked").write_text("a file", encoding="utf-8")
+    outcome = zoo("run", *(["-m", "seed=1,2"] if sweep else []), *words, cwd=tmp_path)
+    assert outcome.returncode == 2, outcome.stdout
+    assert message in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_one_bad_run_refuses_its_whole_sweep(tmp_path):
+    outcome = zoo("run", "-m", "attention=longformer", "attention.window=5,7,8", *SMALL, cwd=tmp_path)
+    assert outcome.returncode == 2
+    assert "got 8" in outcome.stderr
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_request_beyond_the_card_is_a_cell_and_not_the_end(tmp_path):
+    outcome = zoo("run", "-m", "attention=linformer", "attention.projected_length=4,40", *SMALL, cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "refused" in outcome.stdout
+    assert "not below the 17 keys" in outcome.stdout
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 2
+
+
+def test_missing_data_are_said_before_training(tmp_path):
+    outcome = zoo("run", "task=mnist", f"task.root={tmp_path}", *SMALL, cwd=tmp_path)
+    assert "put the four published idx files there" in outcome.stdout
+
+
+def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on(tmp_path):
+    words = ["run", "-m", "attention=softmax", "seed=1,2,3,4", *LISTOPS, *SMALL, "budget.steps=120", "budget.evaluate_every=60"]
+    code = "import sys; from attn_zoo.cli import main; sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", code, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    waited = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/*.json")) and time.monotonic() < waited:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    kept = len(list(tmp_path.glob("runs/*.json")))
+    assert 1 <= kept < 4, errors
+    assert process.returncode == 130
+    assert "the same command goes on from there" in errors
+    outcome = zoo(*words, cwd=tmp_path)
+    assert outcome.stdout.startswith(f"4 runs, {kept} of them recorded already"), outcome.stderr
+    assert len(list(tmp_path.glob("runs/*.json"))) == 4
+
+
+def test_quickstart_is_five_mechanisms_two_controls_two_tasks_three_seeds():
+    store_groups()
+    planned = plan(["-m", "experiment=quickstart"])
+    assert planned is not None
+    cells = {(spec.attention, spec.task, spec.seed) for spec in planned.specs}
+    assert len(cells) == len(planned.specs) == 42
+    assert {spec.implementation for spec in planned.specs} == {"eager"}, "eager against eager"
+    for task in ("digits", "listops"):
+        same = {(spec.model, spec.budget, str(spec.task_options)) for spec in planned.specs if spec.task == task}
+        assert len(same) == 1, "every row has the same network, budget and data"
+
+
+def test_list_shows_claims_and_tasks(tmp_path):
+    listed = zoo("list", cwd=tmp_path).stdout
+    for word in ("linformer", "O(n k d)", "eager, sdpa", "arXiv:2006.04768", "listops", "mnist", "CC BY 4.0"):
+        assert word in listed
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "word"), [("none", 0, "passed"), ("digits", 0, "passed"), ("nope", 2, "no attention is called")]
+)
+def test_check(target, status, word, tmp_path):
+    outcome = zoo("check", target, cwd=tmp_path)
+    assert outcome.returncode == status, outcome.stderr
+    assert word in outcome.stdout + outcome.stderr
+
+
+def test_measure_prints_exponents_and_writes_them(tmp_path):
+    words = ["--attention", "softmax:sdpa,none", "--lengths", "64,128", "--dim", "16", "--heads", "2", "--rounds", "2"]
+    outcome = zoo("measure", *words, "--output", "found.json", cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "softmax (sdpa)" in outcome.stdout
+    assert len(json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["points"]) == 4
+    assert zoo("measure", "--lengths", "64,x", cwd=tmp_path).returncode == 2
+    assert zoo("measure", "--set", "softmax", cwd=tmp_path).returncode == 2
+
+
+def test_help_names_every_command(tmp_path):
+    listed = zoo("--help", cwd=tmp_path).stdout
+    for command in ("list", "run", "leaderboard", "check", "measure"):
+        assert command in listed

@@ -1,0 +1,245 @@
+"""One run: reproducible, honest about its splits, and a record whatever goes wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Attention, Capabilities, Cost, UnknownNameError, registry
+from attn_zoo.contract import AttentionCard, Growth
+from attn_zoo.encoder import build_paired_model
+from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
+from attn_zoo.runner import resolve_spec, run
+from attn_zoo.runner import train as training
+
+
+class Quiet:
+    def start(self, label: str, steps: int) -> None: ...
+    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
+    def stop(self) -> None: ...
+
+
+def spec(attention: str = "softmax", task: str = "digits", **changes) -> RunSpec:
+    budget = Budget(**{"steps": 12, "batch_size": 32, "evaluate_every": 4, "warmup_steps": 2, **changes.pop("budget", {})})
+    return resolve_spec(RunSpec(attention=attention, task=task, model=ModelSpec(dim=16, heads=2), budget=budget, **changes))
+
+
+SMALL_LISTOPS = {"length": 24, "train": 200, "valid": 50, "test": 60}
+
+
+@dataclass
+class Options:
+    """None."""
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """Registers an attention that does what it is told, for one test."""
+
+    def register(behave: Callable[[Attention, Tensor], Tensor]) -> str:
+        class Broken(Attention):
+            def attend(self, query, key, value, key_valid):
+                return behave(self, value)
+
+        Broken.card = AttentionCard(
+            name="broken",
+            title="Broken",
+            paper="none",
+            equation="none",
+            can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
+            time=Growth("n d"),
+            memory=Growth("n d"),
+            cost=lambda geometry, options: Cost(0, 0),
+            options=Options,
+            build=Broken,
+        )
+        monkeypatch.setitem(registry._ATTENTIONS, "broken", Broken.card)
+        return "broken"
+
+    return register
+
+
+@pytest.mark.parametrize(("task", "options"), [("digits", {}), ("listops", SMALL_LISTOPS)])
+def test_a_run_is_a_whole_record(task, options):
+    record = run(spec(task=task, task_options=options), Quiet())
+    assert record.status == "done", record.reason
+    assert set(record.scores) == {"test", "valid", "train"}
+    assert [point["step"] for point in record.curve] == [4, 8, 12]
+    assert record.scores["valid"] == max(point["valid"] for point in record.curve)
+    assert record.counted["flops_per_example"] > 0
+    assert 0 < record.counted["attention_parameters"] < record.counted["parameters"]
+    assert record.measured["peak_bytes"] > 2**16
+    assert record.measured["examples_per_second"] == pytest.approx(32 / record.measured["step_seconds_median"])
+    assert {part["digest"] for part in record.data.values()} and len({part["digest"] for part in record.data.values()}) == 3
+    assert RunRecord.from_dict(record.to_dict()) == record
+
+
+@pytest.mark.parametrize("attention", ["softmax", "performer", "reformer"])
+def test_the_same_seed_gives_the_same_bits(attention):
+    once, again = (run(spec(attention, "listops", task_options=SMALL_LISTOPS), Quiet()) for _ in range(2))
+    assert once.status == again.status == "done", once.reason
+    assert once.scores == again.scores
+    assert [p["train_loss"] for p in once.curve] == [p["train_loss"] for p in again.curve]
+    other = run(spec(attention, "listops", task_options=SMALL_LISTOPS, seed=2), Quiet())
+    assert [p["train_loss"] for p in other.curve] != [p["train_loss"] for p in once.curve]
+
+
+def test_a_loss_that_is_no_number_is_recorded_as_diverged(broken):
+    name = broken(lambda self, value: value * math.nan if self.training else value)
+    record = run(spec(name), Quiet())
+    assert record.status == "diverged"
+    assert record.reason == "the loss became nan at step 1"
+    assert record.scores == {}
+
+
+def test_memory_that_runs_out_is_recorded(broken):
+    record = run(spec(broken(lambda self, value: value + torch.empty(2**52).sum())), Quiet())
+    assert record.status == "out_of_memory", record.reason
+
+
+def test_a_mechanism_that_raises_is_recorded_with_its_place(broken):
+    record = run(spec(broken(lambda self, value: value.no_such_thing())), Quiet())
+    assert record.status == "failed"
+    assert "no_such_thing" in str(record.reason)
+    assert "test_run.py:" in str(record.reason)
+    assert "/" not in str(record.reason).split("(in ")[1]
+
+
+def test_a_request_beyond_the_card_is_recorded_as_refused():
+    record = run(spec("linformer", options={"projected_length": 17}), Quiet())
+    assert record.status == "refused"
+    assert "not below the 17 keys" in str(record.reason)
+
+
+def test_a_run_over_its_time_is_recorded():
+    record = run(spec(budget={"max_seconds": 1e-9}), Quiet())
+    assert record.status == "timed_out"
+    assert "of 12 steps" in str(record.reason)
+
+
+def test_an_interrupt_is_no_record(broken):
+    def interrupt(self, value):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(spec(broken(interrupt)), Quiet())
+
+
+def test_the_test_split_is_read_once_and_after_training(monkeypatch):
+    reads = []
+    accuracy = training.accuracy
+
+    def watched(model, examples, accelerator, limit=None):
+        reads.append(len(examples))
+        return accuracy(model, examples, accelerator, limit)
+
+    monkeypatch.setattr("attn_zoo.runner.train.accuracy", watched)
+    monkeypatch.setattr("attn_zoo.runner.execute.accuracy", watched)
+    record = run(spec(), Quiet())
+    sizes = {split: part["examples"] for split, part in record.data.items()}
+    assert len(set(sizes.values())) == 3
+    assert reads == [sizes["valid"]] * 3 + [sizes["train"], sizes["test"]]
+
+
+def test_every_example_of_a_split_is_scored():
+    asked = []
+
+    class Model(torch.nn.Module):
+        def forward(self, inputs, valid):
+            asked.append(len(inputs))
+            return torch.nn.functional.one_hot(inputs[:, 0], 3).float()
+
+    class Counting:
+        def __len__(self):
+            return 600
+
+        def batch(self, indices):
+            from attn_zoo.contract import Batch
+
+            ids = torch.tensor(list(indices))
+            return Batch(ids[:, None] % 3, None, torch.where(ids < 300, ids % 3, (ids + 1) % 3))
+
+    from accelerate import Accelerator
+
+    assert training.accuracy(Model(), Counting(), Accelerator(cpu=True)) == 0.5
+    assert sum(asked) == 600
+
+
+def test_batches_depend_on_the_seed_alone_and_cover_an_epoch():
+    class Numbers:
+        def __len__(self):
+            return 10
+
+        def batch(self, indices):
+            return indices.tolist()
+
+    def some(seed: int) -> list[list[int]]:
+        source = training.batches(Numbers(), 4, seed)
+        return [next(source) for _ in range(6)]
+
+    assert some(1) == some(1) != some(2)
+    assert len({i for batch in some(1)[:2] for i in batch}) == 8, "an epoch repeats no example"
+
+
+@pytest.mark.parametrize("task", ["digits", "listops"])
+def test_rows_start_from_the_same_shared_weights(task):
+    models = {}
+    for name in registry.attentions():
+        chosen = spec(name, task)
+        options = {
+            "attention": name,
+            "options": chosen.options,
+            "dim": 16,
+            "depth": 2,
+            "heads": 2,
+            "mlp_ratio": 2.0,
+            "dropout": 0.0,
+        }
+        task_spec = registry.build_task(task, **chosen.task_options).spec
+        models[name] = build_paired_model(task_spec, seed=3, implementation="eager", **options).state_dict()
+    reference = models["softmax"]
+    for name, weights in models.items():
+        shared = [key for key in weights if key in reference]
+        assert all(torch.equal(weights[key], reference[key]) for key in shared), name
+        assert len(shared) > 0.7 * len(reference), name
+
+
+def test_chance_is_the_majority_of_train_scored_on_test():
+    train, test = torch.tensor([1, 1, 0]), torch.tensor([0, 0, 1, 1, 1])
+    assert training.majority_accuracy(train, test) == pytest.approx(0.6)
+
+
+def test_flops_are_those_of_the_card_and_the_rest_of_the_network():
+    found = {name: run(spec(name), Quiet()).counted["flops_per_example"] for name in ("none", "softmax")}
+    geometry_flops = 2 * 4 * 17 * 17 * 16  # depth 2, n = 17, width 16
+    projections = 2 * 2 * (2 * 17 * 16 * 16)  # queries and keys, which the control does not have
+    assert found["softmax"] - found["none"] == geometry_flops + projections
+
+
+def test_specs_are_resolved_whole_and_bad_ones_refused():
+    resolved = resolve_spec(RunSpec("performer", "mnist", implementation="auto", device="auto"))
+    assert resolved.implementation == "eager"
+    assert resolved.device in ("cpu", "cuda")
+    assert resolved.options["kernel"] == "softmax"
+    assert "root" not in resolved.task_options
+    assert resolve_spec(replace(resolved)) == resolved
+    assert resolve_spec(RunSpec("softmax", "digits", implementation="auto")).implementation == "sdpa"
+    for bad, error, message in (
+        ({"precision": "fp8"}, ValueError, "fp32, bf16, fp16"),
+        ({"device": "tpu"}, ValueError, "auto, cpu or cuda"),
+        ({"options": {"widow": 3}}, UnknownNameError, "did you mean 'window'"),
+        ({"task": "listop"}, UnknownNameError, "did you mean 'listops'"),
+        ({"task_options": {"patch": 3}}, ValueError, "must be 1, 2 or 4"),
+    ):
+        with pytest.raises(error, match=message):
+            resolve_spec(replace(RunSpec("longformer", "digits"), **bad))
+
+
+def test_autocast_runs_are_possible_and_another_precision_may_follow():
+    for precision in ("bf16", "fp32"):
+        assert run(spec(precision=precision), Quiet()).status == "done"
