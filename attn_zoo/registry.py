@@ -36,7 +36,7 @@ RESERVED = frozenset(
 
 _ATTENTIONS: dict[str, AttentionCard] = {}
 _TASKS: dict[str, TaskCard] = {}
-_LOADED: set[str] = set()
+_LOADED: set[tuple[str, str]] = set()
 _FAILURES: dict[str, str] = {}
 
 
@@ -182,9 +182,9 @@ def load_plugins() -> Mapping[str, str]:
     import attn_zoo.attention  # noqa: F401  (registers the built-in mechanisms)
 
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        if point.name in _LOADED:
+        if (point.name, point.value) in _LOADED:
             continue
-        _LOADED.add(point.name)
+        _LOADED.add((point.name, point.value))
         before = dict(_ATTENTIONS), dict(_TASKS)
         try:
             point.load()

@@ -73,7 +73,7 @@ class Options:
     source="generated; after Nangia and Bowman 2018, arXiv:1804.06028, and Tay et al. 2020, arXiv:2011.04006",
     licence="Apache-2.0 (generated here)",
     options=Options,
-    levels={"quick": Level(model={}, budget={"steps": 400, "learning_rate": 2e-3})},
+    levels={"quick": Level(model={}, budget={"steps": 300, "batch_size": 32, "learning_rate": 2e-3})},
     variants={"short": {"length": 32, "train": 400, "valid": 100, "test": 100}},
 )
 class ListOps(Task):

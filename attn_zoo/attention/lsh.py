@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 RADIX = 16
@@ -106,7 +106,7 @@ class Layout:
         return cls(slot, position, chunk_of, previous)
 
 
-def take(x: Float[Tensor, "batch heads n *rest"], index: Int[Tensor, "batch heads m"]) -> Tensor:
+def take(x: Shaped[Tensor, "batch heads n *rest"], index: Int[Tensor, "batch heads m"]) -> Tensor:
     """Rows of ``x`` by position; a position of n takes zeros."""
     batch, heads, n = x.shape[:3]
     padded = F.pad(x, (0, 0) * (x.dim() - 3) + (0, 1))

@@ -33,7 +33,7 @@ def padding_has_no_influence(subject: Subject) -> None:
             where = f"{what} in padded keys, length={geometry.keys}, causal={geometry.causal}"
             got = answers(clean.filled_at_padding(fill), module)
             for name, answer in got.items():
-                subject.equal(answer, expected[name], f"{where}: {name}", subject.tolerance * 1e-3)
+                subject.equal(answer, expected[name], f"{where}: {name}", subject.exactness)
 
 
 @attention_check("implementation")

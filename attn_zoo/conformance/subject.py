@@ -46,6 +46,11 @@ class Subject:
         """Largest difference, relative to the largest number, that rounding alone explains."""
         return 1e-9 if self.dtype is torch.float64 else 3e-5
 
+    @property
+    def exactness(self) -> float:
+        """The same where the arithmetic is the same as well; kernels may still add gradients up in any order."""
+        return 1e-12 if self.dtype is torch.float64 else self.tolerance
+
     @cached_property
     def length(self) -> int:
         """The shortest of ``LENGTHS`` that the options allow; an option may refuse shorter inputs by name."""
