@@ -148,8 +148,7 @@ class MultiHeadAttention(nn.Module):
             source = source.masked_fill(~key_valid[..., None], 0)
             tokens = tokens if self.crosses else source
         if self.order is Order.compress_first:
-            query = self._project("query", tokens)
-            mixed = self._attend_compressed(query, source, key_valid)
+            mixed = self._attend_compressed(self._project("query", tokens), source, key_valid)
         else:
             query, key, value = self._project_all(tokens, source)
             mixed = self.mechanism(query, key, value, key_valid=key_valid, streams=self._project_streams(tokens, source))

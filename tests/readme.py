@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -16,17 +17,17 @@ def tables() -> dict[str, str]:
     """Text of every generated table by its name in the README."""
     return {
         "quickstart": leaderboard(ROOT / "results" / "quickstart", format="github"),
-        "growth": growth_table(ROOT / "results" / "growth.json"),
+        "growth": growth_table(json.loads((ROOT / "results" / "growth.json").read_text(encoding="utf-8"))),
     }
 
 
 def renewed(text: str) -> str:
     """The README with every table as it should be."""
     for name, table in tables().items():
-        block = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not block.search(text):
+        place = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)
+        if place is None:
             raise ValueError(f"the README has no place for the table {name!r}")
-        text = block.sub(lambda found, table=table: f"{found[1]}\n{table.strip()}\n\n{found[2]}", text)
+        text = f"{text[: place.start(1)]}\n{table.strip()}\n\n{text[place.end(1) :]}"
     return text
 
 

@@ -38,7 +38,7 @@ def by_hand(layer: MultiHeadAttention, x: Tensor, key_valid: Tensor | None) -> T
     parts = []
     for head in range(HEADS):
         rows = slice(head * DIM // HEADS, (head + 1) * DIM // HEADS)
-        q, k, v = (x @ w[rows].T + b[rows] for w, b in (layer._parameters_of(n) for n in ("query", "key", "value")))
+        q, k, v = (x @ w[rows].T + (0 if b is None else b[rows]) for w, b in map(layer._parameters_of, ("query", "key", "value")))
         scores = q @ k.transpose(1, 2) / (DIM // HEADS) ** 0.5
         if key_valid is not None:
             scores = scores.masked_fill(~key_valid[:, None, :], float("-inf"))
@@ -180,9 +180,11 @@ def test_streams_start_as_copies_and_restart():
         for stream in layer.streams:
             weight, bias = layer._parameters_of(stream.starts_as)
             linear = layer.stream_projections.get_submodule(stream.name)
+            assert isinstance(linear, torch.nn.Linear)
             assert torch.equal(linear.weight, weight)
+            assert bias is not None
             assert torch.equal(linear.bias, bias)
             with torch.no_grad():
                 linear.weight.zero_()
         layer.start_streams()
-        assert all(linear.weight.abs().sum() > 0 for linear in layer.stream_projections.values())
+        assert all(weight.abs().sum() > 0 for name, weight in layer.stream_projections.named_parameters() if "weight" in name)

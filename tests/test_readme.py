@@ -3,7 +3,78 @@
 from __future__ import annotations
 
 import re
-import sys
+import shlex
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import pytest
+import torch
+from readme import README, ROOT, renewed
+
+from attn_zoo import Geometry, registry
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.main import _parser
+from attn_zoo.cli.plan import plan
+from attn_zoo.records import Store
+
+TEXT = README.read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_tables_are_what_the_committed_results_print():
+    assert renewed(TEXT) == TEXT, "the README's tables are stale; run: python tests/readme.py"
+
+
+def test_a_stale_table_is_noticed():
+    assert renewed(TEXT.replace("| softmax", "| softmaxx", 1)) == renewed(TEXT) != TEXT.replace("| softmax", "| softmaxx", 1)
+
+
+def test_the_quickstart_table_is_whole():
+    records, damaged = Store(ROOT / "results" / "quickstart").load()
+    assert damaged == []
+    store_groups()
+    planned = plan(["-m", "experiment=quickstart"])
+    assert planned is not None
+    versions = {r.run_id: r for r in records if r.status == "done"}
+    missing = [spec for spec in planned.specs if spec.run_id(registry.task_card(spec.task).version) not in versions]
+    assert not missing, f"{len(missing)} runs of the quickstart are not among the committed records; run it and copy them"
+    assert len(records) == len(planned.specs)
+
+
+def test_records_name_no_machine_and_no_person():
+    for path in (ROOT / "results").rglob("*.json"):
+        assert not re.search(r"/(home|root|work|tmp|Users)/", path.read_text(encoding="utf-8")), path.name
+
+
+def test_its_python_runs():
+    first, second = blocks("python")
+    exec(compile(first, "README", "exec"), {})
+    before = dict(registry._ATTENTIONS)
+    try:
+        exec(compile(second, "README", "exec"), {})
+        built = registry.build_attention("mine", Geometry(heads=2, head_dim=4, queries=5, keys=5))
+        value = torch.randn(1, 2, 5, 4)
+        assert torch.equal(built(None, None, value), value)
+    finally:
+        registry._ATTENTIONS.clear()
+        registry._ATTENTIONS.update(before)
+
+    return Geometry(heads=2, head_dim=4, queries=5, keys=5)
+
+
+@pytest.mark.parametrize("line", [line for block in blocks("bash") for line in block.splitlines() if line.startswith("attn-zoo ")])
+def test_its_commands_are_understood(line):
+    words = shlex.split(line, comments=True)[1:]
+    store_groups()
+    if words[0] == "run":
+        assert plan(words[1:]) is not None
+    else:
+        _parser().parse_args(words)
+
+
+def test_it_names_every_room_of_the_house():
+    rooms = {p.name for p in (Path(ROOT) / "attn_zoo").iterdir() if p.is_dir() and (p / "__init__.py").exists()}
+    for room in rooms:
+        assert f"attn_zoo/{room}" in TEXT

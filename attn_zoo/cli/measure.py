@@ -45,10 +45,8 @@ def measure(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def growth_table(found: Mapping[str, Any] | Path) -> str:
-    """The figures of one measurement, or of the JSON file that holds them, as a Markdown table with its protocol beneath."""
-    if isinstance(found, Path):
-        found = json.loads(found.read_text(encoding="utf-8"))
+def growth_table(found: Mapping[str, Any]) -> str:
+    """The figures of one measurement, as ``--output`` writes them, as a Markdown table with its protocol beneath."""
     points: Sequence[Mapping[str, Any]] = found["points"]
     lengths = sorted({p["length"] for p in points})
     head = ["attention", "direction", *(f"{n} (ms)" for n in lengths), "exponent", f"peak at {lengths[-1]} (MiB)"]

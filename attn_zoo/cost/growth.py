@@ -68,13 +68,14 @@ def measure_growth(
         tell: called with a line of progress now and then.
     """
     workers = [_Worker(subject, dim, heads) for subject in subjects]
-    peaks: dict[tuple[int, int], Any] = {}
+    peaks: dict[tuple[int, int], list[int | None]] = {}
     times: dict[tuple[int, int, str], list[float]] = {}
     failures: dict[tuple[int, int], str] = {}
     try:
-        for at, _ in enumerate(subjects):
+        for at in range(len(subjects)):
             for n in lengths:
-                peaks[at, n] = [_ask(workers[at], (kind, "peak", n), failures, (at, n)) for kind in ("forward", "backward")]
+                asked = [_ask(workers[at], (kind, "peak", n), failures, (at, n)) for kind in ("forward", "backward")]
+                peaks[at, n] = [None if peak is None else int(peak) for peak in asked]
         for turn in range(rounds):
             tell(f"round {turn + 1} of {rounds}")
             for n in lengths:
@@ -82,7 +83,8 @@ def measure_growth(
                     for kind, peak in zip(("forward", "backward"), peaks[at, n], strict=True):
                         if peak is not None:
                             seconds = _ask(worker, (kind, "time", n), failures, (at, n))
-                            times.setdefault((at, n, kind), []).append(seconds)
+                            if seconds is not None:
+                                times.setdefault((at, n, kind), []).append(seconds)
     finally:
         for worker in workers:
             worker.stop()
@@ -92,8 +94,9 @@ def measure_growth(
             n,
             _quartiles(times.get((at, n, "forward"))),
             _quartiles(times.get((at, n, "backward"))),
-            *peaks[at, n],
-            failure=failures.get((at, n)),
+            peaks[at, n][0],
+            peaks[at, n][1],
+            failures.get((at, n)),
         )
         for at, subject in enumerate(subjects)
         for n in lengths
@@ -182,9 +185,8 @@ def _step(subject: Subject, dim: int, heads: int, length: int, *, backward: bool
     return forward_and_backward
 
 
-def _quartiles(seconds: Sequence[float | None] | None) -> tuple[float, float, float] | None:
-    known = [s for s in seconds or () if s is not None]
-    if not known:
+def _quartiles(seconds: Sequence[float] | None) -> tuple[float, float, float] | None:
+    if not seconds:
         return None
-    low, middle, high = statistics.quantiles(known, n=4, method="inclusive") if len(known) > 1 else (known[0],) * 3
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else (seconds[0],) * 3
     return low, middle, high

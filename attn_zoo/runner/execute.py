@@ -80,6 +80,8 @@ def run(spec: RunSpec, progress: Progress, locations: Mapping[str, Any] | None =
     task_entry = task_card(spec.task)
     locations = locations or {}
     found = _Found()
+    status: Status
+    reason: str | None
     try:
         progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
         _run(spec, build_task(spec.task, **spec.task_options, **locations), found, progress)

@@ -8,13 +8,15 @@ from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention import blocks
+from attn_zoo.attention.linformer import Linformer
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
 
 
 def draw(*, keys: int = 33, queries: int = 33, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    return tuple(torch.randn(batch, 2, n, 8, dtype=torch.float64, generator=generator) for n in (queries, keys, keys))
+    query, key, value = (torch.randn(batch, 2, n, 8, dtype=torch.float64, generator=generator) for n in (queries, keys, keys))
+    return query, key, value
 
 
 def written_out(e: Tensor, f: Tensor, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
@@ -37,6 +39,7 @@ def test_equals_the_equation(implementation, sharing, padded, queries):
     torch.manual_seed(0)
     geometry = Geometry(heads=2, head_dim=8, queries=queries, keys=33)
     built = build_attention("linformer", geometry, projected_length=6, sharing=sharing, implementation=implementation).double()
+    assert isinstance(built, Linformer)
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None] if padded else None
     query, key, value = draw(queries=queries)
     expected = written_out(built.key_projection, built.value_projection, query, key, value, valid)
@@ -56,6 +59,7 @@ def test_blocks_of_queries_change_nothing(sharing, monkeypatch):
 def test_projections_keep_the_scale_of_keys():
     torch.manual_seed(0)
     built = build_attention("linformer", Geometry(1, 8, 512, 512), projected_length=64)
+    assert isinstance(built, Linformer)
     projected = built.key_projection @ torch.randn(512, 4096)
     assert projected.std().item() == pytest.approx(1.0, abs=0.02)
 

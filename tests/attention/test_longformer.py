@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -92,9 +94,11 @@ def test_a_window_sees_as_many_keys_as_it_says(causal, dilation):
 
 def test_flex_sees_what_eager_sees():
     for causal in (False, True):
-        for options in ({"window": 5}, {"window": 5, "dilation": 3}, {"window": 1, "global_tokens": 3}):
+        choices: list[dict[str, Any]] = [{"window": 5}, {"window": 5, "dilation": 3}, {"window": 1, "global_tokens": 3}]
+        for options in choices:
             n = 40
             built = build_attention("longformer", Geometry(1, n, n, n, causal), **options).double()
+            assert isinstance(built, Longformer)
             positions = torch.arange(n)
             mask = built.sees(positions[:, None], positions[None, :])
             streams = {

@@ -32,8 +32,9 @@ def features(built: Performer, x: Tensor) -> Tensor:
     return (projected - x.pow(2).sum(-1, keepdim=True) / 2).exp() / m**0.5
 
 
-def written_out(built: Performer, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
+def written_out(built: Performer, inputs: list[Tensor], valid: Tensor | None) -> Tensor:
     """The n × n weights φ(Q) φ(K)ᵀ, masked, divided by their sums."""
+    query, key, value = inputs
     weights = torch.einsum("bhqm,bhkm->bhqk", features(built, query), features(built, key))
     if built.geometry.causal:
         weights = weights.tril()
@@ -51,7 +52,7 @@ def test_equals_its_features_written_out(kernel, causal, padded, n, monkeypatch)
     monkeypatch.setattr(blocks, "CHEAP_BYTES", 2**14)
     built, inputs = build(n, causal=causal, kernel=kernel, features=24), draw(n)
     valid = torch.arange(n) < torch.tensor([n, max(1, n // 2), 1])[:, None] if padded else None
-    got, expected = built(*inputs, key_valid=valid), written_out(built, *inputs, valid)
+    got, expected = built(*inputs, key_valid=valid), written_out(built, inputs, valid)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
     grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (got, expected)]
     for mine, theirs in zip(*grads, strict=True):

@@ -23,7 +23,8 @@ def build(n: int, *, causal: bool = False, seed: int = 0, **options) -> Reformer
 def draw(n: int, batch: int = 3, seed: int = 1) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shape = (batch, HEADS, n, HEAD_DIM)
-    return tuple(torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
+    query, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
+    return query, value
 
 
 def reachable(buckets: list[int], valid: list[bool], chunk: int, causal: bool) -> Tensor:

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from make import make_record
 
 from attn_zoo.leaderboard import estimate, leaderboard, render, tables
 from attn_zoo.records import Budget, Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "records"))
-from make import make_record
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says():

@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from make import make_record
 
 from attn_zoo.records import SCHEMA, RecordError, RunRecord, RunSpec, Store, describe_environment
 
 sys.path.insert(0, str(Path(__file__).parent))
-from make import make_record
 
 
 def test_a_record_comes_back_as_it_was(tmp_path):
@@ -89,7 +89,7 @@ def test_a_full_disk_leaves_no_half_file_and_loses_nothing(tmp_path, monkeypatch
     store = Store(tmp_path)
     store.add(make_record())
     monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
-    with pytest.raises(OSError, match="No space left on device.*make room"):
+    with pytest.raises(OSError, match=r"No space left on device.*make room"):
         store.add(make_record(seed=2))
     assert len(list(tmp_path.iterdir())) == 1
     assert len(store.load()[0]) == 1
@@ -102,7 +102,7 @@ def test_an_unwritable_folder_is_refused_before_work(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="cannot be written"):
         Store(tmp_path / "file" / "below").check_writable()
     monkeypatch.setattr("tempfile.NamedTemporaryFile", lambda **_: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
-    with pytest.raises(OSError, match="Permission denied.*records=FOLDER"):
+    with pytest.raises(OSError, match=r"Permission denied.*records=FOLDER"):
         Store(tmp_path / "read-only").check_writable()
 
 

@@ -5,17 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from attn_zoo import Attention, Capabilities, Cost, UnknownNameError, registry
-from attn_zoo.contract import AttentionCard, Growth
+from attn_zoo.contract import AttentionCard, Batch, Examples, Growth
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.runner import resolve_spec, run
 from attn_zoo.runner import train as training
+
+
+class Rows(Examples):
+    """Examples of one token each."""
+
+    def __init__(self, ids: Tensor, labels: Tensor) -> None:
+        self.ids, self.answers = ids, labels
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def batch(self, indices) -> Batch:
+        at = torch.as_tensor(list(indices))
+        return Batch(self.ids[at], None, self.answers[at])
+
+    def labels(self) -> Tensor:
+        return self.answers
+
+    def digest(self) -> str:
+        return ""
 
 
 class Quiet:
@@ -154,33 +176,16 @@ def test_every_example_of_a_split_is_scored():
             asked.append(len(inputs))
             return torch.nn.functional.one_hot(inputs[:, 0], 3).float()
 
-    class Counting:
-        def __len__(self):
-            return 600
-
-        def batch(self, indices):
-            from attn_zoo.contract import Batch
-
-            ids = torch.tensor(list(indices))
-            return Batch(ids[:, None] % 3, None, torch.where(ids < 300, ids % 3, (ids + 1) % 3))
-
-    from accelerate import Accelerator
-
-    assert training.accuracy(Model(), Counting(), Accelerator(cpu=True)) == 0.5
+    ids = torch.arange(600)
+    examples = Rows(ids[:, None] % 3, torch.where(ids < 300, ids % 3, (ids + 1) % 3))
+    assert training.accuracy(Model(), examples, Accelerator(cpu=True)) == 0.5
     assert sum(asked) == 600
 
 
 def test_batches_depend_on_the_seed_alone_and_cover_an_epoch():
-    class Numbers:
-        def __len__(self):
-            return 10
-
-        def batch(self, indices):
-            return indices.tolist()
-
     def some(seed: int) -> list[list[int]]:
-        source = training.batches(Numbers(), 4, seed)
-        return [next(source) for _ in range(6)]
+        source = training.batches(Rows(torch.arange(10)[:, None], torch.arange(10)), 4, seed)
+        return [next(source).labels.tolist() for _ in range(6)]
 
     assert some(1) == some(1) != some(2)
     assert len({i for batch in some(1)[:2] for i in batch}) == 8, "an epoch repeats no example"
@@ -191,7 +196,7 @@ def test_rows_start_from_the_same_shared_weights(task):
     models = {}
     for name in registry.attentions():
         chosen = spec(name, task)
-        options = {
+        options: dict[str, Any] = {
             "attention": name,
             "options": chosen.options,
             "dim": 16,

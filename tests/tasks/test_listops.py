@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from attn_zoo.contract import SPLITS
 
 def value_of(text: str) -> int:
     """An evaluator of its own: a stack over the words, medians by the standard library."""
-    stack: list[list] = [[]]
+    stack: list[list[Any]] = [[]]
     for word in text.split():
         if word.startswith("["):
             stack.append([word])
