@@ -1,13 +1,15 @@
-"""Examples held in memory, handed out in batches, with a digest of their content."""
+"""Examples held in memory, handed out in batches, with a digest of their content; grey levels on a common scale."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attn_zoo.contract import Batch, Examples
@@ -46,5 +48,20 @@ class ArrayExamples(Examples):
         for tensor in (self._inputs, self._labels):
             array = np.ascontiguousarray(tensor.numpy())
             found.update(f"{array.dtype.name}{array.shape}".encode())
-            found.update(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+            found.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
         return found.hexdigest()
+
+
+def standardise(train: NDArray[np.uint8], *others: NDArray[np.uint8]) -> tuple[Float[Tensor, "..."], ...]:
+    """Grey levels less their mean and over their deviation, both those of ``train``; shapes are kept.
+
+    Mean and deviation come from counts of the 256 levels, which are whole numbers: sums of pixels
+    would round differently on other machines and in other versions of numpy, and digests differ.
+    """
+    counts = np.bincount(train.ravel(), minlength=256).tolist()
+    pixels = sum(counts)
+    total = sum(level * count for level, count in enumerate(counts))
+    squares = sum(level**2 * count for level, count in enumerate(counts))
+    mean, deviation = total / pixels, math.sqrt(pixels * squares - total**2) / pixels
+    scale = np.array([(level - mean) / deviation for level in range(256)], dtype=np.float64).astype(np.float32)
+    return tuple(torch.from_numpy(scale[levels]) for levels in (train, *others))

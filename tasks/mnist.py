@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from attn_zoo.contract import SPLITS, Examples, Level, Patches, Split, Task, TaskSpec
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples
+from .arrays import ArrayExamples, standardise
 
 SIDE = 28
 FILES = {
@@ -87,7 +88,7 @@ class Mnist(Task):
             ValueError: a file is damaged.
         """
         o = self.options
-        root = Path(o.root or os.environ.get("ATTN_ZOO_DATA", "data"))
+        root = Path(o.root or os.environ.get("ATTN_ZOO_DATA") or "data").expanduser()
         return _splits(root, o.train, o.valid)[SPLITS.index(split)]
 
 
@@ -95,13 +96,13 @@ class Mnist(Task):
 def _splits(root: Path, train: int, valid: int) -> tuple[ArrayExamples, ...]:
     paths = [_find(root, name) for name in FILES]
     images, labels, test_images, test_labels = (read_idx(path, shape) for path, shape in zip(paths, FILES.values(), strict=True))
+    for path, found in ((paths[1], labels), (paths[3], test_labels)):
+        if found.max() > 9:
+            raise ValueError(f"MNIST: {path} holds the label {found.max()} where 0 to 9 belong; fetch it again")
     kept = len(images) - valid
-    parts = [(images[: train or kept], labels[: train or kept]), (images[kept:], labels[kept:]), (test_images, test_labels)]
-    mean, deviation = parts[0][0].mean(dtype=np.float64), parts[0][0].std(dtype=np.float64)
-    return tuple(
-        ArrayExamples(torch.from_numpy(((x - mean) / deviation).astype(np.float32)[:, None]), torch.from_numpy(y.astype(np.int64)))
-        for x, y in parts
-    )
+    scaled = standardise(images[: train or kept], images[kept:], test_images)
+    answers = (labels[: train or kept], labels[kept:], test_labels)
+    return tuple(ArrayExamples(x[:, None], torch.from_numpy(y.astype(np.int64))) for x, y in zip(scaled, answers, strict=True))
 
 
 def _find(root: Path, name: str) -> Path:
@@ -123,7 +124,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"MNIST: {path} cannot be unpacked ({error}); fetch it again") from error
     head = bytes([0, 0, 8, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
     if raw[: len(head)] != head:

@@ -188,6 +188,14 @@ class HidesParameters(Projected):
     """Does not count what grows with the length."""
 
 
+@breaks("shapes_flow_without_numbers", "softmax", "asks shapes for numbers")
+class Peeping(PlainSoftmax):
+    """Chooses its path by looking at its inputs."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value if value.sum() > 0 else value * 1, key_valid)
+
+
 @breaks("time_grows_as_printed", "led", "FLOPs grow like n^2.00", time=Growth("n d"), cost=led_cost)
 class LinearInName(Led):
     """Prints a big-O that its own formula contradicts."""

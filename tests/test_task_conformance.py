@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from attn_zoo import task_card, task_names
 from attn_zoo.conformance import TASK_CHECKS, NotApplicable, Violation, check_task, task_checks
-from attn_zoo.contract import Batch, Examples, Level, Split, Task, TaskCard, TaskSpec, Tokens
+from attn_zoo.contract import Batch, Examples, Level, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 
 @pytest.mark.parametrize("case", [case for name in task_names() for case in task_checks(name)], ids=lambda case: case.id)
@@ -37,7 +38,7 @@ class Rows(Examples):
         return self._labels
 
     def digest(self) -> str:
-        return str(hash((self.ids.numpy().tobytes(), self._labels.numpy().tobytes())))
+        return hashlib.sha256(self.ids.numpy().tobytes() + self._labels.numpy().tobytes()).hexdigest()
 
 
 @dataclass
@@ -77,11 +78,147 @@ class LabelsOutOfRange(Sound):
         return ids, labels * 2
 
 
+class LeavesAClassOut(Sound):
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        return ids, labels * (split != "train")
+
+
+class HasNoTest(Sound):
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        return (ids[:0], labels[:0]) if split == "test" else (ids, labels)
+
+
+class ForgetsLabels(Sound):
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        return ids, labels[:-1]
+
+
 class PadsInTheMiddle(Sound):
     def rows(self, split, seed):
         ids, labels = super().rows(split, seed)
         ids[1, 2] = 0
         return ids, labels
+
+
+class PadsEverything(Sound):
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        ids[1] = 0
+        return ids, labels
+
+
+class LongerThanStated(Sound):
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        return torch.cat([ids, ids[:, :1]], dim=1), labels
+
+
+class HidesItsPadding(Rows):
+    def batch(self, indices) -> Batch:
+        return super().batch(indices)._replace(valid=None)
+
+
+class SaysNothingOfPadding(Sound):
+    def examples(self, split):
+        return HidesItsPadding(*self.rows(split, self.options.data_seed))
+
+
+class PadsByNeighbours(Rows):
+    def batch(self, indices) -> Batch:
+        batch = super().batch(indices)
+        assert batch.valid is not None
+        return batch._replace(valid=batch.valid.any(0).expand_as(batch.valid))
+
+
+class PadsToTheLongestOfABatch(Sound):
+    def examples(self, split):
+        return PadsByNeighbours(*self.rows(split, self.options.data_seed))
+
+
+class SortsByLabel(Sound):
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        order = labels.argsort()
+        return ids[order], labels[order]
+
+
+class CutsInBlocks(Sound):
+    """Sorted in blocks, as a stack of one folder per class and batch would be."""
+
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        order = torch.cat([labels[:30].argsort(), 30 + labels[30:].argsort()])
+        return ids[order], labels[order]
+
+
+class SeedsWithAHash(Sound):
+    """The same throughout a process, which salts its hashes anew when it starts."""
+
+    def rows(self, split, seed):
+        return super().rows(split, hash(f"{split}{seed}") % 2**32)
+
+
+class BreaksElsewhere(Sound):
+    def examples(self, split):
+        if __name__ not in PROCESS_OF_THE_TESTS:
+            raise RuntimeError("no tests here")
+        return super().examples(split)
+
+
+PROCESS_OF_THE_TESTS: set[str] = set()
+
+
+class Pictures(Sound):
+    """Whether the mean of a picture is above zero."""
+
+    @property
+    def spec(self) -> TaskSpec:
+        return TaskSpec(Patches(1, 4, 4, 2), 4, classes=2)
+
+    def pictures(self, split: Split) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(self.options.data_seed * 3 + ("train", "valid", "test").index(split))
+        return torch.randn(60, 1, 4, 4, generator=generator)
+
+    def examples(self, split: Split) -> Examples:
+        pictures = self.pictures(split)
+        return Shown(pictures, (pictures.flatten(1).float().nan_to_num().mean(1) > 0).long())
+
+
+class Shown(Rows):
+    def batch(self, indices) -> Batch:
+        return super().batch(indices)._replace(valid=None)
+
+
+class CutsPictures(Pictures):
+    def pictures(self, split):
+        return super().pictures(split)[..., :3]
+
+
+class HoldsNoNumbers(Pictures):
+    def pictures(self, split):
+        pictures = super().pictures(split)
+        pictures[3, 0, 1, 1] = torch.nan
+        return pictures
+
+
+class KeepsBytes(Pictures):
+    def pictures(self, split):
+        return (super().pictures(split) * 50).to(torch.int8)
+
+
+class MiscountsPatches(Pictures):
+    @property
+    def spec(self):
+        return TaskSpec(Patches(1, 4, 4, 2), 16, classes=2)
+
+
+class PadsPictures(Pictures):
+    def examples(self, split):
+        pictures = self.pictures(split)
+        return Rows(pictures, (pictures.flatten(1).mean(1) > 0).long())
 
 
 class TokenTooLarge(Sound):
@@ -117,12 +254,22 @@ class DrawsAnew(Sound):
 
 class Nameless(Rows):
     def digest(self) -> str:
-        return "same"
+        return "5a" * 32
 
 
 class DigestsNothing(Sound):
     def examples(self, split):
         return Nameless(*self.rows(split, self.options.data_seed))
+
+
+class OwnDigest(Rows):
+    def digest(self) -> str:
+        return super().digest()[:16]
+
+
+class DigestsItsOwnWay(Sound):
+    def examples(self, split):
+        return OwnDigest(*self.rows(split, self.options.data_seed))
 
 
 class IgnoresItsSeed(Sound):
@@ -141,30 +288,77 @@ class SaysNothing(Sound):
     pass
 
 
-MUTANTS = {
-    "card_is_complete": card_of(SaysNothing, licence=""),
-    "splits_are_disjoint": card_of(Leaks),
-    "labels_are_classes": card_of(LabelsOutOfRange),
-    "inputs_fit_the_spec": card_of(PadsInTheMiddle),
-    "batches_keep_the_order": card_of(ReordersBatches),
-    "examples_are_reproducible": card_of(DrawsAnew),
-    "data_seed_changes_the_data": card_of(IgnoresItsSeed),
-}
-MORE_MUTANTS = [("inputs_fit_the_spec", card_of(TokenTooLarge)), ("examples_are_reproducible", card_of(DigestsNothing))]
+MUTANTS = [
+    ("card_is_complete", card_of(SaysNothing, licence=""), "says nothing under 'licence'"),
+    ("splits_are_disjoint", card_of(Leaks), "1 inputs stand in both train and test"),
+    ("labels_are_classes", card_of(LabelsOutOfRange), "run from 0 to 2, outside 0 to 1"),
+    ("labels_are_classes", card_of(LeavesAClassOut), "without a training example"),
+    ("labels_are_classes", card_of(HasNoTest), "test has 0 examples"),
+    ("labels_are_classes", card_of(ForgetsLabels), "60 examples and 59 labels"),
+    ("inputs_fit_the_spec", card_of(PadsInTheMiddle), "padding before real tokens"),
+    ("inputs_fit_the_spec", card_of(TokenTooLarge), "outside the vocabulary"),
+    ("inputs_fit_the_spec", card_of(PadsEverything), "padding only"),
+    ("inputs_fit_the_spec", card_of(LongerThanStated), "up to 7 of 6"),
+    ("inputs_fit_the_spec", card_of(SaysNothingOfPadding), "valid must say so"),
+    ("inputs_fit_the_spec", card_of(CutsPictures), "have shape"),
+    ("inputs_fit_the_spec", card_of(HoldsNoNumbers), "not finite"),
+    ("inputs_fit_the_spec", card_of(KeepsBytes), "not floating point"),
+    ("inputs_fit_the_spec", card_of(MiscountsPatches), "the patches are 4"),
+    ("inputs_fit_the_spec", card_of(PadsPictures), "images never are"),
+    ("batches_keep_the_order", card_of(ReordersBatches), "not those of its indices"),
+    ("batches_keep_the_order", card_of(PadsToTheLongestOfABatch), "padded otherwise in a batch"),
+    ("order_tells_nothing", card_of(SortsByLabel), "shuffle the examples"),
+    ("order_tells_nothing", card_of(CutsInBlocks), "shuffle the examples"),
+    ("examples_are_reproducible", card_of(DrawsAnew), "other inputs when the task is built again"),
+    ("examples_are_reproducible", card_of(DigestsNothing), "have the same digest"),
+    ("examples_are_reproducible", card_of(DigestsItsOwnWay), "not a SHA-256"),
+    ("another_process_agrees", card_of(SeedsWithAHash), "other content in train, valid, test"),
+    ("another_process_agrees", card_of(BreaksElsewhere), "RuntimeError: no tests here"),
+    ("data_seed_changes_the_data", card_of(IgnoresItsSeed), "reaches nothing"),
+]
 
 
 def test_every_check_has_a_mutant():
-    assert set(MUTANTS) == set(TASK_CHECKS)
+    assert {check for check, _, _ in MUTANTS} == set(TASK_CHECKS)
 
 
-def test_a_sound_task_passes():
-    assert check_task(card_of(Sound)).ok
+@pytest.mark.parametrize("kind", [Sound, Pictures])
+def test_a_sound_task_passes_every_check(kind):
+    report = check_task(card_of(kind))
+    assert [result.status for result in report.results] == ["passed"] * len(TASK_CHECKS), str(report)
 
 
-@pytest.mark.parametrize(("check", "card"), [*MUTANTS.items(), *MORE_MUTANTS])
-def test_a_check_catches_its_mutant(check, card):
-    with pytest.raises(Violation):
+@pytest.fixture
+def in_the_tests():
+    PROCESS_OF_THE_TESTS.add(__name__)
+    yield
+    PROCESS_OF_THE_TESTS.clear()
+
+
+@pytest.mark.parametrize(("check", "card", "words"), MUTANTS, ids=[f"{check}-{card.name}" for check, card, _ in MUTANTS])
+@pytest.mark.usefixtures("in_the_tests")
+def test_a_check_catches_its_mutant(check, card, words):
+    with pytest.raises(Violation, match=words):
         TASK_CHECKS[check](card.build(Options()))
+
+
+def test_a_task_of_this_process_only_is_not_sent_to_another():
+    class Here(Sound):
+        pass
+
+    with pytest.raises(NotApplicable, match="cannot be sent"):
+        TASK_CHECKS["another_process_agrees"](card_of(Here).build(Options()))
+    with pytest.raises(NotApplicable, match="shown on the defaults"):
+        TASK_CHECKS["another_process_agrees"](card_of(Sound).build(Options(data_seed=1)))
+
+
+def test_missing_data_skip_every_check_and_say_what_to_do(tmp_path):
+    card = replace(task_card("mnist"), variants={"nowhere": {"root": str(tmp_path)}})
+    cases = [case for case in task_checks(card) if case.variant == "nowhere"]
+    assert len(cases) == len(TASK_CHECKS)
+    for case in cases:
+        with pytest.raises(NotApplicable, match="put the four published idx files there"):
+            case()
 
 
 def test_cards_of_our_tasks_say_how_long_to_train():

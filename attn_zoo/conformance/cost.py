@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from attn_zoo.conformance.harness import require
+from attn_zoo.conformance.harness import Violation, require
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry
 
@@ -35,6 +35,19 @@ def cost_formula_is_exact(subject: Subject) -> None:
         require(stated.parameters == held, f"{geometry}: the card says {stated.parameters} parameters, the module holds {held}")
         proved += 1
     require(proved > 0, "the options allow none of the shapes")
+
+
+@attention_check("variant")
+def shapes_flow_without_numbers(subject: Subject) -> None:
+    """Built on the meta device, which holds shapes and no numbers, it runs: so the cost of a long model is counted in no time."""
+    for geometry in subject.plain_and_causal():
+        request = subject.draw(subject.build(geometry), batch=1).changed(lambda name, tensor: tensor.to("meta"))
+        try:
+            with torch.device("meta"):
+                out = request(subject.card.build(geometry, subject.options, "eager").to(subject.dtype).eval())
+        except (NotImplementedError, RuntimeError) as error:
+            raise Violation(f"{geometry}: it asks shapes for numbers: {error}") from error
+        require(out.shape == request.value.shape, f"{geometry}: shapes alone give {tuple(out.shape)}")
 
 
 def _geometries(subject: Subject) -> Iterator[Geometry]:

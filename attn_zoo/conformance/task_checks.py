@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
+import pickle
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -83,7 +88,12 @@ def labels_are_classes(task: Task) -> str:
     """Labels are integers from 0 to classes - 1, and every class can be learned."""
     classes = task.spec.classes
     for split in SPLITS:
-        labels = task.examples(split).labels()
+        examples = task.examples(split)
+        labels = examples.labels()
+        require(
+            len(examples) == len(labels) > 0,
+            f"{split} has {len(examples)} examples and {len(labels)} labels, not equal and above 0",
+        )
         require(
             labels.dtype == torch.long and labels.dim() == 1, f"{split} labels are {labels.dtype} of shape {tuple(labels.shape)}"
         )
@@ -103,7 +113,9 @@ def inputs_fit_the_spec(task: Task) -> None:
         if isinstance(kind, Patches):
             shape = (kind.channels, kind.height, kind.width)
             require(batch.inputs.shape[1:] == shape, f"{split} images have shape {tuple(batch.inputs.shape[1:])}, not {shape}")
+            require(batch.inputs.is_floating_point(), f"{split} images are {batch.inputs.dtype}, not floating point")
             require(batch.inputs.isfinite().all(), f"{split} holds values that are not finite")
+            require(batch.valid is None, f"{split} says that patches are padded; images never are, so valid is None")
             positions = (kind.height // kind.patch) * (kind.width // kind.patch)
             require(task.spec.length == positions, f"the spec says {task.spec.length} positions, the patches are {positions}")
         else:
@@ -133,6 +145,29 @@ def batches_keep_the_order(task: Task) -> None:
         for row, index in enumerate(asked):
             alone = examples.batch(torch.tensor([index]))
             require(torch.equal(alone.inputs[0], batch.inputs[row]), f"{split}: example {index} differs in a batch and alone")
+            require((alone.valid is None) == (batch.valid is None), f"{split}: valid is None for some batches and not for others")
+            if alone.valid is not None and batch.valid is not None:
+                require(torch.equal(alone.valid[0], batch.valid[row]), f"{split}: example {index} is padded otherwise in a batch")
+
+
+@task_check
+def order_tells_nothing(task: Task) -> str:
+    """Neighbours share a class no more often than any two examples, so the first so many can stand for a split."""
+    worst = 0.0
+    for split in SPLITS:
+        labels = task.examples(split).labels()
+        if len(labels) < 2:
+            continue
+        shares = torch.bincount(labels) / len(labels)
+        expected = float(shares.square().sum())
+        found = float((labels[1:] == labels[:-1]).float().mean())
+        spread = (expected * (1 - expected) / len(labels)) ** 0.5
+        require(
+            found <= expected + 6 * spread + 2 / len(labels),
+            f"{split}: {found:.0%} of neighbours share their class, {expected:.0%} would in random order; shuffle the examples",
+        )
+        worst = max(worst, found - expected)
+    return f"neighbours share a class at most {100 * worst:.1f} points more often than any two"
 
 
 @task_check
@@ -146,9 +181,45 @@ def examples_are_reproducible(task: Task) -> str:
         require(list(_contents(first)) == list(_contents(again)), f"{split} holds other inputs when the task is built again")
         require(torch.equal(first.labels(), again.labels()), f"{split} holds other labels when the task is built again")
         require(first.digest() == again.digest(), f"{split} has another digest though its content is the same")
+        require(
+            re.fullmatch("[0-9a-f]{64}", first.digest()), f"{split} has the digest {first.digest()!r}, not a SHA-256 in hexadecimal"
+        )
         digests.append(first.digest())
     require(len(set(digests)) == len(SPLITS), "splits of different content have the same digest")
     return f"test digest {digests[2][:12]}"
+
+
+_ANOTHER_PROCESS = """
+import pickle, sys
+try:
+    kind, options = pickle.load(sys.stdin.buffer)
+except (ImportError, AttributeError) as error:
+    sys.exit(f"cannot be imported: {error}")
+print("digests", *(kind(options).examples(split).digest() for split in sys.argv[1:]))
+"""
+
+
+@task_check
+def another_process_agrees(task: Task) -> None:
+    """A new process, where hashes and the order of sets are others, finds the same digests."""
+    if task.options != type(task.options)():
+        raise NotApplicable("shown on the defaults, as it takes seconds")
+    try:
+        sent = pickle.dumps((type(task), task.options))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise NotApplicable(f"the task cannot be sent to another process: {error}") from error
+    salt = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", _ANOTHER_PROCESS, *SPLITS]
+    done = subprocess.run(command, input=sent, capture_output=True, env=environment, check=False)
+    said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+    if said[0].startswith("cannot be imported"):
+        raise NotApplicable(f"in another process the task {said[0]}")
+    require(done.returncode == 0, f"another process fails to make the examples: {said[0]}")
+    theirs = done.stdout.decode().splitlines()[-1].split()[1:]
+    ours = [task.examples(split).digest() for split in SPLITS]
+    differing = [split for split, one, other in zip(SPLITS, ours, theirs, strict=True) if one != other]
+    require(not differing, f"another process finds other content in {', '.join(differing)}; draw from a seeded generator alone")
 
 
 @task_check

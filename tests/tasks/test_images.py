@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from attn_zoo.tasks import mnist
+from attn_zoo.tasks.arrays import ArrayExamples, standardise
 
 from attn_zoo import build_task
 
@@ -20,15 +21,77 @@ def test_digits_use_every_image_once_and_keep_the_shares():
     for part in parts:
         counts = torch.bincount(part.labels(), minlength=10)
         assert counts.max() - counts.min() <= 0.08 * len(part)
+    everything = torch.cat([part.batch(range(len(part))).inputs for part in parts])
+    assert len(everything.flatten(1).unique(dim=0)) == 1797, "an image stands twice, so two splits may share it"
     pixels = parts[0].batch(range(len(parts[0]))).inputs
     assert pixels.mean().item() == pytest.approx(0, abs=1e-5)
     assert pixels.std().item() == pytest.approx(1, abs=1e-3)
+
+
+def test_digits_come_in_random_order_and_the_first_stand_for_all():
+    """The training score is taken on the first examples of the split."""
+    for split in ("train", "valid", "test"):
+        first = build_task("digits").examples(split).labels()[:100]
+        assert torch.bincount(first, minlength=10).min() > 0
+
+
+def test_digits_are_the_same_bytes_on_every_machine():
+    found = build_task("digits").examples("test").digest()
+    assert found == "2eae4b78878b117dd94a41b59455237c571582cd26b60c49743a50535636515e", (
+        "the examples changed; raise the task's version, then this digest"
+    )
+
+
+def test_standardised_pixels_agree_with_numpy_and_are_exact():
+    pixels = np.random.RandomState(0).randint(0, 256, (500, 28, 28)).astype(np.uint8)
+    train, other = standardise(pixels[:400], pixels[400:])
+    mean, deviation = pixels[:400].astype(np.float64).mean(), pixels[:400].astype(np.float64).std()
+    np.testing.assert_allclose(train.numpy(), (pixels[:400] - mean) / deviation, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(other.numpy(), (pixels[400:] - mean) / deviation, rtol=1e-6, atol=1e-6)
+    assert train.dtype == other.dtype == torch.float32
+    shuffled, _ = standardise(pixels[:400][::-1], pixels[400:])
+    assert torch.equal(shuffled.flip(0), train), "the order of summation must not matter, to the last bit"
+
+
+def test_a_digest_is_of_type_shape_inputs_and_labels():
+    inputs, labels = torch.zeros(4, 6, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
+    digest = ArrayExamples(inputs, labels).digest()
+    assert digest == ArrayExamples(inputs.clone(), labels.clone()).digest()
+    assert digest == ArrayExamples(torch.zeros(6, 4, dtype=torch.uint8).mT, labels).digest(), "strides are no content"
+    others = [
+        ArrayExamples(inputs.to(torch.int16), labels),
+        ArrayExamples(inputs[:, :5], labels),
+        ArrayExamples(inputs.view(4, 3, 2), labels),
+        ArrayExamples(inputs, 1 - labels),
+        ArrayExamples(inputs + 1, labels),
+    ]
+    assert len({digest, *(other.digest() for other in others)}) == 6
+    with pytest.raises(ValueError, match="as many labels as inputs"):
+        ArrayExamples(inputs, labels[:3])
+    with pytest.raises(ValueError, match="at least one"):
+        ArrayExamples(inputs[:0], labels[:0])
 
 
 def test_digits_patches():
     assert [build_task("digits", patch=p).spec.length for p in (1, 2, 4)] == [64, 16, 4]
     with pytest.raises(ValueError, match="patch must be 1, 2 or 4"):
         build_task("digits", patch=3)
+    with pytest.raises(ValueError, match="data_seed lies in"):
+        build_task("digits", data_seed=-1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patch": 5}, "must be 2, 4, 7 or 14"),
+        ({"valid": 0}, "takes 1 to 30,000"),
+        ({"train": -1}, "0 for all or at most the 55000"),
+        ({"train": 55_001}, "0 for all or at most the 55000"),
+    ],
+)
+def test_bad_mnist_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build_task("mnist", **options)
 
 
 @pytest.fixture
@@ -53,6 +116,16 @@ def test_mnist_reads_the_published_files_and_keeps_the_last_for_validation(small
     assert [len(part) for part in parts] == [30, 10, 20]
     assert parts[0].batch([0]).inputs.shape == (1, 1, 28, 28)
     assert len(build_task("mnist", root=str(small), valid=10, train=7).examples("train")) == 7
+    raw = {name: gzip.decompress((small / "mnist" / f"{name}.gz").read_bytes()) for name in mnist.FILES}
+    images = np.frombuffer(raw["train-images-idx3-ubyte"], np.uint8, offset=16).reshape(40, 28, 28).astype(np.float64)
+    expected = (images[30:] - images[:30].mean()) / images[:30].std()
+    np.testing.assert_allclose(parts[1].batch(range(10)).inputs[:, 0].numpy(), expected, rtol=1e-6, atol=1e-6)
+    assert parts[1].labels().tolist() == list(raw["train-labels-idx1-ubyte"][8 + 30 :])
+    assert parts[2].labels().tolist() == list(raw["t10k-labels-idx1-ubyte"][8:])
+
+
+def test_the_place_of_the_files_is_no_part_of_the_result():
+    assert mnist.Mnist.card.locations == ("root",)
 
 
 def test_mnist_reads_torchvisions_folder_and_plain_files(small, monkeypatch):
@@ -78,12 +151,20 @@ def test_missing_and_damaged_files_are_named(small):
     path.write_bytes(gzip.compress(b"\0" + whole[1:3] + b"\7" + whole[4:]))
     with pytest.raises(ValueError, match="does not begin as"):
         build_task("mnist", root=str(small), valid=10).examples("test")
+    path.write_bytes(gzip.compress(whole[:-1] + b"\x0a"))
+    with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte.gz holds the label 10 where 0 to 9 belong"):
+        build_task("mnist", root=str(small), valid=10).examples("test")
+    packed = gzip.compress(whole)
+    for damaged in (packed[:-6], packed[:12] + b"\xff\xff\xff\xff" + packed[16:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="cannot be unpacked"):
+            build_task("mnist", root=str(small), valid=10).examples("test")
     path.write_bytes(b"not gzip at all")
     with pytest.raises(ValueError, match="cannot be unpacked"):
         build_task("mnist", root=str(small), valid=10).examples("test")
 
 
-@pytest.mark.skipif("ATTN_ZOO_DATA" not in os.environ, reason="the real MNIST files are read where ATTN_ZOO_DATA says they are")
+@pytest.mark.skipif(not os.environ.get("ATTN_ZOO_DATA"), reason="the real MNIST files are read where ATTN_ZOO_DATA says they are")
 def test_the_real_mnist_has_its_known_content():
     task = build_task("mnist")
     assert [len(task.examples(split)) for split in ("train", "valid", "test")] == [55_000, 5_000, 10_000]

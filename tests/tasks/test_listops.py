@@ -61,10 +61,39 @@ def test_brackets_are_kept_and_nothing_is_cut():
     lengths = batch.valid.sum(1)
     assert lengths.max() > 900
     assert lengths.min() >= 250
-    for ids in batch.inputs:
+    for ids, label in zip(batch.inputs, batch.labels.tolist(), strict=True):
         words = listops.render(ids).split()
         assert words[-1] == "]"
         assert sum(w.startswith("[") for w in words) == words.count("]")
+        assert value_of(" ".join(words)) == label
+
+
+def test_the_flaws_of_published_pipelines_would_be_noticed():
+    """Cut at 512, robbed of the last token or of its brackets, an expression has no value for our evaluator."""
+    batch = build_task("listops", length=1000, train=100, valid=20, test=20).examples("train").batch(range(100))
+    assert batch.valid is not None
+    words = listops.render(batch.inputs[int(batch.valid.sum(1).argmax())]).split()
+    assert len(words) > 900
+    for damaged in (words[:512], words[:-1], words[1:], [w for w in words if w != "]"], [w for w in words if w.isdigit()]):
+        with pytest.raises((AssertionError, IndexError)):
+            value_of(" ".join(damaged))
+
+
+def test_the_vocabulary_has_one_id_a_symbol_and_renders():
+    assert listops.VOCABULARY == ("_", *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
+    assert listops.render(torch.tensor([12, 5, 11, 8, 3, 15, 2, 15, 0, 0])) == "[MAX 4 [MIN 7 2 ] 1 ]"
+
+
+def test_lengths_reach_from_the_shortest_to_the_longest_evenly():
+    valid = (
+        build_task("listops", length=200, shortest=0.25, train=2000, valid=10, test=10).examples("train").batch(range(2000)).valid
+    )
+    assert valid is not None
+    lengths = valid.sum(1)
+    assert 50 <= lengths.min() < 55
+    assert 195 < lengths.max() <= 200
+    quarters = torch.histc(lengths.float(), bins=4, min=50, max=200) / 2000
+    assert quarters.min() > 0.18, "one length is favoured, as rejection sampling would favour short ones"
 
 
 def test_depth_and_arguments_keep_their_limits():
