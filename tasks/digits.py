@@ -39,7 +39,7 @@ class Options:
 @register_task(
     "digits",
     title="Digits (patches)",
-    version="1",
+    version="2",
     summary="8 x 8 images of handwritten digits as patches in a timm VisionTransformer; ten classes.",
     source="Optical Recognition of Handwritten Digits, Alpaydin and Kaynak 1998, UCI; its test part, as shipped with scikit-learn",
     licence="CC BY 4.0",

@@ -305,7 +305,7 @@ MUTANTS = [
     ("inputs_fit_the_spec", card_of(KeepsBytes), "not floating point"),
     ("inputs_fit_the_spec", card_of(MiscountsPatches), "the patches are 4"),
     ("inputs_fit_the_spec", card_of(PadsPictures), "images never are"),
-    ("batches_keep_the_order", card_of(ReordersBatches), "not those of its indices"),
+    ("batches_keep_the_order", card_of(ReordersBatches), "differs in a batch and alone"),
     ("batches_keep_the_order", card_of(PadsToTheLongestOfABatch), "padded otherwise in a batch"),
     ("order_tells_nothing", card_of(SortsByLabel), "shuffle the examples"),
     ("order_tells_nothing", card_of(CutsInBlocks), "shuffle the examples"),

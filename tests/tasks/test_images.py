@@ -169,3 +169,7 @@ def test_the_real_mnist_has_its_known_content():
     task = build_task("mnist")
     assert [len(task.examples(split)) for split in ("train", "valid", "test")] == [55_000, 5_000, 10_000]
     assert torch.bincount(task.examples("test").labels()).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    found = task.examples("test").digest()
+    assert found == "1831992207d70cfa9357b14d3515921961033f93ef5bf83dcfb57c9bc82eb15c", (
+        "the examples changed; raise the task's version, then this digest"
+    )
