@@ -52,7 +52,10 @@ class Batch(NamedTuple):
 
 
 class Examples(ABC):
-    """An indexed collection handed out in batches, so that a loop never collates example by example."""
+    """An indexed collection handed out in batches, so that a loop never collates example by example.
+
+    The order carries no information about the labels: who takes the first so many takes a fair sample.
+    """
 
     @abstractmethod
     def __len__(self) -> int: ...
