@@ -44,7 +44,7 @@ class Options:
     source="Optical Recognition of Handwritten Digits, Alpaydin and Kaynak 1998, UCI; its test part, as shipped with scikit-learn",
     licence="CC BY 4.0",
     options=Options,
-    levels={"quick": Level(model={}, budget={"steps": 600, "learning_rate": 3e-3, "evaluate_every": 50})},
+    levels={"quick": Level(model={"heads": 2}, budget={"steps": 600, "learning_rate": 4e-3, "evaluate_every": 50})},
     variants={"pixels": {"patch": 1}},
 )
 class Digits(Task):

@@ -50,7 +50,7 @@ def test_a_sweep_ends_with_its_leaderboard(swept):
     record = json.loads(next((folder / "runs").glob("softmax*.json")).read_text(encoding="utf-8"))
     assert record["environment"]["command"].startswith("attn-zoo run -m attention=softmax,none")
     assert record["spec"]["budget"]["steps"] == 6
-    assert record["spec"]["budget"]["learning_rate"] == 3e-3, "what is not given comes from the task's level"
+    assert record["spec"]["budget"]["learning_rate"] == 4e-3, "what is not given comes from the task's level"
 
 
 def test_the_same_command_again_does_nothing_twice(swept):
