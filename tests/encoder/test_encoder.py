@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
@@ -12,7 +14,7 @@ from attn_zoo.encoder import build_model
 from attn_zoo.integrations.timm import attention_layer
 from attn_zoo.layer import MultiHeadAttention
 
-SIZES = {"dim": 16, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
+SIZES: dict[str, Any] = {"dim": 16, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
 WORDS = TaskSpec(Tokens(12), length=20, classes=3)
 IMAGES = TaskSpec(Patches(1, 8, 8, 2), length=16, classes=3)
 
@@ -84,7 +86,7 @@ def test_timm_requests_that_cannot_be_honoured_are_refused():
         vit(attention_layer("performer", length=17), attn_drop_rate=0.1)
     with pytest.raises(UnsupportedError, match="built for 17 keys, got 18"):
         vit(layer, reg_tokens=1)(torch.randn(1, 1, 8, 8))
-    attention = vit(layer, attn_drop_rate=0.1).blocks[0].attn
+    attention: Any = vit(layer, attn_drop_rate=0.1).get_submodule("blocks.0.attn")
     assert attention.mechanism.options.dropout == 0.1
     for request in ({"attn_mask": torch.ones(17, 17)}, {"is_causal": True}):
         with pytest.raises(UnsupportedError, match="cannot be honoured"):
