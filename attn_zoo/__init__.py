@@ -11,6 +11,7 @@ from attn_zoo.contract import (
     UnknownNameError,
     UnsupportedError,
 )
+from attn_zoo.layer import MultiHeadAttention, join_layers
 from attn_zoo.registry import (
     attentions,
     build_attention,
@@ -31,6 +32,7 @@ __all__ = [
     "Capabilities",
     "Cost",
     "Geometry",
+    "MultiHeadAttention",
     "Task",
     "TaskCard",
     "UnknownNameError",
@@ -39,6 +41,7 @@ __all__ = [
     "build_attention",
     "build_task",
     "card",
+    "join_layers",
     "load_plugins",
     "register_attention",
     "register_task",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -14,6 +15,9 @@ from attn_zoo.contract import Attention, CompressingAttention, Geometry, Stream,
 from attn_zoo.registry import build_attention
 
 _INPUTS = ("query", "key", "value")
+
+CACHED_BYTES = 2**20
+"""Tokens of one block of queries; with what is made of them, they fit the cache of a core."""
 
 
 class Order(Enum):
@@ -91,7 +95,8 @@ class MultiHeadAttention(nn.Module):
         self.fused = fused
         self._make_projections(bias)
         self.output_dropout = nn.Dropout(output_dropout)
-        self.order = self._choose_order(Order(order))
+        self._asked_order = Order(order)
+        self.order = self._choose_order(self._asked_order)
 
     def _make_projections(self, bias: bool) -> None:
         # All three are drawn whatever the mechanism reads, so that every mechanism finds the generator in the same state.
@@ -148,11 +153,24 @@ class MultiHeadAttention(nn.Module):
             source = source.masked_fill(~key_valid[..., None], 0)
             tokens = tokens if self.crosses else source
         if self.order is Order.compress_first:
-            mixed = self._attend_compressed(self._project("query", tokens), source, key_valid)
-        else:
-            query, key, value = self._project_all(tokens, source)
-            mixed = self.mechanism(query, key, value, key_valid=key_valid, streams=self._project_streams(tokens, source))
+            return self._attend_compressed(tokens, source, key_valid)
+        query, key, value = self._project_all(tokens, source)
+        mixed = self.mechanism(query, key, value, key_valid=key_valid, streams=self._project_streams(tokens, source))
         return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))
+
+    def resize_length(self, length: int) -> None:
+        """Go over to another number of keys in place, and as many queries in self-attention; see ``Attention.resize_length``.
+
+        Raises:
+            UnsupportedError: the mechanism holds something that cannot be carried over.
+        """
+        self.mechanism.resize_length(length)
+        self.order = self._choose_order(self._asked_order)
+
+    def join(self, layer: int, stack: Sequence[MultiHeadAttention]) -> None:
+        """Become layer ``layer`` of ``stack``; ``join_layers`` calls it."""
+        self.mechanism.join(layer, [other.mechanism for other in stack])
+        self.order = self._choose_order(self._asked_order)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, order={self.order.value}"
@@ -202,19 +220,43 @@ class MultiHeadAttention(nn.Module):
             projected[stream.name] = self._split(self.stream_projections[stream.name](of[:, : stream.first]))
         return projected
 
-    def _attend_compressed(self, query: Tensor, source: Tensor, key_valid: Tensor | None) -> Tensor:
+    def _attend_compressed(self, tokens: Tensor, source: Tensor, key_valid: Tensor | None) -> Tensor:
         mechanism = self.mechanism
         assert isinstance(mechanism, CompressingAttention)
-        compressed = mechanism.compress(source, key_valid)
-        # The bias is added to every real token, so after compression it weighs what those tokens weigh together: E 1.
-        ones = source.new_ones(source.shape[:2]) if key_valid is None else key_valid.to(source.dtype)
-        masses = mechanism.compress(ones[..., None], key_valid)
-        projected = []
-        for name, short, mass in zip(("key", "value"), compressed, masses, strict=True):
-            weight, bias = self._parameters_of(name)
-            flat = F.linear(short, weight)
-            projected.append(self._split(flat if bias is None else flat + mass.to(flat.dtype) * bias.to(flat.dtype)))
-        return hide_rows_without_keys(mechanism.attend_compressed(query, *projected), key_valid)
+        key, value = self._compressed_key_and_value(mechanism, source, key_valid)
+        valid = mechanism.compressed_valid(key_valid)
+
+        def answer(rows: Tensor) -> Tensor:
+            mixed = hide_rows_without_keys(mechanism.attend_compressed(self._project("query", rows), key, value, valid), key_valid)
+            return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))
+
+        if torch.is_grad_enabled() or tokens.device.type != "cpu":
+            return answer(tokens)
+        # Queries do not meet each other. Without a gradient to come, a block of them at a time stays in the processor's caches,
+        # and nothing but the output is as long as the sequence.
+        blocks = tokens.split(max(1, CACHED_BYTES // (tokens.shape[0] * self.dim * tokens.element_size())), dim=1)
+        if len(blocks) == 1:
+            return answer(tokens)
+        out, at = None, 0
+        for block in blocks:
+            answered = answer(block)
+            out = answered.new_empty(tokens.shape) if out is None else out
+            out[:, at : (at := at + block.shape[1])] = answered
+        assert out is not None
+        return out
+
+    def _compressed_key_and_value(
+        self, mechanism: CompressingAttention, source: Tensor, key_valid: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ: a bias weighs what the real tokens weigh together."""
+        (weight_k, bias_k), (weight_v, bias_v) = self._parameters_of("key"), self._parameters_of("value")
+        if bias_k is None or bias_v is None:
+            short_k, short_v = mechanism.compress(source, key_valid)
+            return self._split(F.linear(short_k, weight_k)), self._split(F.linear(short_v, weight_v))
+        (short_k, short_v), (mass_k, mass_v) = mechanism.compress_and_weigh(source, key_valid)
+        key, value = F.linear(short_k, weight_k), F.linear(short_v, weight_v)
+        key, value = key + mass_k.to(key.dtype) * bias_k.to(key.dtype), value + mass_v.to(value.dtype) * bias_v.to(value.dtype)
+        return self._split(key), self._split(value)
 
     def _choose_order(self, order: Order) -> Order:
         mechanism, g = self.mechanism, self.mechanism.geometry
@@ -231,6 +273,25 @@ class MultiHeadAttention(nn.Module):
         project_first = 4 * g.keys * self.context_dim * self.dim + mechanism.compression_flops(g.keys, self.dim, inputs=2)
         compress_first = mechanism.compression_flops(g.keys, self.context_dim + 1, inputs=1) + 4 * r * self.context_dim * self.dim
         return Order.compress_first if compress_first < project_first else Order.project_first
+
+
+def join_layers(model: nn.Module) -> None:
+    """Tell the attention layers of a model, in their order, that they lie over each other.
+
+    Some options concern the stack: ``sharing=layerwise`` of Linformer leaves one projection in the
+    first layer, and ``projected_lengths=64/32`` gives each layer its own. The zoo's models are
+    joined; call this once on a model of your own, after building it and before loading a state.
+
+    Raises:
+        ValueError: an option names another number of layers than the model has.
+    """
+    stacks: dict[tuple[str, Geometry], list[MultiHeadAttention]] = {}
+    for module in model.modules():
+        if isinstance(module, MultiHeadAttention):
+            stacks.setdefault((module.mechanism.card.name, module.mechanism.geometry), []).append(module)
+    for stack in stacks.values():
+        for at, layer in enumerate(stack):
+            layer.join(at, stack)
 
 
 def _xavier_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:

@@ -198,7 +198,8 @@ def load_plugins() -> Mapping[str, str]:
 
 def _choose(entry: AttentionCard, geometry: Geometry, options: Any, device: torch.device) -> str:
     for name in AUTO_ORDER:
-        offered = name in entry.implementations and unavailable(name, device) is None
+        interpreted = name == "triton" and device.type != "cuda"
+        offered = name in entry.implementations and unavailable(name, device) is None and not interpreted
         if offered and entry.build.refuses(name, geometry, options) is None:
             return name
     raise UnknownNameError(f"implementation of {entry.name} that runs on {device.type}", "auto", entry.implementations)

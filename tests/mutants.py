@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attn_zoo.attention.masks import softmax_over_valid
 from attn_zoo.attention.uniform import UniformAverage
-from attn_zoo.contract import Attention, AttentionCard, Geometry
+from attn_zoo.contract import Attention, AttentionCard, Geometry, UnsupportedError
 
 
 class Mutant(NamedTuple):
@@ -133,6 +133,30 @@ class WholeBlocksOnly(PlainSoftmax):
         return super().attend(query.unflatten(2, (-1, 3)).flatten(2, 3), key, value, key_valid)
 
 
+@breaks("other_lengths_run_or_are_refused", "projected", "RuntimeError")
+class WantsTheWholeLength(Projected):
+    """Claims shorter inputs and runs at one length."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return self.attend_compressed(query, self.key_map @ key, self.value_map @ value)
+
+
+@breaks("resizing_leads_to_the_new_length", "projected", "RuntimeError")
+class ResizesInName(Projected):
+    """Notes the new length and leaves its maps as they are."""
+
+    def resize_length(self, length: int) -> None:
+        self.take_length(length)
+
+
+@breaks("resizing_leads_to_the_new_length", "linear", "is refused")
+class RefusesToGrow(Linear):
+    """Claims any length and refuses to go there."""
+
+    def resize_length(self, length: int) -> None:
+        raise UnsupportedError("no")
+
+
 @breaks("other_lengths_run_or_are_refused", "projected", "must be refused with UnsupportedError")
 class CutsItsMaps(Projected):
     """Runs at lengths it does not claim, on the first columns of its maps."""
@@ -215,7 +239,7 @@ class FutureMovesBorders(Hashed):
 class TriangleOnProjections(Projected):
     """Puts a causal mask on projected keys, which hold the whole length, as a public Linformer does."""
 
-    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None = None) -> Tensor:
         allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
         return softmax_over_valid(query @ key.mT, allowed) @ value
 

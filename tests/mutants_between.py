@@ -78,6 +78,15 @@ class PaddingTakesPlaces(Hashed):
         return height.argsort(dim=-1).argsort(dim=-1) > height.shape[-1] // 2
 
 
+@breaks("padding_amounts_to_shorter_inputs", "projected", "positions padded to")
+class MovesShorterInputs(Projected):
+    """Puts shorter inputs at the end of its maps and padded ones at their front."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        keys = key.shape[2]
+        return self.attend_compressed(query, self.key_map[:, -keys:] @ key, self.value_map[:, -keys:] @ value)
+
+
 @breaks("queries_without_keys_give_zeros", "softmax", "NaN or infinite")
 class MinusInfinity(PlainSoftmax):
     """Masks with minus infinity, so that a row without keys is NaN, or at least its gradient is."""

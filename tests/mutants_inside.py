@@ -127,7 +127,7 @@ class WrongScale(PlainSoftmax):
 class DoublesItsQueries(Projected):
     """Doubles its queries, so that its limit is no softmax attention."""
 
-    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None = None) -> Tensor:
         return super().attend_compressed(2 * query, key, value)
 
 
@@ -157,6 +157,23 @@ class CompressesAlike(Projected):
 
     def compress(self, tokens: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.key_map @ tokens, self.key_map.clone() @ tokens
+
+
+@breaks("compressing_first_agrees", "projected", "masses against ones compressed")
+class WeighsPaddingToo(Projected):
+    """Takes padded tokens for real ones when it weighs the bias."""
+
+    def compress_and_weigh(self, tokens: Tensor, key_valid: Tensor | None) -> Any:
+        return self.compress(tokens, key_valid), self.compress(torch.ones_like(tokens[..., :1]), None)
+
+
+@breaks("compressing_first_agrees", "projected", "compressed and weighed against compressed")
+class WeighsAlike(Projected):
+    """Uses the map of the keys for the values as well when it weighs."""
+
+    def compress_and_weigh(self, tokens: Tensor, key_valid: Tensor | None) -> Any:
+        keys, _ = self.compress(tokens, key_valid)
+        return (keys, keys), super().compress_and_weigh(tokens, key_valid)[1]
 
 
 @breaks("compressing_first_agrees", "projected", "compression_flops states")

@@ -110,7 +110,15 @@ class Projected(CompressingAttention):
         self.value_map = nn.Parameter(torch.randn(options.projected_length, geometry.keys) / geometry.keys**0.5)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        return self.attend_compressed(query, self.key_map @ key, self.value_map @ value)
+        keys = key.shape[2]
+        return self.attend_compressed(query, self.key_map[:, :keys] @ key, self.value_map[:, :keys] @ value)
+
+    def resize_length(self, length: int) -> None:
+        kept = min(length, self.geometry.keys)
+        for name in ("key_map", "value_map"):
+            old = getattr(self, name).detach()
+            setattr(self, name, nn.Parameter(F.pad(old[:, :kept], (0, length - kept))))
+        self.take_length(length)
 
     def compressed_length(self) -> int | None:
         return self.key_map.shape[0]
@@ -121,14 +129,14 @@ class Projected(CompressingAttention):
     def compress(self, tokens: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
         return self.key_map @ tokens, self.value_map @ tokens
 
-    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None = None) -> Tensor:
         return (query @ key.mT / query.shape[-1] ** 0.5).softmax(dim=-1) @ value
 
 
 original(
     "projected",
     options=ProjectedOptions,
-    can=Capabilities(causal=False, key_padding=True, cross=True, any_length=False),
+    can=Capabilities(causal=False, key_padding=True, cross=True, any_length=False, shorter=True),
     time="n k d",
     memory="n k",
     cost=projected_cost,

@@ -52,14 +52,15 @@ def test_inner_dim_is_the_width_of_all_heads() -> None:
         ("w n d + n n", 2, False),
         ("n1 d", 0, False),
         ("log n", 0, True),
+        ("n^1.5 d", 1.5, False),
     ],
 )
-def test_growth_reads_its_largest_power(text: str, exponent: int, has_log: bool) -> None:
+def test_growth_reads_its_largest_power(text: str, exponent: float, has_log: bool) -> None:
     growth = Growth(text)
     assert (growth.exponent, growth.has_log, str(growth)) == (exponent, has_log, f"O({text})")
 
 
-@pytest.mark.parametrize("text", ["", "n +", "2 n", "n^-1", "n^d", "O(n)", "n * d"])
+@pytest.mark.parametrize("text", ["", "n +", "2 n", "n^-1", "n^d", "n^1.", "O(n)", "n * d"])
 def test_growth_refuses_what_it_cannot_read(text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(text))):
         Growth(text)

@@ -70,25 +70,27 @@ def test_compress_first_is_exact_in_outputs_and_gradients(fused, bias, padded):
 
 
 def test_auto_takes_the_order_with_fewer_flops():
-    def counted(order: str, k: int, dim: int) -> int:
-        layer = MultiHeadAttention(dim, 2, "linformer", length=64, projected_length=k, order=order)
+    def built(order: str, k: int, context_dim: int) -> MultiHeadAttention:
+        return MultiHeadAttention(8, 2, "linformer", length=64, context_dim=context_dim, projected_length=k, order=order)
+
+    def counted(order: str, k: int, context_dim: int) -> int:
         with FlopCounterMode(display=False) as counter:
-            layer(torch.randn(1, 64, dim))
+            built(order, k, context_dim)(torch.randn(1, 64, 8), torch.randn(1, 64, context_dim))
         return counter.get_total_flops()
 
     seen = set()
     for k in (4, 32, 63):
-        for dim in (8, 64):
-            layer = MultiHeadAttention(dim, 2, "linformer", length=64, projected_length=k)
-            seen.add(layer.order)
-            assert counted("auto", k, dim) == min(counted(order, k, dim) for order in ("project_first", "compress_first"))
+        for context_dim in (8, 64):
+            seen.add(built("auto", k, context_dim).order)
+            least = min(counted(order, k, context_dim) for order in ("project_first", "compress_first"))
+            assert counted("auto", k, context_dim) == least
     assert seen == {Order.project_first, Order.compress_first}, "the sizes tried must exercise both choices"
 
 
 def test_compress_first_is_refused_where_heads_compress_differently():
-    assert build("linformer", sharing="per_head").order is Order.project_first
+    assert build("linformer", sharing="none").order is Order.project_first
     with pytest.raises(UnsupportedError, match="cannot compress tokens once"):
-        build("linformer", sharing="per_head", order="compress_first")
+        build("linformer", sharing="none", order="compress_first")
     with pytest.raises(UnsupportedError, match="softmax cannot compress"):
         build("softmax", order="compress_first")
 
@@ -164,8 +166,8 @@ def test_bad_inputs_are_refused_when_called():
     layer = build("linformer", projected_length=5)
     with pytest.raises(ValueError, match="dim=16"):
         layer(tokens(dim=15))
-    with pytest.raises(UnsupportedError, match="pad to 40 and pass key_valid"):
-        layer(tokens(length=39))
+    with pytest.raises(UnsupportedError, match="built for 40 keys, got 41; build it for the longest input"):
+        layer(tokens(length=41))
     with pytest.raises(ValueError, match="key_valid must be boolean"):
         layer(tokens(), key_valid=padding().long())
     with pytest.raises(ValueError, match="key_valid must be boolean"):

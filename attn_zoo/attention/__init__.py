@@ -1,6 +1,8 @@
 """The zoo: one mechanism, one file. This list is the table of contents."""
 
+from attn_zoo.attention import kernelized_linformer as kernelized_linformer
 from attn_zoo.attention import linformer as linformer
+from attn_zoo.attention import linformer_causal as linformer_causal
 from attn_zoo.attention import longformer as longformer
 from attn_zoo.attention import none as none
 from attn_zoo.attention import performer as performer

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention.blocks import row_blocks
+from attn_zoo.attention.features import divide_features, draw_directions, log_positive_features
 from attn_zoo.attention.masks import without_autocast
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
@@ -95,13 +96,14 @@ class Performer(Attention):
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
-        self.register_buffer("directions", self._draw())
+        self.register_buffer("directions", draw_directions(options.features, geometry.head_dim, orthogonal=options.orthogonal))
         self._training_calls = 0
 
     @torch.no_grad()
     def redraw_features(self) -> None:
         """Draw new directions from torch's global generator."""
-        self.directions.copy_(self._draw())
+        m, d = self.directions.shape
+        self.directions.copy_(draw_directions(m, d, orthogonal=self.options.orthogonal))
 
     def attend(
         self,
@@ -149,7 +151,7 @@ class Performer(Attention):
         for queries in row_blocks(query, columns=m):
             logs = self._log_features(queries, is_key=False) + top
             features = (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
-            out.append(_divide(features @ summed, features @ mass))
+            out.append(divide_features(features @ summed, features @ mass))
         return torch.cat(out, dim=2)
 
     def _causal(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
@@ -185,7 +187,7 @@ class Performer(Attention):
         carried = query_features * _relative(before[..., None], highest)[..., None]
         top = weights @ value + carried @ states
         bottom = weights.sum(dim=-1, keepdim=True) + carried @ masses[..., None]
-        return _divide(top, bottom).flatten(2, 3)[:, :, :n]
+        return divide_features(top, bottom).flatten(2, 3)[:, :, :n]
 
     @staticmethod
     def _prefixes(
@@ -205,37 +207,12 @@ class Performer(Attention):
 
     def _log_features(self, x: Float[Tensor, "batch heads n head_dim"], *, is_key: bool) -> Float[Tensor, "batch heads n m"]:
         """log φ(x), up to constants that the division cancels: 1/√m, and for queries |x|²/2."""
-        x = x * x.shape[-1] ** -0.25
-        projected = x @ self.directions.to(x.dtype).T
-        if self.options.kernel is Kernel.relu:
-            return (projected.relu() * self.options.features**-0.5 + RELU_FLOOR).log()
-        return projected - x.square().sum(dim=-1, keepdim=True) / 2 if is_key else projected
-
-    def _draw(self) -> Float[Tensor, "features head_dim"]:
-        m, d = self.options.features, self.geometry.head_dim
-        gaussian = torch.randn(m, d)
-        if not self.options.orthogonal:
-            return gaussian
-        # Orthogonal within each block of head_dim rows; lengths as independent Gaussian rows would have.
-        blocks = [_rotation(d) for _ in range(math.ceil(m / d))]
-        return torch.cat(blocks)[:m] * gaussian.norm(dim=-1, keepdim=True)
-
-
-def _rotation(d: int) -> Float[Tensor, "d d"]:
-    """A uniformly drawn orthogonal matrix: QR alone prefers some signs, which would bias the features (Mezzadri 2007)."""
-    q, r = torch.linalg.qr(torch.randn(d, d))
-    return (q * r.diagonal().sign()).T
+        if self.options.kernel is Kernel.softmax:
+            return log_positive_features(x, self.directions, is_key=is_key)
+        projected = (x * x.shape[-1] ** -0.25) @ self.directions.to(x.dtype).T
+        return (projected.relu() * self.options.features**-0.5 + RELU_FLOOR).log()
 
 
 def _relative(low: Tensor, high: Tensor) -> Tensor:
     """exp(low - high), at most one: zero where ``low`` is the lowest number, which stands for nothing yet."""
     return (low - high).clamp(max=0).exp()
-
-
-def _divide(top: Tensor, bottom: Tensor) -> Tensor:
-    """Quotient; zero where there is nothing to average, because then ``top`` is zero as well.
-
-    The floor is the root of the smallest number, so that the gradient, which divides by its square, stays finite. Only
-    causal rows of inputs far from unit scale can come near it: their best feature and that of every past key differ.
-    """
-    return top / bottom.clamp(min=torch.finfo(bottom.dtype).tiny ** 0.5)

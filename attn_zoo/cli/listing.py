@@ -26,7 +26,8 @@ def _attentions() -> str:
         rows.append(
             [
                 card.name,
-                *(_MARK[flag] for flag in (can.causal, can.key_padding, can.cross, can.any_length)),
+                *(_MARK[flag] for flag in (can.causal, can.key_padding, can.cross)),
+                "shorter" if can.shorter else _MARK[can.any_length],
                 card.time,
                 card.memory,
                 ", ".join(card.implementations),

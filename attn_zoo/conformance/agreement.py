@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attn_zoo.conformance.harness import NotApplicable, require
 from attn_zoo.conformance.requests import Request, answers, draw, key_masks
 from attn_zoo.conformance.subject import Subject, attention_check
-from attn_zoo.contract import Attention, CompressingAttention, Geometry
+from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_rows_without_keys, real_tokens
 
 TWICE = 2.0
 """A kernel may err twice as much as eager does at the same precision, both against float64."""
@@ -130,12 +130,18 @@ def _compress(subject: Subject, module: CompressingAttention, length: int) -> No
     for mask in masks:
         seen = tokens if mask is None else tokens.masked_fill(~mask[:, :, None], 0)
         short = module.compress(seen, mask)
+        again, masses = module.compress_and_weigh(seen, mask)
+        for mass, compressed in zip(masses, module.compress(real_tokens(seen, mask), mask), strict=True):
+            subject.equal(mass.expand_as(compressed), compressed, f"masses against ones compressed, padded={mask is not None}")
+        for weighed, alone in zip(again, short, strict=True):
+            subject.equal(weighed, alone, f"compressed and weighed against compressed, padded={mask is not None}")
         require(all(part.shape == (6, length, width) for part in short), f"compress gave {[tuple(part.shape) for part in short]}")
         key, value = (_split(part @ matrix, geometry) for part, matrix in zip(short, project, strict=True))
         late_key, late_value = (_split(seen @ matrix, geometry) for matrix in project)
         late = replace(request, key=late_key, value=late_value).padded(mask)(module)
         assert request.query is not None
-        subject.equal(module.attend_compressed(request.query, key, value), late, f"compress first, padded={mask is not None}")
+        first = hide_rows_without_keys(module.attend_compressed(request.query, key, value, module.compressed_valid(mask)), mask)
+        subject.equal(first, late, f"compress first, padded={mask is not None}")
 
 
 def _split(tokens: Tensor, geometry: Geometry) -> Tensor:

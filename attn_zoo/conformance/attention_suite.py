@@ -74,6 +74,8 @@ def attention_checks(attention: str | AttentionCard) -> Iterator[Case]:
                     )
                 continue
             subject = Subject(card, variant, options, implementation, device)
+            if subject.interpreted and variant != DEFAULT:
+                continue  # minutes each, for the same kernels
             for check in sorted(ATTENTION_CHECKS.values(), key=_place):
                 if _concerns(check.scope, variant, implementation):
                     yield Case(card.name, check.name, check.contract, partial(check.prove, subject), variant, implementation)

@@ -16,7 +16,7 @@ from torch import Tensor
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
 from attn_zoo.conformance.requests import Request
 from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
-from attn_zoo.contract import Attention, AttentionCard, Stream
+from attn_zoo.contract import Attention, AttentionCard, Stream, UnsupportedError
 from attn_zoo.registry import make_options
 
 OTHER_LENGTHS = (1, 33, 63, 100)
@@ -111,6 +111,7 @@ def cross_lengths_run_or_are_refused(subject: Subject) -> None:
 @attention_check("implementation")
 def other_lengths_run_or_are_refused(subject: Subject) -> None:
     """Lengths other than the one built for run where claimed, are refused where not, and can all be built for."""
+    can = subject.card.can
     for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
         module = subject.build(subject.geometry(causal=causal))
         for length in OTHER_LENGTHS:
@@ -119,10 +120,33 @@ def other_lengths_run_or_are_refused(subject: Subject) -> None:
                 request = subject.draw(built)
                 _check_output(request, request(built), f"built for {length}, causal={causal}")
             request = subject.draw(module, queries=length, keys=length)
-            if subject.card.can.any_length or length == subject.length:
+            if can.any_length or length == subject.length or (can.shorter and length < subject.length):
                 _check_output(request, request(module), f"built for {subject.length}, given {length}, causal={causal}")
             else:
                 must_refuse(f"any_length (built for {subject.length}, given {length})", partial(request, module))
+
+
+@attention_check("variant")
+def resizing_leads_to_the_new_length(subject: Subject) -> None:
+    """After ``resize_length`` a module is one of the new length, and loads what one built for it saved; or it refuses."""
+    for geometry in subject.plain_and_causal():
+        for length in (2 * geometry.keys + 1, geometry.keys - 2):
+            built = subject.build_if_allowed(replace(geometry, queries=length, keys=length))
+            module = subject.build(geometry)
+            try:
+                module.resize_length(length)
+            except UnsupportedError as refusal:
+                if subject.card.can.any_length:
+                    raise Violation(f"any_length is claimed, but resize_length({length}) is refused") from refusal
+                continue
+            require(module.geometry == replace(geometry, queries=length, keys=length), f"resized to {module.geometry}")
+            request = subject.draw(module)
+            _check_output(request, request(module), f"resized from {geometry.keys} to {length}")
+            if built is None:
+                raise Violation(f"resize_length({length}) ran, but a module for {length} keys is refused")
+            module.load_state_dict(built.state_dict(), strict=True)
+            where = f"resized to {length} with the state of one built for it"
+            subject.equal(request(module), request(built), where, subject.exactness)
 
 
 @attention_check("implementation")
@@ -195,7 +219,9 @@ def building_draws_what_is_claimed(subject: Subject) -> None:
             other.copy_(mine)
     request = subject.draw(first)
     gap = (request(first) - request(second)).abs().max().item()
-    if subject.card.can.random_at_build:
-        require(gap > 0 or subject.variant != "default", "the card claims random_at_build, but two seeds built the same map")
-    else:
+    if not subject.card.can.random_at_build:
         require(gap == 0, f"random_at_build is not claimed, but two seeds differ by {gap:.3g} with equal parameters")
+    elif subject.variant == "default" and gap == 0:
+        drawn = [make_options(subject.card.name, subject.card.options, options) for options in subject.card.variants.values()]
+        buffers = [{name for name, _ in subject.build(options=options).named_buffers()} for options in drawn]
+        require(any(buffers), "the card claims random_at_build, but two seeds built the same map, and no variant holds buffers")

@@ -162,7 +162,7 @@ def exponent(sizes: Sequence[int], ratio: int) -> float:
     return min(ends, math.log((third - second) / (second - first)) / math.log(ratio)) if second > first else ends
 
 
-def _lengths(subject: Subject, claimed: int) -> tuple[int, int, int]:
+def _lengths(subject: Subject, claimed: float) -> tuple[int, int, int]:
     """Long enough for windows and buckets to fill, short enough for what is quadratic."""
     shortest = max(1024 if claimed < 2 else 256, 2 ** (subject.length - 1).bit_length())
     return shortest, 2 * shortest, 4 * shortest

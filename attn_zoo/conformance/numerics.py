@@ -113,7 +113,7 @@ def dropout_acts_in_training_only(subject: Subject) -> str:
     names = [option.name for option in fields(subject.options) if option.name == "dropout" or option.name.endswith("_dropout")]
     if not names:
         raise NotApplicable("there is no dropout option")
-    deviations = 0.0
+    deviations, copies = 0.0, COPIES // 8 if subject.interpreted else COPIES
     for name in names:
         plain = subject.build()
         dropped = subject.build(options=replace(subject.options, **{name: 0.5}))
@@ -121,12 +121,12 @@ def dropout_acts_in_training_only(subject: Subject) -> str:
         want = request(plain)
         subject.equal(request(dropped), want, f"eval mode with {name}=0.5 against {name}=0")
         subject.equal(request(plain.train()), want, f"training mode with {name}=0 against eval mode")
-        deviations = max(deviations, _mean_holds(request, dropped.train(), want, name))
-    return f"means over {COPIES} draws are within {deviations:.1f} standard errors"
+        deviations = max(deviations, _mean_holds(request, dropped.train(), want, name, copies))
+    return f"means over {copies} draws are within {deviations:.1f} standard errors"
 
 
-def _mean_holds(request: Request, module: Attention, want: Tensor, name: str) -> float:
-    many = request.changed(lambda _, tensor: tensor.expand(COPIES, -1, -1, -1))
+def _mean_holds(request: Request, module: Attention, want: Tensor, name: str, copies: int) -> float:
+    many = request.changed(lambda _, tensor: tensor.expand(copies, -1, -1, -1))
     # Fresh copies, since a call in training may change what a module keeps, such as the hashes it draws anew.
     first, again, other = (copy.deepcopy(module) for _ in range(3))
     torch.manual_seed(0)
@@ -136,10 +136,10 @@ def _mean_holds(request: Request, module: Attention, want: Tensor, name: str) ->
     require(
         not torch.equal(found, many(other).double()), f"training with {name}=0.5 gives the same output twice: nothing is dropped"
     )
-    error = found.std(dim=0) / COPIES**0.5
+    error = found.std(dim=0) / copies**0.5
     gap = (found.mean(dim=0) - want[0]).abs()
     # Rounding is allowed for where nothing varies.
     deviations = (gap / (error + 1e-4 * want.abs().max())).max().item()
-    message = f"with {name}=0.5 the mean of {COPIES} training outputs is {deviations:.1f} standard errors from the eval output"
+    message = f"with {name}=0.5 the mean of {copies} training outputs is {deviations:.1f} standard errors from the eval output"
     require(deviations <= DEVIATIONS, f"{message}; survivors must be scaled up")
     return deviations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -92,13 +93,15 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
-    """Where any length goes, a little padding on the right gives what the inputs without it give: padding takes no place."""
+    """Where shorter inputs go, a little padding on the right gives what the inputs without it give: padding takes no place."""
     _require_padding(subject)
-    if not subject.card.can.any_length:
-        raise NotApplicable("any_length is not claimed")
+    can = subject.card.can
+    if not (can.any_length or can.shorter):
+        raise NotApplicable("neither any_length nor shorter is claimed")
     remarks = []
     for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
+        # What any length does not fix, shorter inputs must fit into.
+        module = subject.build(geometry if can.any_length else replace(geometry, queries=95, keys=95))
         for length, kept in ((31, 30), (31, 29), (95, 93)):
             gap = _gap_to_shorter(subject, module, length, kept)
             message = f"{kept} positions padded to {length} and the {kept} positions alone"

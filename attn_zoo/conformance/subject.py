@@ -42,6 +42,11 @@ class Subject:
         return torch.float64 if self.device.type == "cpu" else torch.float32
 
     @property
+    def interpreted(self) -> bool:
+        """Whether kernels for a GPU run in Triton's interpreter, a thousand times slower than they would."""
+        return self.implementation == "triton" and self.device.type == "cpu"
+
+    @property
     def tolerance(self) -> float:
         """Largest difference, relative to the largest number, that rounding alone explains."""
         return 1e-9 if self.dtype is torch.float64 else 3e-5

@@ -9,6 +9,7 @@ from attn_zoo.contract.attention import (
     Geometry,
     Stream,
     hide_rows_without_keys,
+    real_tokens,
 )
 from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
@@ -39,5 +40,6 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
     "hide_rows_without_keys",
+    "real_tokens",
     "unavailable",
 ]

@@ -8,8 +8,8 @@ projection, which belong to the *layer* around it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -65,6 +65,8 @@ class Capabilities:
     """Queries and keys may differ in number."""
     any_length: bool
     """Runs at lengths other than the one it was built for."""
+    shorter: bool = False
+    """Runs on fewer keys than it was built for, giving what padding up to that number gives."""
     exact: bool = False
     """Equals softmax attention up to rounding."""
     random_at_build: bool = False
@@ -179,6 +181,30 @@ class Attention(nn.Module):
         """Why this implementation cannot serve these options, or None. Overridden where there is a limit."""
         return None
 
+    def join(self, layer: int, stack: Sequence[Attention]) -> None:
+        """Become layer ``layer`` of ``stack``, equal mechanisms over each other; ``join_layers`` calls it once for each, in order.
+
+        Overridden where options differ by layer or layers share weights.
+        """
+
+    def resize_length(self, length: int) -> None:
+        """Go over to ``length`` keys in place, and as many queries where they were as many.
+
+        Overridden where something is stored for each position.
+
+        Raises:
+            ValueError: the length is not positive.
+            UnsupportedError: what is stored cannot be carried over.
+        """
+        if not self.card.can.any_length:
+            raise UnsupportedError(f"{self.card.name} cannot be carried over to {length} keys; build it for them")
+        self.take_length(length)
+
+    def take_length(self, length: int) -> None:
+        """Note in the geometry that the number of keys has changed."""
+        g = self.geometry
+        self.geometry = replace(g, keys=length, queries=length if g.queries == g.keys else g.queries)
+
     def forward(
         self,
         query: Float[Tensor, "batch heads queries head_dim"] | None,
@@ -227,8 +253,11 @@ class Attention(nn.Module):
         card, can, g = self.card, self.card.can, self.geometry
         if queries != keys and (g.causal or not can.cross):
             raise UnsupportedError(f"{card.name} needs as many queries as keys here, got {queries} and {keys}")
-        if keys != g.keys and not can.any_length:
-            raise UnsupportedError(f"{card.name} was built for {g.keys} keys, got {keys}; pad to {g.keys} and pass key_valid")
+        if not can.any_length and (keys > g.keys or (keys < g.keys and not can.shorter)):
+            advice = (
+                f"pad to {g.keys} and pass key_valid" if keys < g.keys else "build it for the longest input, or call resize_length"
+            )
+            raise UnsupportedError(f"{card.name} was built for {g.keys} keys, got {keys}; {advice}")
         if key_valid is None:
             return
         if not can.key_padding:
@@ -309,14 +338,35 @@ class CompressingAttention(Attention):
         """Compress tokens for the keys and for the values; padded tokens must already hold zeros."""
         raise NotImplementedError
 
+    def compress_and_weigh(
+        self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
+    ) -> tuple[
+        tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]],
+        tuple[Float[Tensor, "*batch r 1"], Float[Tensor, "*batch r 1"]],
+    ]:
+        """``compress``, and what it makes of a one at each real token: how much of a bias each compressed key holds."""
+        return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
+
+    def compressed_valid(self, key_valid: Bool[Tensor, "batch keys"] | None) -> Bool[Tensor, "batch r"] | None:
+        """Which compressed keys hold something; None where all do. Overridden where padding can empty one."""
+        return None
+
     def attend_compressed(
         self,
         query: Float[Tensor, "batch heads queries head_dim"],
         key: Float[Tensor, "batch heads r head_dim"],
         value: Float[Tensor, "batch heads r head_dim"],
+        valid: Bool[Tensor, "batch r"] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Attend to the compressed keys."""
+        """Attend to the compressed keys that are ``valid``; finite, whatever it is, where none is."""
         raise NotImplementedError
+
+
+def real_tokens(
+    tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
+) -> Float[Tensor, "batch keys 1"]:
+    """A one at each real token, zero at padding."""
+    return tokens.new_ones(*tokens.shape[:2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)
 
 
 def hide_rows_without_keys(

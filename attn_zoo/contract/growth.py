@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_FACTOR = re.compile(r"(?:log )?[A-Za-z][A-Za-z0-9]*(?:\^[0-9]+)?")
+_FACTOR = re.compile(r"(?:log )?[A-Za-z][A-Za-z0-9]*(?:\^[0-9]+(?:\.[0-9]+)?)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Growth:
         return f"O({self.text})"
 
     @property
-    def exponent(self) -> int:
+    def exponent(self) -> float:
         """The largest power of ``n`` among the terms."""
         return max(_power_of_n(term) for term in self.text.split("+"))
 
@@ -43,10 +43,10 @@ class Growth:
         return "log n" in self.text
 
 
-def _power_of_n(term: str) -> int:
-    power = 0
+def _power_of_n(term: str) -> float:
+    power = 0.0
     for factor in _FACTOR.findall(term):
         symbol, _, raised = factor.partition("^")
         if symbol == "n":
-            power += int(raised or 1)
+            power += float(raised or 1)
     return power

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 
 import torch
 
@@ -10,14 +11,18 @@ IMPLEMENTATIONS = ("eager", "sdpa", "flex", "xformers", "triton")
 """``eager`` is the plain PyTorch maths to be read and trusted; the others must agree with it."""
 
 AUTO_ORDER = ("triton", "flex", "sdpa", "xformers", "eager")
-"""``auto`` is the first of these that the card offers, the options allow and the device can run."""
+"""``auto`` is the first of these that the card offers, the options allow and the device can run; never an interpreted one."""
 
 
 def unavailable(implementation: str, device: torch.device) -> str | None:
-    """Why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can."""
+    """Why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
+
+    Under ``TRITON_INTERPRET=1`` Triton's kernels run on a CPU, slowly and exactly, to be tested.
+    """
     if implementation in ("eager", "sdpa"):
         return None
-    if device.type != "cuda":
+    interpreted = implementation == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type != "cuda" and not (interpreted and device.type == "cpu"):
         return f"{implementation} runs on CUDA tensors only, and these are on {device.type!r}"
     if implementation in ("xformers", "triton") and importlib.util.find_spec(implementation) is None:
         return f"the package {implementation!r} is not installed"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attn_zoo.contract import Patches, TaskSpec, Tokens
 from attn_zoo.encoder.token import TokenClassifier
 from attn_zoo.integrations.timm import attention_layer
-from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.layer import MultiHeadAttention, join_layers
 
 
 def build_model(
@@ -106,6 +106,7 @@ class ImageClassifier(nn.Module):
             weight_init="jax",  # Xavier, like the token encoder; timm's default of N(0, 0.02) starts narrow models slowly
             **rest,
         )
+        join_layers(self.transformer)
 
     def forward(
         self, images: Float[Tensor, "batch channels height width"], valid: Bool[Tensor, "batch length"] | None = None

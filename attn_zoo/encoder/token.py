@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.layer import MultiHeadAttention, join_layers
 
 
 class Block(nn.Module):
@@ -75,6 +75,7 @@ class TokenClassifier(nn.Module):
             for _ in range(depth)
         )
         self.blocks = nn.ModuleList(Block(dim, mlp_ratio, dropout, layer) for layer in layers)
+        join_layers(self.blocks)
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)
 

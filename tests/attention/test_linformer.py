@@ -1,73 +1,211 @@
-"""Linformer against its equation, written out in float64."""
+"""Linformer against its equation, written out in float64, for every sharing, projection and padding."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
+from written_out import projected
 
-from attn_zoo import Geometry, build_attention
+from attn_zoo import Geometry, UnsupportedError, build_attention
 from attn_zoo.attention import blocks
+from attn_zoo.attention.length_maps import LearnedMap
 from attn_zoo.attention.linformer import Linformer
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
+SHARINGS = ("none", "headwise", "key_value", "layerwise")
+PROJECTIONS = ("learned", "random", "mean", "max", "convolution")
 
 
-def draw(*, keys: int = 33, queries: int = 33, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+def build(geometry: Geometry = GEOMETRY, *, seed: int = 0, **options) -> Linformer:
+    torch.manual_seed(seed)
+    built = build_attention("linformer", geometry, **{"projected_length": 6, **options}).double()
+    assert isinstance(built, Linformer)
+    return built
+
+
+def draw(*, keys: int = 33, queries: int = 33, batch: int = 4, heads: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    query, key, value = (torch.randn(batch, 2, n, 8, dtype=torch.float64, generator=generator) for n in (queries, keys, keys))
+    query, key, value = (torch.randn(batch, heads, n, 8, dtype=torch.float64, generator=generator) for n in (queries, keys, keys))
     return query, key, value
 
 
-def written_out(e: Tensor, f: Tensor, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
-    """Eq. 7, one example and one head at a time; padding is left out of the sums over positions."""
+def project(built: Linformer, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """What the same tokens become as keys and as values."""
+    return built.maps[0].project(tokens, tokens, None)
+
+
+def padding(keys: int = 33) -> Tensor:
+    """Padding at the end, a row of one token, a gap that empties windows in the middle, and nothing padded."""
+    valid = torch.arange(keys) < torch.tensor([keys, keys * 2 // 3, 1, keys])[:, None]
+    valid[3, keys // 4 : keys * 3 // 4] = False
+    return valid
+
+
+def written_out(built: Linformer, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
+    """Eq. 7, one example and one head at a time; padding is left out of every sum, mean and maximum over positions."""
     out = torch.empty_like(query)
-    for b in range(query.shape[0]):
-        keep = torch.arange(key.shape[2]) if valid is None else valid[b].nonzero()[:, 0]
-        for h in range(query.shape[1]):
-            e_h, f_h = (m if m.dim() == 2 else m[h] for m in (e, f))
-            projected_key, projected_value = e_h[:, keep] @ key[b, h, keep], f_h[:, keep] @ value[b, h, keep]
-            out[b, h] = (query[b, h] @ projected_key.T / 8**0.5).softmax(-1) @ projected_value
+    for heads, map_ in zip(built.head_groups, built.maps, strict=True):
+        for b, (copy, h) in product(range(query.shape[0]), enumerate(heads)):
+            keep = torch.arange(key.shape[2]) if valid is None else valid[b].nonzero()[:, 0]
+            short_key, short_value = projected(map_, key[b, h], 0, copy, keep), projected(map_, value[b, h], 1, copy, keep)
+            out[b, h] = (query[b, h] @ short_key.T / 8**0.5).softmax(-1) @ short_value
     return out
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("sharing", ["per_head", "headwise"])
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("queries", [33, 7])
-def test_equals_the_equation(implementation, sharing, padded, queries):
-    torch.manual_seed(0)
-    geometry = Geometry(heads=2, head_dim=8, queries=queries, keys=33)
-    built = build_attention("linformer", geometry, projected_length=6, sharing=sharing, implementation=implementation).double()
-    assert isinstance(built, Linformer)
-    valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None] if padded else None
-    query, key, value = draw(queries=queries)
-    expected = written_out(built.key_projection, built.value_projection, query, key, value, valid)
-    torch.testing.assert_close(built(query, key, value, key_valid=valid), expected, rtol=0, atol=1e-12)
+@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize("sharing", SHARINGS)
+def test_equals_the_equation(implementation, sharing, projection, padded):
+    built = build(sharing=sharing, projection=projection, implementation=implementation)
+    valid = padding() if padded else None
+    expected = written_out(built, *draw(), valid)
+    torch.testing.assert_close(built(*draw(), key_valid=valid), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("sharing", ["per_head", "headwise"])
+@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize("keys", [32, 33, 7, 1])
+def test_crosses_and_takes_shorter_inputs(projection, keys):
+    built = build(Geometry(heads=2, head_dim=8, queries=5, keys=33), projection=projection)
+    query, key, value = draw(queries=5, keys=keys)
+    torch.testing.assert_close(built(query, key, value), written_out(built, query, key, value, None), rtol=0, atol=1e-12)
+    if keys < 33:
+        longer = [torch.cat([t, torch.full((4, 2, 33 - keys, 8), torch.nan, dtype=t.dtype)], dim=2) for t in (key, value)]
+        valid = (torch.arange(33) < keys).expand(4, -1)
+        torch.testing.assert_close(built(query, *longer, key_valid=valid), built(query, key, value), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("projection", PROJECTIONS)
+def test_padding_has_no_influence_bit_for_bit(sharing, projection):
+    built, valid = build(sharing=sharing, projection=projection), padding()
+    query, key, value = draw()
+    outs = []
+    for fill in (0.0, torch.nan, torch.inf, 1e300):
+        dirty = [t.masked_fill(~valid[:, None, :, None], fill) for t in (key, value)]
+        outs.append(built(query, *dirty, key_valid=valid))
+    assert all(torch.equal(out, outs[0]) for out in outs)
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_heads_may_have_lengths_of_their_own(projection, padded):
+    built = build(Geometry(4, 8, 33, 33), projected_lengths="6+3+6+11", sharing="none", projection=projection)
+    assert built.head_groups == ((1,), (0, 2), (3,))
+    valid = padding() if padded else None
+    torch.testing.assert_close(
+        built(*draw(heads=4), key_valid=valid), written_out(built, *draw(heads=4), valid), rtol=0, atol=1e-12
+    )
+    if projection == "learned":
+        assert sum(p.numel() for p in built.parameters()) == 2 * (6 + 3 + 6 + 11) * 33
+
+
+@pytest.mark.parametrize(("sharing", "matrices"), [("none", 24), ("headwise", 2), ("key_value", 1), ("layerwise", 1)])
+def test_sharing_holds_as_many_matrices_as_the_paper_counts(sharing, matrices):
+    built = build(Geometry(12, 8, 33, 33), sharing=sharing)
+    assert sum(p.numel() for p in built.parameters()) == matrices * 6 * 33
+
+
+@pytest.mark.parametrize("sharing", ["none", "headwise"])
 def test_blocks_of_queries_change_nothing(sharing, monkeypatch):
-    torch.manual_seed(0)
-    built = build_attention("linformer", GEOMETRY, projected_length=6, sharing=sharing).double()
+    built = build(sharing=sharing)
     whole = built(*draw())
-    monkeypatch.setattr(blocks, "CHEAP_BYTES", 5 * 3 * 2 * 6 * 8)
+    monkeypatch.setattr(blocks, "CHEAP_BYTES", 5 * 4 * 2 * 6 * 8)
     assert len(blocks.row_blocks(draw()[0], columns=6)) == 7
     torch.testing.assert_close(built(*draw()), whole, rtol=0, atol=1e-14)
 
 
-def test_projections_keep_the_scale_of_keys():
-    torch.manual_seed(0)
-    built = build_attention("linformer", Geometry(1, 8, 512, 512), projected_length=64)
-    assert isinstance(built, Linformer)
-    projected = built.key_projection @ torch.randn(512, 4096)
-    assert projected.std().item() == pytest.approx(1.0, abs=0.02)
+@pytest.mark.parametrize("projection", ["learned", "random", "convolution"])
+def test_projections_keep_the_scale_of_keys(projection):
+    built = build(Geometry(1, 64, 512, 512), projected_length=64, projection=projection).float()
+    key, value = torch.randn(8, 1, 512, 64), torch.randn(8, 1, 512, 64)
+    for short in built.maps[0].project(key, value, None):
+        assert short.std().item() == pytest.approx(1.0, abs=0.05)
+
+
+def test_frozen_projections_stay_while_gradients_pass():
+    built = build(frozen=True)
+    assert not any(p.requires_grad for p in built.parameters())
+    query, key, value = (t.requires_grad_() for t in draw())
+    built(query, key, value).sum().backward()
+    assert key.grad is not None
+    assert key.grad.abs().sum() > 0
+    assert not any(p.requires_grad for p in build(projection="random").parameters())
+    assert "own_maps.0.weight" in build(projection="random").state_dict()
 
 
 def test_dropout_drops_weights_in_training():
-    torch.manual_seed(0)
-    built = build_attention("linformer", GEOMETRY, dropout=0.9).double()
-    once, again = built(*draw()), built(*draw())
-    assert not torch.equal(once, again)
+    built = build(dropout=0.9)
+    assert not torch.equal(built(*draw()), built(*draw()))
     built.eval()
     assert torch.equal(built(*draw()), built(*draw()))
+
+
+@pytest.mark.parametrize("sharing", ["none", "headwise", "key_value"])
+@pytest.mark.parametrize("length", [66, 50, 20, 11])
+def test_resizing_keeps_what_a_steady_sequence_is_projected_to(sharing, length):
+    built = build(sharing=sharing)
+    steps = torch.randn(4, 2, 11, 8, dtype=torch.float64)  # constant over thirds of eleven, then over as many at any length
+    before = project(built, steps.repeat_interleave(3, dim=2))
+    flat = torch.ones(1, 2, 33, 8, dtype=torch.float64)
+    flat_before = project(built, flat)
+    built.resize_length(length)
+    assert built.geometry == Geometry(2, 8, length, length)
+    flat_after = project(built, flat[:, :, :1].expand(-1, -1, length, -1))
+    for mine, theirs in zip(flat_after, flat_before, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+    if length == 11:  # downward, neighbours that are equal are merged without loss
+        for mine, theirs in zip(project(built, steps), before, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+    with pytest.raises(UnsupportedError, match="not below the 6 keys"):
+        built.resize_length(6)
+
+
+def test_resized_convolution_keeps_the_sum_of_its_taps():
+    built = build(projection="convolution")
+    flat = torch.ones(1, 2, 33, 8, dtype=torch.float64)
+    before = project(built, flat)[0][:, :, 0]
+    built.resize_length(66)
+    after = project(built, torch.ones(1, 2, 66, 8, dtype=torch.float64))[0][:, :, 0]
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"projected_length": 33}, UnsupportedError, "projected_length=33 is not below the 33 keys"),
+        ({"projected_lengths": "6+40", "sharing": "none"}, UnsupportedError, "projected_length=40 is not below"),
+        ({"projected_lengths": "6+4"}, ValueError, "only have with sharing=none; got sharing=headwise"),
+        ({"projected_lengths": "6+4+2", "sharing": "none"}, ValueError, "names 3 heads, the layer has 2"),
+        ({"projected_lengths": "6/4", "sharing": "layerwise"}, ValueError, "one projection for all layers"),
+        ({"projected_lengths": "6,4"}, ValueError, "whole numbers of at least 1"),
+        ({"projected_lengths": "6//4"}, ValueError, "whole numbers of at least 1"),
+        ({"projected_length": 0}, ValueError, "at least 1; got 0"),
+        ({"sharing": "per_head"}, ValueError, "per_head"),
+        ({"projection": "pooling"}, ValueError, "pooling"),
+        ({"dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),
+    ],
+)
+def test_bad_options_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        build(**options)
+
+
+def test_full_rank_is_softmax_when_asked_for():
+    built = build(projected_length=33, allow_full_rank=True)
+    map_ = built.maps[0]
+    assert isinstance(map_, LearnedMap)
+    for matrix in map_.weight.flatten(0, 1):
+        torch.nn.init.eye_(matrix)
+    query, key, value = draw()
+    torch.testing.assert_close(
+        built(query, key, value), torch.nn.functional.scaled_dot_product_attention(query, key, value), rtol=0, atol=1e-12
+    )
+
+
+def test_layers_with_lengths_of_their_own_must_know_which_they_are():
+    with pytest.raises(UnsupportedError, match="call attn_zoo"):
+        build(projected_lengths="6/4")(*draw())

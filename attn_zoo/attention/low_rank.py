@@ -1,0 +1,246 @@
+"""What Linformer and its kin have in common: options, maps along the length, sharing over heads and layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.attention.length_maps import LENGTH_MAPS, LengthMap, MapShape, Projection
+from attn_zoo.contract import Attention, CompressingAttention, Cost, Geometry, UnsupportedError
+
+
+class Sharing(Enum):
+    """What has a projection of its own (Wang et al. 2020, Section 4). For 12 layers of 12 heads: 288, 24, 12 or 1 matrices."""
+
+    none = "none"
+    """Each head has an E and an F."""
+    headwise = "headwise"
+    """Each layer has an E and an F."""
+    key_value = "key_value"
+    """Each layer has an E, which is also its F."""
+    layerwise = "layerwise"
+    """There is one E for keys and values of all layers, once ``join_layers`` has been called."""
+
+
+@dataclass
+class LowRankOptions:
+    """Options of every attention over projected keys."""
+
+    projected_length: int = 8
+    """k, the number of projected keys."""
+    projected_lengths: str = ""
+    """Uneven k, which takes the place of ``projected_length``: layers separated by ``/``, heads by ``+``: 64/32, 8+4/4+2."""
+    sharing: Sharing = Sharing.headwise
+    projection: Projection = Projection.learned
+    frozen: bool = False
+    """Keep E and F as they are while the rest trains."""
+    allow_full_rank: bool = False
+    """Accept as many projected keys as keys, which costs more than softmax attention; for comparing the two exactly."""
+
+    def __post_init__(self) -> None:
+        self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
+        if self.projected_length < 1:
+            raise ValueError(f"projected_length counts projected keys, so it is at least 1; got {self.projected_length}")
+        for layer in (layers := self.layers()):
+            if len(layer) > 1 and self.sharing is not Sharing.none:
+                raise ValueError(
+                    f"projected_lengths={self.projected_lengths!r} gives heads different lengths, which they can only have with "
+                    f"sharing=none; got sharing={self.sharing.value}"
+                )
+        if len(layers) > 1 and self.sharing is Sharing.layerwise:
+            raise ValueError(f"sharing=layerwise is one projection for all layers, got lengths by layer {self.projected_lengths!r}")
+
+    def layers(self) -> tuple[tuple[int, ...], ...]:
+        """For each layer named, or once for all, the lengths of its heads, or one for all."""
+        if not self.projected_lengths:
+            return ((self.projected_length,),)
+        return tuple(tuple(_length(k, self) for k in layer.split("+")) for layer in str(self.projected_lengths).split("/"))
+
+    @property
+    def roles(self) -> int:
+        """Two where F differs from E."""
+        return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1
+
+
+def map_shapes(geometry: Geometry, options: LowRankOptions) -> tuple[tuple[tuple[int, ...], MapShape], ...]:
+    """Heads that have one projected length, and what their map is made for, from the shortest length to the longest.
+
+    Raises:
+        ValueError: ``projected_lengths`` names another number of heads.
+    """
+    lengths = options.layers()[0]
+    if len(lengths) == 1:
+        lengths *= geometry.heads
+    if len(lengths) != geometry.heads:
+        raise ValueError(
+            f"projected_lengths={options.projected_lengths!r} names {len(lengths)} heads, the layer has {geometry.heads}; "
+            "name each, or give one length for all"
+        )
+    groups = []
+    for k in sorted(set(lengths)):
+        heads = tuple(h for h, own in enumerate(lengths) if own == k)
+        copies = len(heads) if options.sharing is Sharing.none else 1
+        groups.append((heads, MapShape(geometry.keys, k, options.roles, copies, len(heads), geometry.head_dim)))
+    return tuple(groups)
+
+
+def projection_cost(geometry: Geometry, options: LowRankOptions) -> Cost:
+    """Mapping keys and values along the length, all heads."""
+    kind, shapes = LENGTH_MAPS[options.projection], [shape for _, shape in map_shapes(geometry, options)]
+    return Cost(flops=sum(map(kind.flops, shapes)), parameters=sum(map(kind.parameter_count, shapes)))
+
+
+def projected_sizes(geometry: Geometry, options: LowRankOptions) -> list[tuple[int, int]]:
+    """Number of heads and of projected keys of each group."""
+    kind = LENGTH_MAPS[options.projection]
+    return [(shape.heads, kind.results(shape)) for _, shape in map_shapes(geometry, options)]
+
+
+class LowRankAttention(CompressingAttention):
+    """An attention that compares queries with keys projected along the length, and so costs n k instead of n².
+
+    Subclasses write ``attend_compressed``. Causality is out of reach: every projected key mixes all positions.
+    """
+
+    options: LowRankOptions
+
+    def __init__(self, geometry: Geometry, options: LowRankOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self._owner: tuple[LowRankAttention, ...] = ()  # a tuple, so that the owner's weights are not stored here as well
+        self._joined = len(options.layers()) == 1
+        self.own_maps = self._make_maps()
+
+    @property
+    def maps(self) -> Sequence[LengthMap]:
+        """The maps along the length, one for each projected length; those of the first layer where layers share."""
+        owner = self._owner[0] if self._owner else self
+        return list(owner.own_maps)  # type: ignore[arg-type]  # a ModuleList forgets what it holds
+
+    def _make_maps(self) -> nn.ModuleList:
+        groups = map_shapes(self.geometry, self.options)
+        self.head_groups = tuple(heads for heads, _ in groups)
+        for _, shape in groups:
+            self._refuse_full_rank(shape.projected, shape.length)
+        kind = LENGTH_MAPS[self.options.projection]
+        maps = nn.ModuleList(kind(shape, kernels=self.implementation == "triton") for _, shape in groups)
+        return maps.requires_grad_(not self.options.frozen)
+
+    def _refuse_full_rank(self, k: int, n: int) -> None:
+        if k >= n and not self.options.allow_full_rank:
+            raise UnsupportedError(
+                f"{self.card.name}.projected_length={k} is not below the {n} keys, so it would cost more than softmax attention; "
+                f"choose at most {n - 1} or use attention=softmax"
+            )
+
+    def join(self, layer: int, stack: Sequence[Attention]) -> None:
+        """Take the projected lengths of this layer, and the first layer's E where all layers share it.
+
+        Raises:
+            ValueError: ``projected_lengths`` names another number of layers.
+            UnsupportedError: layers of different length or width cannot share.
+        """
+        layers, first = self.options.layers(), stack[0]
+        assert isinstance(first, LowRankAttention)
+        if len(layers) > 1:
+            if len(layers) != len(stack):
+                raise ValueError(
+                    f"projected_lengths={self.options.projected_lengths!r} names {len(layers)} layers, the model has {len(stack)}; "
+                    "name each, or give one for all"
+                )
+            self.options = replace(self.options, projected_lengths="+".join(map(str, layers[layer])))
+            self.own_maps, self._joined = self._make_maps(), True
+        if self.options.sharing is Sharing.layerwise and layer > 0:
+            if first.geometry != self.geometry:
+                raise UnsupportedError(
+                    f"sharing=layerwise needs layers of one shape; layer 0 has {first.geometry}, layer {layer} {self.geometry}"
+                )
+            self._owner, self.own_maps = (first,), nn.ModuleList()
+
+    def resize_length(self, length: int) -> None:
+        """Interpolate E and F to another number of keys, so that a slowly varying sequence is projected to what it was.
+
+        Raises:
+            UnsupportedError: a projected length is not below ``length``.
+        """
+        for map_ in self.maps:
+            self._refuse_full_rank(map_.shape.projected, length)
+        for map_ in self.maps:
+            if map_.shape.length != length:  # another layer may have resized what it shares
+                map_.resize(length)
+        self.take_length(length)
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads queries head_dim"],
+        key: Float[Tensor, "batch heads keys head_dim"],
+        value: Float[Tensor, "batch heads keys head_dim"],
+        key_valid: Bool[Tensor, "batch keys"] | None,
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Padding is folded in: the contract hands over zeros at padded keys, and E 0 = 0."""
+        self._require_joined()
+        if len(self.head_groups) == 1:
+            return self._attend_group(self.maps[0], query, key, value, key_valid)
+        parts = [
+            self._attend_group(map_, query[:, heads], key[:, heads], value[:, heads], key_valid)
+            for heads, map_ in zip(self.head_groups, self.maps, strict=True)
+        ]
+        order = torch.tensor([h for heads in self.head_groups for h in heads], device=query.device).argsort()
+        return torch.cat(parts, dim=1)[:, order]
+
+    def _attend_group(self, map_: LengthMap, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        projected_key, projected_value = map_.project(key, value, key_valid)
+        return self.attend_compressed(query, projected_key, projected_value, map_.valid(key_valid))
+
+    def compressed_length(self) -> int | None:
+        """k where heads share a projection that is linear and alike in all channels; else None."""
+        if len(self.head_groups) > 1:
+            return None
+        map_ = self.maps[0]
+        possible = map_.compression_flops(map_.shape, 1, 1, 1) is not None
+        return map_.results(map_.shape) if possible else None
+
+    def compression_flops(self, length: int, width: int, inputs: int) -> int:
+        """Where E is F, tokens that are keys and values at once are compressed once."""
+        map_ = self.maps[0]
+        flops = map_.compression_flops(map_.shape, length, width, inputs)
+        assert flops is not None, "compressed_length() says whether tokens can be compressed"
+        return flops
+
+    def compress(
+        self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
+    ) -> tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]]:
+        """E X and F X."""
+        self._require_joined()
+        return self.maps[0].compress(tokens, key_valid)
+
+    def compress_and_weigh(
+        self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """E X and F X, E 1 and F 1, the ones at real tokens."""
+        self._require_joined()
+        return self.maps[0].compress_and_weigh(tokens, key_valid)
+
+    def compressed_valid(self, key_valid: Bool[Tensor, "batch keys"] | None) -> Bool[Tensor, "batch r"] | None:
+        """Windows that hold a real token; None where every projected key is a mixture of all tokens."""
+        return self.maps[0].valid(key_valid)
+
+    def _require_joined(self) -> None:
+        if not self._joined:
+            raise UnsupportedError(
+                f"{self.card.name}.projected_lengths={self.options.projected_lengths!r} names layers, and this one does not know "
+                "which it is; call attn_zoo.join_layers(model) after building the model"
+            )
+
+
+def _length(text: str, options: LowRankOptions) -> int:
+    if not text.strip().isdigit() or int(text) < 1:
+        raise ValueError(
+            f"projected_lengths is whole numbers of at least 1, layers separated by '/' and heads by '+', such as 8+4/4+2; "
+            f"got {options.projected_lengths!r}"
+        )
+    return int(text)

@@ -1,0 +1,102 @@
+"""Kernelized Linformer against its equation, written out in float64, and against the mechanisms it lies between."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from written_out import projected
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention.kernelized_linformer import KernelizedLinformer
+from attn_zoo.attention.length_maps import LearnedMap
+
+GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
+
+
+def build(geometry: Geometry = GEOMETRY, **options) -> KernelizedLinformer:
+    torch.manual_seed(0)
+    built = build_attention("kernelized_linformer", geometry, **{"projected_length": 6, **options}).double()
+    assert isinstance(built, KernelizedLinformer)
+    return built
+
+
+def draw(*, keys: int = 33, queries: int = 33, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    query, key, value = (scale * torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator) for n in (queries, keys, keys))
+    return query, key, value
+
+
+def phi(built: KernelizedLinformer, x: Tensor) -> Tensor:
+    """The features, without any stabiliser."""
+    if built.options.feature_map.value == "elu":
+        return torch.where(x > 0, x + 1, x.exp())
+    x = x / 8**0.25
+    return (x @ built.directions.T - x.square().sum(-1, keepdim=True) / 2).exp()
+
+
+def written_out(built: KernelizedLinformer, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
+    """A weighted mean of projected values with weights φ(q)·φ(k'), pair by pair."""
+    out = torch.empty_like(query)
+    for b, h in product(range(query.shape[0]), range(query.shape[1])):
+        keep = torch.arange(key.shape[2]) if valid is None else valid[b].nonzero()[:, 0]
+        short_key, short_value = (projected(built.maps[0], t[b, h], role, h, keep) for role, t in enumerate((key, value)))
+        weights = phi(built, query[b, h]) @ phi(built, short_key).T
+        out[b, h] = (weights / weights.sum(-1, keepdim=True)) @ short_value
+    return out
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("feature_map", ["elu", "favor"])
+@pytest.mark.parametrize("projection", ["learned", "mean", "max", "convolution"])
+@pytest.mark.parametrize("sharing", ["none", "key_value"])
+def test_equals_the_equation(padded, feature_map, projection, sharing):
+    built = build(feature_map=feature_map, features=24, projection=projection, sharing=sharing)
+    valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None] if padded else None
+    expected = written_out(built, *draw(), valid)
+    torch.testing.assert_close(built(*draw(), key_valid=valid), expected, rtol=0, atol=1e-11)
+
+
+def test_favor_tends_to_linformer_as_features_grow():
+    linformer = build_attention("linformer", GEOMETRY, projected_length=6).double()
+    gaps = []
+    for features in (64, 65536):
+        built = build(feature_map="favor", features=features)
+        linformer.load_state_dict({k: v for k, v in built.state_dict().items() if k != "directions"})
+        query, key, value = draw()
+        exact = linformer(query / 2, key / 2, value)
+        gaps.append(((built(query / 2, key / 2, value) - exact).norm() / exact.norm()).item())
+    assert gaps[1] < 0.02 < 0.2 < gaps[0]  # a thousand times the features, errors 32 times smaller
+
+
+def test_identity_projection_is_linear_attention():
+    built = build(projected_length=33, allow_full_rank=True)
+    map_ = built.maps[0]
+    assert isinstance(map_, LearnedMap)
+    for matrix in map_.weight.flatten(0, 1):
+        torch.nn.init.eye_(matrix)
+    query, key, value = draw()
+    weights = (F.elu(query) + 1) @ (F.elu(key) + 1).mT
+    torch.testing.assert_close(built(query, key, value), weights / weights.sum(-1, keepdim=True) @ value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("feature_map", ["elu", "favor"])
+def test_large_inputs_stay_finite(feature_map):
+    built = build(feature_map=feature_map)
+    query, key, value = (t.requires_grad_() for t in draw(scale=100.0))
+    out = built(query, key, value)
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert all(t.grad is not None and t.grad.isfinite().all() for t in (query, key, value))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"features": 0}, "at least 1; got 0"), ({"feature_map": "relu"}, "relu"), ({"projected_length": 0}, "at least 1")],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)

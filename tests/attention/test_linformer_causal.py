@@ -1,0 +1,79 @@
+"""Block-causal Linformer against its definition, query by query in float64."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention.linformer_causal import LinformerCausal, Options, block_size
+
+
+def build(causal: bool, *, keys: int = 41, **options) -> LinformerCausal:
+    torch.manual_seed(0)
+    built = build_attention("linformer_causal", Geometry(2, 8, keys, keys, causal), **{"projected_length": 2, **options}).double()
+    assert isinstance(built, LinformerCausal)
+    return built
+
+
+def draw(keys: int = 41) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    query, key, value = (torch.randn(3, 2, keys, 8, dtype=torch.float64, generator=generator) for _ in range(3))
+    return query, key, value
+
+
+def mixed(weights: Tensor, tokens: list[Tensor]) -> Tensor:
+    """One row for each row of the weights: the sum of the tokens, each times its weight."""
+    return torch.stack([torch.stack([w * t for w, t in zip(row, tokens, strict=True)]).sum(dim=0) for row in weights])
+
+
+def written_out(built: LinformerCausal, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
+    """For each query: its own block's keys up to it, and for every other block it may see, E K and F V of the real tokens."""
+    out, n, c = torch.zeros_like(query), key.shape[2], built.block
+    for b, h, i in product(range(query.shape[0]), range(query.shape[1]), range(n)):
+        real = [j for j in range(n) if valid is None or bool(valid[b, j])]
+        keys, values = [], []
+        for first in range(0, n, c):
+            inside = [j for j in real if first <= j < first + c]
+            if first <= i < first + c:
+                seen = [j for j in inside if j <= i or not built.geometry.causal]
+                keys += [key[b, h, j] for j in seen]
+                values += [value[b, h, j] for j in seen]
+            elif inside and (first < i or not built.geometry.causal):
+                columns = [j - first for j in inside]
+                keys += mixed(built.key_projection[:, columns], [key[b, h, j] for j in inside])
+                values += mixed(built.value_projection[:, columns], [value[b, h, j] for j in inside])
+        if keys:
+            out[b, h, i] = (torch.stack(keys) @ query[b, h, i] / 8**0.5).softmax(0) @ torch.stack(values)
+    return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("keys", [41, 36, 7, 60])
+def test_equals_its_definition(causal, padded, keys):
+    built = build(causal)
+    assert built.block == 9
+    valid = None
+    if padded:
+        valid = torch.arange(keys) < torch.tensor([keys, keys * 2 // 3, 1])[:, None]
+        valid[0, keys // 4 : keys // 2] = False  # empties a block in the middle
+    expected = written_out(built, *draw(keys), valid)
+    torch.testing.assert_close(built(*draw(keys), key_valid=valid), expected, rtol=0, atol=1e-12)
+
+
+def test_a_block_holds_the_root_of_length_times_keys():
+    assert block_size(16384, Options(projected_length=4)) == 256
+    assert block_size(16384, Options(projected_length=4, block_scale=0.5)) == 128
+    assert block_size(3, Options(projected_length=4)) == 5
+
+
+@pytest.mark.parametrize(
+    "options", [{"projected_length": 0}, {"block_scale": 0.0}, {"block_scale": float("inf")}, {"dropout": 1.0}]
+)
+def test_bad_options_are_refused(options):
+    with pytest.raises(ValueError, match="got"):
+        build(True, **options)

@@ -1,0 +1,33 @@
+"""Projections along the length written out naively, one head and one projected key at a time."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from attn_zoo.attention.length_maps import ConvolutionMap, LearnedMap, LengthMap, MaxMap, MeanMap
+
+
+def projected(map_: LengthMap, tokens: Tensor, role: int, copy: int, keep: Tensor) -> Tensor:
+    """What one head's tokens (keys, head_dim) become when only the positions ``keep`` are real; empty windows are left out."""
+    if isinstance(map_, LearnedMap):
+        weight = map_.weight[role if map_.shape.roles == 2 else 0, copy if map_.shape.copies > 1 else 0]
+        return torch.stack([torch.outer(weight[:, n], tokens[n]) for n in keep.tolist()]).sum(dim=0)
+    window = math.ceil(map_.shape.length / map_.shape.projected)
+    found = []
+    for start in range(0, len(tokens), window):
+        inside = [n for n in keep.tolist() if start <= n < start + window]
+        if not inside:
+            continue
+        if isinstance(map_, MeanMap):
+            found.append(tokens[inside].sum(dim=0) / len(inside))
+        elif isinstance(map_, MaxMap):
+            found.append(tokens[inside].max(dim=0).values)
+        else:
+            assert isinstance(map_, ConvolutionMap)
+            weight = map_.weight[role if map_.shape.roles == 2 else 0, copy if map_.shape.copies > 1 else 0]
+            taps = weight.unflatten(0, (window, -1))
+            found.append(torch.stack([tokens[n] @ taps[n - start] for n in inside]).sum(dim=0))
+    return torch.stack(found)
