@@ -1,11 +1,20 @@
-"""Tests share two cores between two workers: one thread each, since threads that wait for each other cost more than they give."""
+"""Tests share two cores between two workers: one thread each, since threads that wait for each other cost more than they give.
+
+Without a GPU, Triton's kernels run in its interpreter, which is decided when they are first imported.
+"""
 
 from __future__ import annotations
 
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which the interpreter uses, and torch's fight over the cores
 
 import torch
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+    import interpreter
+
+    interpreter.repair()

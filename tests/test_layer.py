@@ -153,7 +153,7 @@ def test_dropout_acts_in_training_only():
         ({"attention": "linformer", "projected_length": 0}, ValueError, "at least 1"),
         ({"attention": "linformer", "projected_length": LENGTH}, UnsupportedError, "not below the 40 keys"),
         ({"attention": "linformer", "causal": True}, UnsupportedError, "no causal form"),
-        ({"attention": "linformer", "implementation": "triton"}, UnknownNameError, "implementation of linformer"),
+        ({"attention": "linformer", "implementation": "flex"}, UnknownNameError, "implementation of linformer"),
     ],
 )
 def test_bad_requests_are_refused_when_built(kwargs, error, message):
@@ -190,3 +190,30 @@ def test_streams_start_as_copies_and_restart():
                 linear.weight.zero_()
         layer.start_streams()
         assert all(weight.abs().sum() > 0 for name, weight in layer.stream_projections.named_parameters() if "weight" in name)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("options", [{}, {"sharing": "key_value"}, {"projection": "mean"}, {"sharing": "none"}])
+def test_compiles_whole_and_computes_under_autocast(implementation, options):
+    layer = build("linformer", projected_length=5, implementation=implementation, **options).float()
+    x = tokens().float().requires_grad_()
+    expected = layer(x, key_valid=padding())
+    (slope,) = torch.autograd.grad(expected.square().sum(), x)
+    torch._dynamo.reset()
+    out = torch.compile(layer, backend="aot_eager", fullgraph=True)(x, key_valid=padding())
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.autograd.grad(out.square().sum(), x)[0], slope, rtol=0, atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = layer(x, key_valid=padding())
+    assert rough.dtype is torch.bfloat16
+    assert (rough.float() - expected).norm() < 0.05 * expected.norm()
+    rough.float().square().sum().backward()
+
+
+def test_without_gradients_blocks_of_queries_change_nothing(monkeypatch):
+    layer = build("linformer", projected_length=5, output_dropout=0.5)
+    expected = layer(tokens(), key_valid=padding())
+    monkeypatch.setattr("attn_zoo.layer.CACHED_BYTES", tokens()[:, :7].nbytes)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(tokens(), key_valid=padding()), expected, rtol=0, atol=1e-14)
+        assert not torch.equal(layer.train()(tokens()), layer(tokens())), "dropout still acts in training without gradients"

@@ -334,9 +334,12 @@ class _Mix(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(weight, tokens, real)
+    def forward(weight: Tensor, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         return _on_each(weight, tokens), real @ weight.mT
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention import blocks
+from attn_zoo.attention import blocks, length_maps
 from attn_zoo.attention.length_maps import LearnedMap
 from attn_zoo.attention.linformer import Linformer
 
@@ -55,11 +55,18 @@ def written_out(built: Linformer, query: Tensor, key: Tensor, value: Tensor, val
     return out
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "triton"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("projection", PROJECTIONS)
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_equals_the_equation(implementation, sharing, projection, padded):
+    if implementation == "triton":
+        if torch.cuda.is_available():
+            pytest.skip("float64 is the interpreter's; the kernels' own tests run on the GPU")
+        if projection not in ("learned", "random"):
+            with pytest.raises(UnsupportedError, match="use projection=learned or random"):
+                build(sharing=sharing, projection=projection, implementation=implementation)
+            return
     built = build(sharing=sharing, projection=projection, implementation=implementation)
     valid = padding() if padded else None
     expected = written_out(built, *draw(), valid)
@@ -124,6 +131,18 @@ def test_projections_keep_the_scale_of_keys(projection):
     key, value = torch.randn(8, 1, 512, 64), torch.randn(8, 1, 512, 64)
     for short in built.maps[0].project(key, value, None):
         assert short.std().item() == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_product_along_the_length_has_exact_first_and_second_gradients(batch, weighed, monkeypatch):
+    torch.manual_seed(0)
+    weight, tokens = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 5), (batch, 5, 2)))
+    real = (torch.rand(batch, 5) > 0.3).double() if weighed else None
+    for few in (4, 8):  # one product for each example, and one for all
+        monkeypatch.setattr(length_maps, "FEW", few)
+        assert torch.autograd.gradcheck(lambda w, t: length_maps.mix(w, t, real), (weight, tokens))
+        assert torch.autograd.gradgradcheck(lambda w, t: length_maps.mix(w, t, real), (weight, tokens))
 
 
 def test_frozen_projections_stay_while_gradients_pass():
