@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.blocks import row_blocks
-from attn_zoo.attention.length_maps import LENGTH_MAPS, LearnedMap
-from attn_zoo.attention.low_rank import LowRankAttention, LowRankOptions, projected_sizes, projection_cost
+from attn_zoo.attention.dense_maps import LearnedMap
+from attn_zoo.attention.low_rank import LENGTH_MAPS, LowRankAttention, LowRankOptions, projected_sizes, projection_cost
 from attn_zoo.attention.masks import check_dropout, softmax_over_valid
 from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention

@@ -10,8 +10,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention.length_maps import LENGTH_MAPS, LengthMap, MapShape, Projection
+from attn_zoo.attention.dense_maps import LearnedMap, RandomMap
+from attn_zoo.attention.length_maps import LengthMap, MapShape, Projection
+from attn_zoo.attention.window_maps import ConvolutionMap, MaxMap, MeanMap
 from attn_zoo.contract import Attention, CompressingAttention, Cost, Geometry, UnsupportedError
+
+LENGTH_MAPS: dict[Projection, type[LengthMap]] = {
+    Projection.learned: LearnedMap,
+    Projection.random: RandomMap,
+    Projection.mean: MeanMap,
+    Projection.max: MaxMap,
+    Projection.convolution: ConvolutionMap,
+}
 
 
 class Sharing(Enum):

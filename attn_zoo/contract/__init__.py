@@ -4,13 +4,12 @@ from attn_zoo.contract.attention import (
     Attention,
     AttentionCard,
     Capabilities,
-    CompressingAttention,
     Cost,
     Geometry,
     Stream,
     hide_rows_without_keys,
-    real_tokens,
 )
+from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import AUTO_ORDER, IMPLEMENTATIONS, unavailable

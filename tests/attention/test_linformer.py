@@ -10,8 +10,8 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention import blocks, length_maps
-from attn_zoo.attention.length_maps import LearnedMap
+from attn_zoo.attention import blocks, dense_maps
+from attn_zoo.attention.dense_maps import LearnedMap
 from attn_zoo.attention.linformer import Linformer
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
@@ -140,9 +140,9 @@ def test_product_along_the_length_has_exact_first_and_second_gradients(batch, we
     weight, tokens = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 5), (batch, 5, 2)))
     real = (torch.rand(batch, 5) > 0.3).double() if weighed else None
     for few in (4, 8):  # one product for each example, and one for all
-        monkeypatch.setattr(length_maps, "FEW", few)
-        assert torch.autograd.gradcheck(lambda w, t: length_maps.mix(w, t, real), (weight, tokens))
-        assert torch.autograd.gradgradcheck(lambda w, t: length_maps.mix(w, t, real), (weight, tokens))
+        monkeypatch.setattr(dense_maps, "FEW", few)
+        assert torch.autograd.gradcheck(lambda w, t: dense_maps.mix(w, t, real), (weight, tokens))
+        assert torch.autograd.gradgradcheck(lambda w, t: dense_maps.mix(w, t, real), (weight, tokens))
 
 
 def test_frozen_projections_stay_while_gradients_pass():

@@ -1,0 +1,60 @@
+"""What a mechanism promises that maps keys and values linearly along the length before it compares anything."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.contract.attention import Attention
+
+
+class CompressingAttention(Attention):
+    """A mechanism that maps keys and values linearly along the length before it compares anything.
+
+    Because E (X W) = (E X) W, a layer may compress its tokens first and project the few results.
+    ``attend`` and the compress-first path share ``attend_compressed``.
+    """
+
+    def compressed_length(self) -> int | None:
+        """Number of compressed keys r, or None where heads compress differently and tokens cannot be compressed once for all."""
+        raise NotImplementedError
+
+    def compression_flops(self, length: int, width: int, inputs: int) -> int:
+        """FLOPs to compress one example: ``inputs`` is 1 when keys and values come from the same tokens, else 2."""
+        raise NotImplementedError
+
+    def compress(
+        self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
+    ) -> tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]]:
+        """Compress tokens for the keys and for the values; padded tokens must already hold zeros."""
+        raise NotImplementedError
+
+    def compress_and_weigh(
+        self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
+    ) -> tuple[
+        tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]],
+        tuple[Float[Tensor, "*batch r 1"], Float[Tensor, "*batch r 1"]],
+    ]:
+        """``compress``, and what it makes of a one at each real token: how much of a bias each compressed key holds."""
+        return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
+
+    def compressed_valid(self, key_valid: Bool[Tensor, "batch keys"] | None) -> Bool[Tensor, "batch r"] | None:
+        """Which compressed keys hold something; None where all do. Overridden where padding can empty one."""
+        return None
+
+    def attend_compressed(
+        self,
+        query: Float[Tensor, "batch heads queries head_dim"],
+        key: Float[Tensor, "batch heads r head_dim"],
+        value: Float[Tensor, "batch heads r head_dim"],
+        valid: Bool[Tensor, "batch r"] | None = None,
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Attend to the compressed keys that are ``valid``; finite, whatever it is, where none is."""
+        raise NotImplementedError
+
+
+def real_tokens(
+    tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
+) -> Float[Tensor, "batch keys 1"]:
+    """A one at each real token, zero at padding."""
+    return tokens.new_ones(*tokens.shape[:2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)
