@@ -1,0 +1,146 @@
+"""The public functions: checks, autocast and the choice between whole rows and blocks, then one operator."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attn_zoo.kernels.linformer import launch, ops, table
+
+_SIXTEEN_OR_THIRTY_TWO = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def linformer_attention(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch heads r head_dim"],
+    value: Float[Tensor, "batch heads r head_dim"],
+    *,
+    dropout: float = 0.0,
+    seed: Int[Tensor, ""] | None = None,
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    """softmax(query keyᵀ / √head_dim) value, for keys and values that were compressed to few.
+
+    Inputs may be views of any strides; those of (batch, length, heads · head_dim) are read in place, and the output is
+    such a view itself, so that ``out.transpose(1, 2).flatten(2)`` copies nothing. Under autocast the inputs are cast to
+    its dtype. Sums and the softmax are in single precision, weights in the dtype of the inputs.
+
+    Args:
+        query, key, value: float16, bfloat16 or float32 on a CUDA device; head_dim up to 128.
+        dropout: share of weights set to zero, in [0, 1); the others grow by 1 / (1 - dropout).
+        seed: what dropout draws from, so that equal seeds drop equal weights; None draws one from torch's generator of
+            the device. It is read by the kernels and never by the host.
+
+    Raises:
+        ValueError: a shape, dtype, device or rate is not one of these.
+    """
+    query, key, value = _under_autocast(query, key, value)
+    _check_device("linformer_attention", query=query, key=key, value=value)
+    _check_attention(query, key, value, dropout, seed)
+    if dropout and seed is None:
+        seed = torch.randint(2**63 - 1, (), device=query.device)
+    if not dropout:
+        seed = None
+    if table.on_chip(key.shape[2], key.shape[3], key.dtype, dropout > 0):
+        out = ops.attend(query, key, value, seed, dropout)
+    else:
+        out, _ = ops.attend_blocks(query, key, value, seed, dropout)
+    return out.transpose(1, 2)
+
+
+def project_sequence(
+    projection: Float[Tensor, "*heads r length"],
+    tokens: Float[Tensor, "batch *heads keys width"],
+    key_valid: Bool[Tensor, "batch keys"] | None = None,
+) -> Float[Tensor, "batch *heads r width"]:
+    """projection @ tokens along the sequence, where padded tokens count as zeros whatever they hold, NaN included.
+
+    Two projections of the same tokens are best stacked into one of twice the rows, which reads the tokens once. Under
+    autocast both are cast to its dtype. Sums are in single precision, split over the sequence and added in a fixed order.
+
+    Args:
+        projection: (r, length) for all heads, or (heads, r, length); of more columns than keys the first are used.
+        tokens: (batch, keys, width), or (batch, heads, keys, width) with a projection for each head; any strides.
+        key_valid: True for a real token; None means that all are.
+
+    Raises:
+        ValueError: a shape, dtype or device does not fit.
+    """
+    projection, tokens = _under_autocast(projection, tokens)
+    _check_device("project_sequence", projection=projection, tokens=tokens)
+    _check_projection(projection, tokens, key_valid)
+    per_head = projection.dim() == 3
+    matrix = projection[..., : tokens.shape[-2]]
+    if per_head:
+        return ops.project(matrix, tokens, key_valid)
+    return ops.project(matrix[None], tokens[:, None], key_valid)[:, 0]
+
+
+def _under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cast as autocast does: floating-point tensors, but not float64."""
+    device = tensors[0].device.type
+    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors)
+
+
+def _check_device(function: str, **tensors: Tensor) -> None:
+    """One device that can run the kernels and one dtype they know."""
+    (name, first), *others = tensors.items()
+    for other, tensor in others:
+        if tensor.device != first.device or tensor.dtype != first.dtype:
+            raise ValueError(
+                f"{function}: {name} and {other} must share device and dtype; got {first.dtype} on {first.device} and "
+                f"{tensor.dtype} on {tensor.device}"
+            )
+    if not launch.INTERPRETED and first.device.type != "cuda":
+        raise ValueError(
+            f"{function}: Triton kernels run on CUDA tensors, and {name} is on {first.device}; move it there, use "
+            "implementation=sdpa, or set TRITON_INTERPRET=1 before triton is imported to test without a GPU"
+        )
+    known = (*_SIXTEEN_OR_THIRTY_TWO, torch.float64) if launch.INTERPRETED else _SIXTEEN_OR_THIRTY_TWO
+    if first.dtype not in known:
+        raise ValueError(f"{function}: {name} must be of {', '.join(map(str, known))}; got {first.dtype}; use implementation=sdpa")
+
+
+def _check_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: Tensor | None) -> None:
+    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+    if query.dim() != 4 or key.dim() != 4 or key.shape != value.shape:
+        raise ValueError(f"linformer_attention takes (batch, heads, length, head_dim), key and value alike; got {shapes}")
+    if query.shape[:2] != key.shape[:2] or query.shape[3] != key.shape[3]:
+        raise ValueError(f"linformer_attention: query and key must agree in batch, heads and head_dim; got {shapes}")
+    if key.shape[2] < 1:
+        raise ValueError(f"linformer_attention: a softmax needs at least one key; got {shapes}")
+    if not 1 <= query.shape[3] <= table.HEAD_DIM_LIMIT:
+        raise ValueError(
+            f"linformer_attention: head_dim must be in 1 … {table.HEAD_DIM_LIMIT}; got {query.shape[3]}; use implementation=sdpa"
+        )
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"linformer_attention: dropout is the share of weights set to zero, in [0, 1); got {dropout}")
+    if seed is not None and (seed.dtype != torch.int64 or seed.dim() != 0 or seed.device != query.device):
+        raise ValueError(
+            f"linformer_attention: seed must be an int64 tensor without dimensions on {query.device}; "
+            f"got {seed.dtype} {tuple(seed.shape)} on {seed.device}"
+        )
+
+
+def _check_projection(projection: Tensor, tokens: Tensor, key_valid: Tensor | None) -> None:
+    shapes = f"projection {tuple(projection.shape)} and tokens {tuple(tokens.shape)}"
+    if (projection.dim(), tokens.dim()) not in ((2, 3), (3, 4)):
+        raise ValueError(
+            "project_sequence takes (r, length) with (batch, keys, width), or (heads, r, length) with "
+            f"(batch, heads, keys, width); got {shapes}"
+        )
+    if projection.dim() == 3 and projection.shape[0] != tokens.shape[1]:
+        raise ValueError(f"project_sequence: projection and tokens must agree in heads; got {shapes}")
+    if projection.shape[-2] < 1 or projection.shape[-1] < tokens.shape[-2]:
+        raise ValueError(f"project_sequence: the projection needs a row, and a column for each of the keys; got {shapes}")
+    expected = (tokens.shape[0], tokens.shape[-2])
+    if key_valid is not None and (
+        key_valid.dtype != torch.bool or key_valid.shape != expected or key_valid.device != tokens.device
+    ):
+        raise ValueError(
+            f"project_sequence: key_valid must be boolean of shape (batch, keys) = {expected} on {tokens.device}, True for a "
+            f"real token; got {key_valid.dtype} {tuple(key_valid.shape)} on {key_valid.device}"
+        )

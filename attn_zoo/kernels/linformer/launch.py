@@ -1,0 +1,279 @@
+"""From tensors to kernel launches: sizes, strides, shares and their sum. Inputs are valid here; ``checks`` saw to that."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attn_zoo.kernels.linformer import attention, blocks, projection, table
+
+INTERPRETED = not isinstance(attention.attend, triton.JITFunction)
+"""Whether Triton runs kernels in its interpreter, on any device, because TRITON_INTERPRET=1 stood in the environment."""
+
+if isinstance(tl.philox, triton.JITFunction) is INTERPRETED:
+    raise RuntimeError("TRITON_INTERPRET changed after triton was imported; set it before anything imports triton")
+
+
+def attend(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch heads r head_dim"],
+    value: Float[Tensor, "batch heads r head_dim"],
+    seed: Int[Tensor, ""] | None,
+    dropout: float,
+) -> Float[Tensor, "batch queries heads head_dim"]:
+    """Whole rows of weights on chip."""
+    query, key, value = map(_with_unit_stride, (query, key, value))
+    batch, heads, queries, dim = query.shape
+    out = _empty(query, batch, queries, heads, dim)
+    if out.numel() == 0:
+        return out
+    tile = table.whole_row_tile("attend", key.shape[2], dim, dropout > 0)
+    splits, tiles = _split(batch * heads, queries, tile.queries, tile.warps, query.device)
+    with torch.cuda.device_of(query):
+        attention.attend[(batch * heads * splits,)](
+            *(query, key, value, out, seed, *_strides(query), *_strides(key), *_strides(value), out.stride(0)),
+            *(queries, key.shape[2], heads, splits, tiles, *_threshold_and_gain(dropout)),
+            SCALE=_scale(dim) * math.log2(math.e),
+            FULL=key.shape[2] == tile.keys,
+            **_constants(tile, query, dropout),
+        )
+    return out
+
+
+def attend_backward(
+    grad: Float[Tensor, "batch queries heads head_dim"],
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch heads r head_dim"],
+    value: Float[Tensor, "batch heads r head_dim"],
+    seed: Int[Tensor, ""] | None,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value, each as (batch, length, heads, head_dim)."""
+    grad, query, key, value = map(_with_unit_stride, (grad.transpose(1, 2), query, key, value))
+    batch, heads, queries, dim = query.shape
+    grad_query = _empty(query, batch, queries, heads, dim)
+    if grad_query.numel() == 0:
+        return grad_query, *_zeros_like_keys(key)
+    tile = table.whole_row_tile("attend_backward", key.shape[2], dim, dropout > 0)
+    splits, tiles = _split(batch * heads, queries, tile.queries, tile.warps, query.device)
+    grad_key, grad_value = (_shares(splits, key, batch, key.shape[2], heads, dim) for _ in range(2))
+    with torch.cuda.device_of(query):
+        attention.attend_backward[(batch * heads * splits,)](
+            *(query, key, value, grad, grad_query, grad_key, grad_value, seed),
+            *(*_strides(query), *_strides(key), *_strides(value), *_strides(grad)),
+            *(grad_query.stride(0), grad_key.stride(1), grad_key.stride(0)),
+            *(queries, key.shape[2], heads, splits, tiles, *_threshold_and_gain(dropout)),
+            SCALE=_scale(dim) * math.log2(math.e),
+            ROOT=_scale(dim),
+            FULL=key.shape[2] == tile.keys,
+            **_constants(tile, query, dropout),
+        )
+    return grad_query, _sum(grad_key, key.dtype), _sum(grad_value, value.dtype)
+
+
+def attend_blocks(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch heads r head_dim"],
+    value: Float[Tensor, "batch heads r head_dim"],
+    seed: Int[Tensor, ""] | None,
+    dropout: float,
+) -> tuple[Float[Tensor, "batch queries heads head_dim"], Float[Tensor, "batch heads queries"]]:
+    """Output and base-2 logarithm of the softmax denominator, which the backward needs."""
+    query, key, value = map(_with_unit_stride, (query, key, value))
+    batch, heads, queries, dim = query.shape
+    out = _empty(query, batch, queries, heads, dim)
+    normaliser = _empty(query, batch, heads, queries, dtype=_wide(query.dtype))
+    if out.numel() == 0:
+        return out, normaliser
+    tile = table.block_tile("attend_blocks", dim, query.dtype)
+    tiles = triton.cdiv(queries, tile.queries)
+    with torch.cuda.device_of(query):
+        blocks.attend_blocks[(batch * heads * tiles,)](
+            *(query, key, value, out, normaliser, seed, *_strides(query), *_strides(key), *_strides(value), out.stride(0)),
+            *(queries, key.shape[2], heads, tiles, *_threshold_and_gain(dropout)),
+            SCALE=_scale(dim) * math.log2(math.e),
+            FULL=key.shape[2] % tile.keys == 0,
+            **_constants(tile, query, dropout),
+        )
+    return out, normaliser
+
+
+def attend_blocks_backward(
+    grad: Float[Tensor, "batch queries heads head_dim"],
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch heads r head_dim"],
+    value: Float[Tensor, "batch heads r head_dim"],
+    out: Float[Tensor, "batch queries heads head_dim"],
+    normaliser: Float[Tensor, "batch heads queries"],
+    seed: Int[Tensor, ""] | None,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value, each as (batch, length, heads, head_dim)."""
+    grad, query, key, value = map(_with_unit_stride, (grad.transpose(1, 2), query, key, value))
+    batch, heads, queries, dim = query.shape
+    keys, device = key.shape[2], query.device
+    grad_query = _empty(query, batch, queries, heads, dim)
+    if grad_query.numel() == 0:
+        return grad_query, *_zeros_like_keys(key)
+    delta = _empty(normaliser, *normaliser.shape)
+    strides = (*_strides(query), *_strides(key), *_strides(value), *_strides(grad))
+    scales: dict[str, Any] = {"SCALE": _scale(dim) * math.log2(math.e), "ROOT": _scale(dim)}
+    with torch.cuda.device_of(query):
+        tile = table.block_tile("attend_blocks_backward_query", dim, query.dtype)
+        tiles = triton.cdiv(queries, tile.queries)
+        blocks.attend_blocks_backward_query[(batch * heads * tiles,)](
+            *(query, key, value, out, grad, normaliser, delta, grad_query, seed, *strides, grad_query.stride(0)),
+            *(queries, keys, heads, tiles, *_threshold_and_gain(dropout)),
+            FULL=keys % tile.keys == 0,
+            **scales,
+            **_constants(tile, query, dropout),
+        )
+        tile = table.block_tile("attend_blocks_backward_key_value", dim, query.dtype)
+        parts = batch * heads * triton.cdiv(keys, tile.keys)
+        splits, tiles = _split(parts, queries, tile.queries, tile.warps, device)
+        grad_key, grad_value = (_shares(splits, key, batch, keys, heads, dim) for _ in range(2))
+        blocks.attend_blocks_backward_key_value[(parts * splits,)](
+            *(query, key, value, grad, normaliser, delta, grad_key, grad_value, seed, *strides),
+            *(grad_key.stride(1), grad_key.stride(0)),
+            *(queries, keys, heads, splits, tiles, *_threshold_and_gain(dropout)),
+            **scales,
+            **_constants(tile, query, dropout),
+        )
+    return grad_query, _sum(grad_key, key.dtype), _sum(grad_value, value.dtype)
+
+
+def project(
+    matrix: Float[Tensor, "heads r keys"],
+    tokens: Float[Tensor, "batch heads keys width"],
+    key_valid: Bool[Tensor, "batch keys"] | None,
+) -> Float[Tensor, "batch heads r width"]:
+    """E X for every head, padding left out."""
+    matrix, tokens = map(_with_unit_stride, (matrix, tokens))
+    batch, heads, keys, width = tokens.shape
+    rows = matrix.shape[1]
+    if 0 in (batch, heads, keys, width):
+        return tokens.new_zeros(batch, heads, rows, width)
+    tile = table.projection_tile("project", rows, width, tokens.dtype)
+    parts = batch * heads * triton.cdiv(rows, tile.rows) * triton.cdiv(width, tile.width)
+    splits, chunks = _split(parts, keys, tile.keys, tile.warps, tokens.device)
+    out = _shares(splits, tokens, batch, heads, rows, width)
+    with torch.cuda.device_of(tokens):
+        projection.project[(parts * splits,)](
+            *(matrix, tokens, _as_bytes(key_valid), out, matrix.stride(0), matrix.stride(1), *_strides(tokens)),
+            *(0 if key_valid is None else keys, out.stride(0), rows, keys, width, heads, splits, chunks),
+            **_projection_constants(tile, tokens, key_valid),
+        )
+    return _sum(out, tokens.dtype)
+
+
+def project_backward_projection(
+    grad: Float[Tensor, "batch heads r width"],
+    tokens: Float[Tensor, "batch heads keys width"],
+    key_valid: Bool[Tensor, "batch keys"] | None,
+) -> Float[Tensor, "heads r keys"]:
+    """Gradient of E: dY Xᵀ summed over the batch, padding left out."""
+    grad, tokens = map(_with_unit_stride, (grad, tokens))
+    batch, heads, keys, width = tokens.shape
+    rows = grad.shape[2]
+    if 0 in (batch, heads, keys, width):
+        return tokens.new_zeros(heads, rows, keys)
+    tile = table.projection_tile("project_backward_projection", rows, width, tokens.dtype)
+    parts = heads * triton.cdiv(rows, tile.rows) * triton.cdiv(keys, tile.keys)
+    splits, examples = table.split(parts, batch, tile.warps, table.processors(tokens.device))
+    out = _shares(splits, tokens, heads, rows, keys)
+    with torch.cuda.device_of(tokens):
+        projection.project_backward_projection[(parts * splits,)](
+            *(grad, tokens, _as_bytes(key_valid), out, *_strides(grad), *_strides(tokens)),
+            *(0 if key_valid is None else keys, out.stride(0), rows, keys, width, batch, splits, examples),
+            **_projection_constants(tile, tokens, key_valid),
+        )
+    return _sum(out, tokens.dtype)
+
+
+def _with_unit_stride(tensor: Tensor) -> Tensor:
+    """Kernels read the last dimension in one go; any other stride may be what it is."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    return tensor.stride()[:3]
+
+
+def _scale(dim: int) -> float:
+    return dim**-0.5
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What sums are kept in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _split(parts: int, length: int, block: int, warps: int, device: torch.device) -> tuple[int, int]:
+    return table.split(parts, triton.cdiv(length, block), warps, table.processors(device))
+
+
+def _empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """All memory that kernels write comes from here, so that tests can fill it, and what lies around it, with NaN."""
+    return like.new_empty(shape, dtype=dtype)
+
+
+def _shares(splits: int, like: Tensor, *shape: int) -> Tensor:
+    """Room for what each split adds up; a single one writes the result itself, in the result's dtype."""
+    return _empty(like, splits, *shape, dtype=like.dtype if splits == 1 else _wide(like.dtype))
+
+
+def _sum(shares: Tensor, dtype: torch.dtype) -> Tensor:
+    """Add the shares in a fixed order, which makes the result the same on every run."""
+    return shares[0] if shares.shape[0] == 1 else shares.sum(0).to(dtype)
+
+
+def _zeros_like_keys(key: Tensor) -> tuple[Tensor, Tensor]:
+    batch, heads, keys, dim = key.shape
+    return key.new_zeros(batch, keys, heads, dim), key.new_zeros(batch, keys, heads, dim)
+
+
+def _threshold_and_gain(dropout: float) -> tuple[int, float]:
+    """Weights whose 31 random bits lie below the threshold are dropped; the others grow by the gain."""
+    return round(dropout * 2**31), 1.0 / (1.0 - dropout)
+
+
+def _as_bytes(key_valid: Tensor | None) -> Tensor | None:
+    return None if key_valid is None else key_valid.contiguous().view(torch.uint8)
+
+
+def _precision(dtype: torch.dtype) -> str:
+    """float32 by three tf32 products keeps about float32's accuracy; by one, where PyTorch's own matmuls may do so."""
+    if INTERPRETED and dtype.itemsize > 2:
+        return "ieee"
+    return "tf32x3" if dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32" else "tf32"
+
+
+def _constants(tile: table.AttentionTile, query: Tensor, dropout: float) -> dict[str, Any]:
+    return {
+        "DIM": query.shape[-1],
+        "BLOCK_QUERIES": tile.queries,
+        "BLOCK_KEYS": tile.keys,
+        "BLOCK_DIM": tile.dim,
+        "STAGES": tile.stages,
+        "PRECISION": _precision(query.dtype),
+        "DROPOUT": dropout > 0,
+        "num_warps": tile.warps,
+    }
+
+
+def _projection_constants(tile: table.ProjectionTile, tokens: Tensor, key_valid: Tensor | None) -> dict[str, Any]:
+    return {
+        "BLOCK_ROWS": tile.rows,
+        "BLOCK_KEYS": tile.keys,
+        "BLOCK_WIDTH": tile.width,
+        "STAGES": tile.stages,
+        "PRECISION": _precision(tokens.dtype),
+        "MASKED": key_valid is not None,
+        "num_warps": tile.warps,
+    }

@@ -1,0 +1,150 @@
+"""PyTorch operators over the launches, with shapes for tracing and gradients.
+
+Every kernel sits inside a ``custom_op``: opaque to ``torch.compile``, which then never looks into a launch. Operators are
+pure, return fresh contiguous tensors, and take their randomness as a seed tensor that stays on the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from attn_zoo.kernels.linformer import launch
+
+_INPUTS = "Tensor query, Tensor key, Tensor value"
+_RANDOM = "Tensor? seed, float dropout"
+
+attend = custom_op("attn_zoo::linformer_attend", launch.attend, mutates_args=(), schema=f"({_INPUTS}, {_RANDOM}) -> Tensor")
+attend_backward = custom_op(
+    "attn_zoo::linformer_attend_backward",
+    launch.attend_backward,
+    mutates_args=(),
+    schema=f"(Tensor grad, {_INPUTS}, {_RANDOM}) -> (Tensor, Tensor, Tensor)",
+)
+attend_blocks = custom_op(
+    "attn_zoo::linformer_attend_blocks",
+    launch.attend_blocks,
+    mutates_args=(),
+    schema=f"({_INPUTS}, {_RANDOM}) -> (Tensor, Tensor)",
+)
+attend_blocks_backward = custom_op(
+    "attn_zoo::linformer_attend_blocks_backward",
+    launch.attend_blocks_backward,
+    mutates_args=(),
+    schema=f"(Tensor grad, {_INPUTS}, Tensor out, Tensor normaliser, {_RANDOM}) -> (Tensor, Tensor, Tensor)",
+)
+project = custom_op(
+    "attn_zoo::linformer_project",
+    launch.project,
+    mutates_args=(),
+    schema="(Tensor projection, Tensor tokens, Tensor? key_valid) -> Tensor",
+)
+project_backward_projection = custom_op(
+    "attn_zoo::linformer_project_backward_projection",
+    launch.project_backward_projection,
+    mutates_args=(),
+    schema="(Tensor grad, Tensor tokens, Tensor? key_valid) -> Tensor",
+)
+
+
+def _by_position(tensor: Tensor) -> Tensor:
+    """Shape (batch, length, heads, head_dim) for a tensor of (batch, heads, length, head_dim)."""
+    batch, heads, length, dim = tensor.shape
+    return tensor.new_empty(batch, length, heads, dim)
+
+
+@attend.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, seed: Tensor | None, dropout: float) -> Tensor:
+    return _by_position(query)
+
+
+@attend_backward.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, seed: Tensor | None, dropout: float) -> tuple[Tensor, ...]:
+    return _by_position(query), _by_position(key), _by_position(value)
+
+
+@attend_blocks.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, seed: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    return _by_position(query), query.new_empty(query.shape[:3], dtype=wide)
+
+
+@attend_blocks_backward.register_fake
+def _(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    normaliser: Tensor,
+    seed: Tensor | None,
+    dropout: float,
+) -> tuple[Tensor, ...]:
+    return _by_position(query), _by_position(key), _by_position(value)
+
+
+@project.register_fake
+def _(projection: Tensor, tokens: Tensor, key_valid: Tensor | None) -> Tensor:
+    return tokens.new_empty(tokens.shape[0], tokens.shape[1], projection.shape[1], tokens.shape[3])
+
+
+@project_backward_projection.register_fake
+def _(grad: Tensor, tokens: Tensor, key_valid: Tensor | None) -> Tensor:
+    return tokens.new_empty(grad.shape[1], grad.shape[2], tokens.shape[2])
+
+
+def _by_head(grads: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+    """Gradients in the layout of the inputs, followed by none for seed and dropout."""
+    return (*(grad.transpose(1, 2) for grad in grads), None, None)
+
+
+def _save_attend(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.dropout = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate_attend(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return _by_head(attend_backward(grad, *ctx.saved_tensors, ctx.dropout))
+
+
+def _save_attend_blocks(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, seed, ctx.dropout = inputs
+    ctx.save_for_backward(query, key, value, *output, seed)
+
+
+def _differentiate_attend_blocks(ctx: Any, grad: Tensor, grad_normaliser: Tensor) -> tuple[Tensor | None, ...]:
+    """The normaliser never leaves this package, so nothing depends on it but the backward."""
+    return _by_head(attend_blocks_backward(grad, *ctx.saved_tensors, ctx.dropout))
+
+
+def _save_project(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    projection, tokens, key_valid = inputs
+    # What only the other gradient needs is not kept alive.
+    ctx.save_for_backward(projection if ctx.needs_input_grad[1] else None, tokens if ctx.needs_input_grad[0] else None, key_valid)
+
+
+def _differentiate_project(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    projection, tokens, key_valid = ctx.saved_tensors
+    grad_projection = project_backward_projection(grad, tokens, key_valid) if ctx.needs_input_grad[0] else None
+    grad_tokens = _grad_tokens(projection, grad, key_valid) if ctx.needs_input_grad[1] else None
+    return grad_projection, grad_tokens, None
+
+
+def _grad_tokens(projection: Tensor, grad: Tensor, key_valid: Tensor | None) -> Tensor:
+    """Eᵀ dY, zero at padding. Its sum is short (r) and its output large, so a library matmul is already at the limit."""
+    heads, rows, _ = projection.shape
+    if heads == 1:
+        out = projection.mT @ grad
+    else:  # one product for each head and all examples: broadcasting would copy E for each example
+        side_by_side = grad.permute(1, 2, 0, 3)
+        by_head = projection.mT @ side_by_side.reshape(heads, rows, grad.shape[0] * grad.shape[3])
+        out = by_head.unflatten(-1, (grad.shape[0], grad.shape[3])).permute(2, 0, 1, 3)
+    return out if key_valid is None else out.masked_fill(~key_valid[:, None, :, None], 0)
+
+
+attend.register_autograd(_differentiate_attend, setup_context=_save_attend)
+attend_blocks.register_autograd(_differentiate_attend_blocks, setup_context=_save_attend_blocks)
+project.register_autograd(_differentiate_project, setup_context=_save_project)

@@ -1,0 +1,185 @@
+"""Tile shapes, chosen from compiler reports and not by timing: no figure here has been measured on a GPU.
+
+Every entry was compiled for sm_90; it needs at most 227 KB of shared memory, fills the Hopper matrix instruction and, but
+for the exceptions the tests list, keeps its values in registers. Tiles are looked up, never searched for while running.
+
+Whole rows of weights (all keys of a head on chip) are taken for 16-bit inputs where keys × head_dim, both padded, is at most
+256 × 64, or half of that with dropout, whose random words need registers too. Everything else goes by blocks of keys:
+float32 always, since a matmul in three tf32 parts needs three times the room. float64 exists in the interpreter only,
+where nothing is short, and takes whole rows where 16-bit inputs without dropout would.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+HEAD_DIM_LIMIT = 128
+PROCESSORS_WITHOUT_CUDA = 132
+"""Streaming multiprocessors of an H100 or H200, so that the interpreter splits work as they would."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """One step of a program: so many queries against so many keys."""
+
+    queries: int
+    keys: int
+    dim: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionTile:
+    """One step of a program: rows of E by positions by width of the tokens."""
+
+    rows: int
+    keys: int
+    width: int
+    warps: int
+    stages: int
+
+
+_WHOLE = {  # kernel -> (keys, dim): (queries, warps, stages)
+    "attend": {
+        (64, 32): (128, 4, 2),
+        (64, 64): (128, 4, 2),
+        (64, 128): (64, 4, 2),
+        (128, 32): (128, 4, 2),
+        (128, 64): (128, 4, 2),
+        (128, 128): (64, 4, 2),
+        (256, 32): (64, 4, 2),
+        (256, 64): (64, 4, 2),
+    },
+    "attend_backward": {
+        (64, 32): (64, 4, 2),
+        (64, 64): (64, 4, 2),
+        (64, 128): (64, 8, 2),
+        (128, 32): (64, 8, 2),
+        (128, 64): (64, 8, 2),
+        (128, 128): (32, 8, 2),
+        (256, 32): (64, 8, 2),
+        (256, 64): (32, 8, 2),
+    },
+}
+_BLOCKS = {  # kernel -> (bits, dim): (queries, keys, warps, stages)
+    "attend_blocks": {
+        (16, 32): (128, 128, 8, 2),
+        (16, 64): (128, 128, 8, 2),
+        (16, 128): (128, 64, 8, 2),
+        (32, 32): (64, 64, 4, 1),
+        (32, 64): (64, 64, 4, 1),
+        (32, 128): (64, 32, 4, 1),
+    },
+    "attend_blocks_backward_query": {
+        (16, 32): (128, 64, 8, 2),
+        (16, 64): (128, 64, 8, 2),
+        (16, 128): (64, 64, 4, 2),
+        (32, 32): (64, 64, 4, 1),
+        (32, 64): (64, 32, 4, 2),
+        (32, 128): (64, 32, 8, 1),
+    },
+    "attend_blocks_backward_key_value": {
+        (16, 32): (64, 128, 8, 2),
+        (16, 64): (64, 128, 8, 2),
+        (16, 128): (64, 128, 8, 2),
+        (32, 32): (32, 64, 4, 1),
+        (32, 64): (32, 64, 8, 1),
+        (32, 128): (32, 64, 8, 1),
+    },
+}
+_PROJECTION = {  # kernel -> (bits, few rows, narrow): (rows, keys, width, warps, stages)
+    "project": {
+        (16, False, False): (128, 64, 128, 8, 3),
+        (16, False, True): (128, 64, 64, 4, 3),
+        (16, True, False): (64, 64, 128, 4, 3),
+        (16, True, True): (64, 64, 64, 4, 3),
+        (32, False, False): (64, 32, 128, 4, 2),
+        (32, False, True): (64, 32, 64, 4, 2),
+    },
+    "project_backward_projection": {
+        (16, False, True): (128, 128, 64, 4, 3),
+        (16, True, True): (64, 128, 64, 4, 3),
+        (32, False, True): (64, 64, 32, 4, 2),
+    },
+}
+
+
+def padded(size: int, least: int) -> int:
+    """``least`` doubled until it holds ``size``, which may be a symbol while PyTorch traces."""
+    while least < size:
+        least *= 2
+    return least
+
+
+def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
+    """Whether the whole-row kernels serve this problem."""
+    if dtype == torch.float32:
+        return False
+    room = 128 * 64 if dropout and dtype != torch.float64 else 256 * 64
+    return padded(keys, 64) <= 256 and padded(keys, 64) * padded(dim, 32) <= room
+
+
+def whole_row_tile(kernel: str, keys: int, dim: int, dropout: bool) -> AttentionTile:
+    """Tile of a kernel that holds all keys of a head. Fewer than 64 would leave the matrix instruction empty."""
+    shape = padded(keys, 64), padded(dim, 32)
+    queries, warps, stages = _WHOLE[kernel][shape]
+    return AttentionTile(queries, *shape, 8 if dropout else warps, stages)
+
+
+def block_tile(kernel: str, dim: int, dtype: torch.dtype) -> AttentionTile:
+    """Tile of a kernel that takes keys block by block."""
+    queries, keys, warps, stages = _BLOCKS[kernel][_bits(dtype), padded(dim, 32)]
+    return AttentionTile(queries, keys, padded(dim, 32), warps, stages)
+
+
+def projection_tile(kernel: str, rows: int, width: int, dtype: torch.dtype) -> ProjectionTile:
+    """Tile of a kernel of the projection along the sequence."""
+    entries, bits = _PROJECTION[kernel], _bits(dtype)
+    few = bits == 16 and rows <= 64
+    narrow = width <= 64 or (bits, few, False) not in entries
+    return ProjectionTile(*entries[bits, few, narrow])
+
+
+def entries() -> Iterator[tuple[str, int, bool, AttentionTile | ProjectionTile]]:
+    """Every kernel name, bits of an input, use of dropout or padding, and tile that may be launched; for tests to compile."""
+    for random in (False, True):
+        for kernel, whole in _WHOLE.items():
+            for keys, dim in whole:
+                if on_chip(keys, dim, torch.bfloat16, random):
+                    yield kernel, 16, random, whole_row_tile(kernel, keys, dim, random)
+        for kernel, blocks in _BLOCKS.items():
+            yield from ((kernel, bits, random, AttentionTile(q, k, dim, w, s)) for (bits, dim), (q, k, w, s) in blocks.items())
+        for kernel, projection in _PROJECTION.items():
+            yield from ((kernel, bits, random, ProjectionTile(*tile)) for (bits, _, _), tile in projection.items())
+
+
+def processors(device: torch.device) -> int:
+    """Streaming multiprocessors of the device."""
+    if device.type != "cuda":
+        return PROCESSORS_WITHOUT_CUDA
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.lru_cache(maxsize=1024)
+def split(parts: int, steps: int, warps: int, processors: int) -> tuple[int, int]:
+    """Cut the ``steps`` of each of ``parts`` independent sums between programs: (splits, steps of each).
+
+    A processor holds two programs of four warps or one of eight. Time is taken to be the number of rounds until all
+    programs had a place, times the steps of one and one more for its beginning and end; of equal times the fewest splits
+    win, which write the fewest shares. There are never more splits than steps, nor more than two rounds because of them.
+    """
+    places = processors * max(1, 8 // warps)
+    most = max(1, min(steps, 2 * places // parts))
+    splits = min(range(1, most + 1), key=lambda s: -(-parts * s // places) * (-(-steps // s) + 1))
+    each = -(-steps // splits)
+    return -(-steps // each), each
+
+
+def _bits(dtype: torch.dtype) -> int:
+    """float64, which only the interpreter runs, has the tiles of float32."""
+    return 16 if dtype.itemsize == 2 else 32

@@ -1,0 +1,53 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
+"""What all kernels here share: reading and writing rows of a matrix, where a head starts, and which weights dropout keeps."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def head_start(head, heads, batch_stride, head_stride):
+    """Elements before head ``head``, counted over the whole batch; 64 bits, since a tensor may hold more than 2³¹ of them."""
+    return (head // heads).to(tl.int64) * batch_stride + (head % heads).to(tl.int64) * head_stride
+
+
+@triton.jit
+def load_rows(pointer, stride, rows, count, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
+    """Rows of a (count, DIM) matrix as (rows, BLOCK_DIM), zero outside of it."""
+    columns = tl.arange(0, BLOCK_DIM)
+    inside = rows[:, None] < count
+    if DIM != BLOCK_DIM:
+        inside = inside & (columns[None, :] < DIM)
+    return tl.load(pointer + rows[:, None].to(tl.int64) * stride + columns[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def store_rows(pointer, stride, rows, count, values, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
+    """Write (rows, BLOCK_DIM) values to a (count, DIM) matrix in its own dtype; what lies outside is not written."""
+    columns = tl.arange(0, BLOCK_DIM)
+    inside = rows[:, None] < count
+    if DIM != BLOCK_DIM:
+        inside = inside & (columns[None, :] < DIM)
+    target = pointer + rows[:, None].to(tl.int64) * stride + columns[None, :]
+    tl.store(target, values.to(pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def keep_weights(seed_pointer, threshold, head, query, key, QUERIES: tl.constexpr, KEYS: tl.constexpr):
+    """Whether dropout keeps each weight of the tile (QUERIES, KEYS) that begins at (query, key), multiples of 16.
+
+    The draw is made of 31 bits of Philox4x32-7 and depends on the seed and the place alone, so every tile shape sees the
+    same mask, and no product of sizes can overflow. (Seven rounds are the fewest that pass BigCrush, Salmon et al. 2011.)
+    One call gives four words. For places (16 a + 8 x + i, 16 b + 8 y + j) it is called with (8 a + i, 8 b + j, head of the
+    batch, 0), and word x + 2 y is used: the four places lie in one thread where the matrix instruction leaves a tile of
+    weights, and also where it leaves a transposed one, so no word has to move.
+    """
+    queries = query // 2 + tl.arange(0, QUERIES // 2)
+    keys = key // 2 + tl.arange(0, KEYS // 2)
+    a, b, c, d = tl.philox(tl.load(seed_pointer), queries[:, None], keys[None, :], head, 0, n_rounds=7)
+    words = tl.join(tl.join(a, b), tl.join(c, d)).reshape(QUERIES // 16, 8, KEYS // 16, 8, 2, 2)
+    words = words.permute(0, 4, 1, 2, 5, 3).reshape(QUERIES, KEYS)
+    return (words >> 1).to(tl.int32) >= threshold

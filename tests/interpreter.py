@@ -1,0 +1,80 @@
+"""Triton's interpreter with its bfloat16 repaired, so that kernels can be proved on a machine without a GPU.
+
+The interpreter keeps bfloat16 as the 16-bit integers of numpy. It cuts float32 off instead of rounding it, and computes
+sums and products of the integers, with errors of 1e10 and no exception. After ``repair`` bfloat16 is rounded to nearest,
+ties to even, and computed in float32, as the GPU does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Bits of the nearest bfloat16, ties to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = bits + ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), (rounded >> np.uint32(16)).astype(np.uint16))
+
+
+def from_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """float32 of the same value."""
+    return (np.ascontiguousarray(bits, dtype=np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def repair() -> None:
+    """Teach the interpreter bfloat16. Does nothing the second time, or where kernels are compiled."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    if getattr(InterpreterBuilder, "knows_bfloat16", False):
+        return
+    convert, unary, binary, ternary, dot = (
+        getattr(InterpreterBuilder, name) for name in ("cast_impl", "unary_op", "binary_op", "ternary_op", "create_dot")
+    )
+    float_to_float = InterpreterBuilder.create_fp_to_fp
+    comparisons = {np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal}
+
+    def is_bfloat16(handle: Any) -> bool:
+        return bool(handle.dtype.scalar == tl.bfloat16)
+
+    def widen(handle: Any) -> Any:
+        return TensorHandle(from_bfloat16(handle.data), tl.float32) if is_bfloat16(handle) else handle
+
+    def narrow(handle: Any) -> Any:
+        return TensorHandle(to_bfloat16(handle.data.astype(np.float32)), tl.bfloat16)
+
+    def cast_impl(self: Any, source: Any, target: Any) -> Any:
+        if source.dtype.scalar == target.scalar:
+            return source
+        if is_bfloat16(source):
+            return cast_impl(self, widen(source), target)
+        return narrow(source) if target.scalar == tl.bfloat16 else convert(self, source, target)
+
+    def create_fp_to_fp(self: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if is_bfloat16(source) or target.scalar == tl.bfloat16:
+            return cast_impl(self, source, target)
+        return float_to_float(self, source, target, rounding)
+
+    def unary_op(self: Any, argument: Any, operation: Any) -> Any:
+        return narrow(unary(self, widen(argument), operation)) if is_bfloat16(argument) else unary(self, argument, operation)
+
+    def binary_op(self: Any, left: Any, right: Any, operation: Any) -> Any:
+        if not (is_bfloat16(left) and is_bfloat16(right)):
+            return binary(self, left, right, operation)
+        wide = binary(self, widen(left), widen(right), operation)
+        return wide if operation in comparisons else narrow(wide)
+
+    def ternary_op(self: Any, first: Any, second: Any, third: Any, operation: Any) -> Any:
+        if operation is np.where or not is_bfloat16(third):  # a choice moves bits and computes nothing
+            return ternary(self, first, second, third, operation)
+        return narrow(ternary(self, widen(first), widen(second), widen(third), operation))
+
+    def create_dot(self: Any, left: Any, right: Any, *rest: Any) -> Any:
+        return dot(self, widen(left), widen(right), *rest)
+
+    for method in (cast_impl, create_fp_to_fp, unary_op, binary_op, ternary_op, create_dot):
+        setattr(InterpreterBuilder, method.__name__, method)
+    InterpreterBuilder.knows_bfloat16 = True

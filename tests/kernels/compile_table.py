@@ -1,0 +1,95 @@
+"""Compile the kernels for every entry of the table and print one JSON line for each; a program of its own, not a test.
+
+Compiling needs TRITON_INTERPRET unset before triton is imported, so the tests start this in a process. With ``--all`` it
+compiles every entry in every form, which takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from attn_zoo.kernels.linformer import attention, blocks, projection, table
+from kernels.compiling import compile_for_hopper
+
+KERNELS = {name: getattr(module, name) for module in (attention, blocks, projection) for name in vars(module)}
+INTEGERS = ("queries", "keys", "heads", "splits", "tiles", "rows", "width", "chunks", "batch", "examples")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel in one form."""
+
+    kernel: str
+    tile: table.AttentionTile | table.ProjectionTile
+    dtype: str
+    form: str = "plain"
+    """plain; random: with dropout or padding; ragged: lengths that neither fill tiles nor are multiples of 16; ones: all 1."""
+    precision: str = "tf32x3"
+
+    def constants(self) -> dict[str, Any]:
+        tile = self.tile
+        common = {"STAGES": tile.stages, "PRECISION": self.precision if self.dtype == "fp32" else "tf32"}
+        if isinstance(tile, table.ProjectionTile):
+            sizes = {"BLOCK_ROWS": tile.rows, "BLOCK_KEYS": tile.keys, "BLOCK_WIDTH": tile.width}
+            return common | sizes | {"MASKED": self.form == "random"}
+        sizes = {"BLOCK_QUERIES": tile.queries, "BLOCK_KEYS": tile.keys, "BLOCK_DIM": tile.dim}
+        full = self.form not in ("ragged", "ones")
+        flags = {"DROPOUT": self.form == "random", "FULL": full}
+        return common | sizes | flags | {"DIM": 1 if self.form == "ones" else tile.dim, "SCALE": 0.18, "ROOT": 0.12}
+
+    def pointers(self) -> dict[str, str]:
+        names = [name for name in KERNELS[self.kernel].arg_names if name.endswith("_pointer")]
+        shares = ("grad_key_pointer", "grad_value_pointer", "normaliser_pointer", "delta_pointer")
+        types = {name: "fp32" if name in shares else self.dtype for name in names}
+        if self.kernel.startswith("project"):
+            types["out_pointer"] = "fp32"
+        for name, dtype in (("seed_pointer", "i64"), ("valid_pointer", "u8")):
+            types.pop(name, None)
+            if name in names and self.form == "random":
+                types[name] = dtype
+        return types
+
+
+def cases(everything: bool) -> Iterator[Case]:
+    """Every entry as it is mostly launched; with ``everything`` all forms of it, else those of one entry for each kernel."""
+    seen = set()
+    for kernel, bits, random, tile in table.entries():
+        case = Case(kernel, tile, "bf16" if bits == 16 else "fp32", "random" if random else "plain")
+        wide = tile.width if isinstance(tile, table.ProjectionTile) else tile.dim
+        first = wide >= 64 and (kernel, bits, random) not in seen
+        if first:
+            seen.add((kernel, bits, random))
+        if everything or first or not random:
+            yield case
+        if random or not (everything or first):
+            continue
+        yield replace(case, dtype="fp16") if bits == 16 else replace(case, precision="tf32")
+        yield replace(case, form="ragged")
+        if everything or bits == 16:
+            yield replace(case, form="ones")
+
+
+def report(case: Case) -> dict[str, Any]:
+    kernel = KERNELS[case.kernel]
+    ones = [name for name in INTEGERS if name in kernel.arg_names] if case.form == "ones" else []
+    aligned = {name for name in kernel.arg_names if name.endswith(("_pointer", "_stride")) or name in ("rows", "keys", "width")}
+    if case.form == "ragged":
+        aligned -= {"projection_stride", "rows", "keys"}
+    elif case.form == "ones":
+        aligned = set()
+    made = compile_for_hopper(kernel, case.pointers(), case.constants(), warps=case.tile.warps, aligned=aligned, ones=ones)
+    return {"case": asdict(case), "report": asdict(made)}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="every entry in every form")
+    arguments = parser.parse_args()
+    with ThreadPoolExecutor(2) as pool:
+        for line in pool.map(report, cases(arguments.all)):
+            print(json.dumps(line), flush=True)

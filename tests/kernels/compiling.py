@@ -1,0 +1,99 @@
+"""Compile a kernel for sm_90 on a machine without a GPU, and read what it needs of the processor and is made of."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+HOPPER = GPUTarget("cuda", 90, 32)
+PROGRAMS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one compiled kernel takes, and what it is made of."""
+
+    registers: int
+    stack: int
+    """Bytes a thread keeps in slow memory because registers ran out."""
+    shared: int
+    """Bytes of shared memory a program takes."""
+    wgmma: int
+    """Matrix instructions of Hopper's own kind, for a group of four warps."""
+    mma: int
+    """Matrix instructions of the older kind, for one warp at half the rate."""
+    wide_loads: int
+    """Loads of 16 bytes a thread, synchronous or not."""
+
+
+def compile_for_hopper(
+    kernel: Any,
+    pointers: Mapping[str, str],
+    constants: Mapping[str, Any],
+    *,
+    warps: int,
+    aligned: Collection[str],
+    ones: Collection[str] = (),
+) -> Report:
+    """Compile ``kernel``.
+
+    Args:
+        kernel: a function under ``triton.jit``.
+        pointers: element type by name; a pointer left out is None.
+        constants: value by name of every argument in capitals.
+        warps: warps of a program.
+        aligned: names of pointers and integers that are multiples of 16, which Triton makes wide loads of.
+        ones: names of integers that are 1, which Triton compiles in.
+    """
+    signature, values, hints = {}, {}, {}
+    for index, name in enumerate(kernel.arg_names):
+        if name.isupper():
+            signature[name], values[(index,)] = "constexpr", constants[name]
+        elif name.endswith("_pointer"):
+            signature[name] = "*" + pointers[name] if name in pointers else "constexpr"
+            if name not in pointers:
+                values[(index,)] = None
+        elif name in ones:
+            signature[name], values[(index,)] = "constexpr", 1
+        else:
+            signature[name] = "fp32" if name == "gain" else "i32"
+        if name in aligned and signature[name] != "constexpr":
+            hints[(index,)] = [["tt.divisibility", 16]]
+    source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=hints)
+    compiled = triton.compile(source, target=HOPPER, options={"num_warps": warps})
+    return read(compiled.asm["cubin"], compiled.asm["ptx"], compiled.metadata.shared)
+
+
+def read(cubin: bytes, ptx: str, shared: int) -> Report:
+    """Registers as the assembler allotted them, instructions as the compiler chose them."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(PROGRAMS / "cuobjdump"), "-res-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def of(what: str) -> int:
+        found = re.search(what + r":(\d+)", usage)
+        assert found, f"cuobjdump tells no {what}: {usage}"
+        return int(found[1])
+
+    def count(pattern: str) -> int:
+        return len(re.findall(pattern, ptx))
+
+    return Report(
+        registers=of("REG"),
+        stack=of("STACK"),
+        shared=shared,
+        wgmma=count(r"\bwgmma\.mma_async\b"),
+        mma=count(r"\bmma\.sync\b"),
+        wide_loads=count(r"\bld\.global\.v4\.b32|\bcp\.async\.c[ag]\.shared\.global .*0x10,"),
+    )

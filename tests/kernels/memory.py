@@ -1,0 +1,34 @@
+"""Memory that shows what a kernel left out or wrote too much, and inputs with nothing but NaN around them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MARGIN = 256
+
+
+class Memory:
+    """Hands out tensors full of NaN with NaN before and after."""
+
+    def __init__(self) -> None:
+        self.handed_out: list[tuple[Tensor, int]] = []
+
+    def empty(self, like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        count = torch.Size(shape).numel()
+        buffer = torch.full((count + 2 * MARGIN,), float("nan"), dtype=dtype or like.dtype, device=like.device)
+        self.handed_out.append((buffer, count))
+        return buffer[MARGIN : MARGIN + count].view(shape)
+
+    def check_margins(self) -> None:
+        """Refuse a kernel that wrote outside of its output."""
+        for buffer, count in self.handed_out:
+            assert buffer[:MARGIN].isnan().all() and buffer[MARGIN + count :].isnan().all(), "a kernel wrote beside its output"
+
+
+def surrounded(values: Tensor) -> Tensor:
+    """The same values as a view of a larger tensor that holds NaN everywhere else, so that reading outside is seen."""
+    larger = values.new_full([size + 3 for size in values.shape], float("nan"))
+    view = larger[tuple(slice(1, size + 1) for size in values.shape)]
+    view.copy_(values)
+    return view

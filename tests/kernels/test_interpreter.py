@@ -1,0 +1,51 @@
+"""The repaired bfloat16 of the interpreter rounds and computes as the format asks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from interpreter import from_bfloat16, to_bfloat16
+
+from attn_zoo.kernels.linformer import launch
+
+pytestmark = pytest.mark.skipif(not launch.INTERPRETED, reason="the interpreter is for machines without a GPU")
+
+
+@triton.jit
+def add_and_multiply(x_pointer, y_pointer, sum_pointer, product_pointer, dot_pointer, SIZE: tl.constexpr):
+    rows = tl.arange(0, SIZE)
+    places = rows[:, None] * SIZE + rows[None, :]
+    x, y = tl.load(x_pointer + places), tl.load(y_pointer + places)
+    tl.store(sum_pointer + places, x + y)
+    tl.store(product_pointer + places, tl.where(x < y, x * y, -x))
+    tl.store(dot_pointer + places, tl.dot(x, y).to(tl.bfloat16))
+
+
+def test_rounds_to_nearest_ties_to_even():
+    one, step = 1.0, 2.0**-7
+    values = [one, one + step / 2, one + 3 * step / 2, one + 0.51 * step, one + 0.49 * step, -one - step / 2, 3.4e38, 1e-40, 0.0]
+    expected = [one, one, one + 2 * step, one + step, one, -one, float("inf"), 1e-40, 0.0]
+    found = from_bfloat16(to_bfloat16(np.array(values, np.float32)))
+    assert found[:7].tolist() == expected[:7]
+    assert abs(found[7] - 1e-40) < 2e-41 and found[8] == 0
+    assert np.isnan(from_bfloat16(to_bfloat16(np.array([np.nan, -np.nan], np.float32)))).all()
+
+
+def test_rounds_as_torch_does():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(10000, generator=generator) * torch.logspace(-30, 30, 10000)
+    found = torch.from_numpy(from_bfloat16(to_bfloat16(values.numpy())))
+    assert torch.equal(found, values.bfloat16().float())
+
+
+def test_computes_as_torch_does():
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(32, 32, generator=generator).bfloat16() for _ in range(2))
+    total, product, dot = (torch.empty_like(x) for _ in range(3))
+    add_and_multiply[(1,)](x, y, total, product, dot, SIZE=32)
+    assert torch.equal(total, x + y)
+    assert torch.equal(product, torch.where(x < y, x * y, -x))
+    torch.testing.assert_close(dot.float(), (x.float() @ y.float()).bfloat16().float(), rtol=2**-8, atol=1e-6)
