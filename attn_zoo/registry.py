@@ -20,7 +20,7 @@ from attn_zoo.contract import (
     Task,
     TaskCard,
     UnknownNameError,
-    unavailable,
+    auto_may_take,
 )
 
 A = TypeVar("A", bound=type[Attention])
@@ -198,8 +198,7 @@ def load_plugins() -> Mapping[str, str]:
 
 def _choose(entry: AttentionCard, geometry: Geometry, options: Any, device: torch.device) -> str:
     for name in AUTO_ORDER:
-        interpreted = name == "triton" and device.type != "cuda"
-        offered = name in entry.implementations and unavailable(name, device) is None and not interpreted
+        offered = name in entry.implementations and auto_may_take(name, device)
         if offered and entry.build.refuses(name, geometry, options) is None:
             return name
     raise UnknownNameError(f"implementation of {entry.name} that runs on {device.type}", "auto", entry.implementations)

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from attn_zoo.cli.measure import growth_table
+from attn_zoo.cost.growth.table import growth_table
 from attn_zoo.leaderboard import leaderboard
 
 ROOT = Path(__file__).parents[1]

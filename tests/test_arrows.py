@@ -13,16 +13,18 @@ ROOT = Path(__file__).parents[1]
 ALLOWED = {
     "contract": set(),
     "registry": {"contract", "attention"},  # attention only to register the built-in entries, inside load_plugins
-    "attention": {"contract", "registry"},
+    "attention": {"contract", "registry", "kernels"},  # kernels only inside the implementations that use them
+    "kernels": set(),
     "layer": {"contract", "registry"},
     "integrations": {"contract", "registry", "layer"},
     "encoder": {"contract", "layer", "integrations"},
-    "cost": {"contract", "layer"},
+    "cost": {"contract", "registry", "layer", "kernels"},  # kernels only to time them, in processes of their own
     "records": set(),
+    "analysis": {"contract", "registry", "encoder", "records"},
     "runner": {"contract", "registry", "layer", "encoder", "cost", "records"},
     "leaderboard": {"records"},
     "conformance": {"contract", "registry", "cost"},
-    "cli": {"contract", "registry", "cost", "records", "runner", "leaderboard", "conformance"},
+    "cli": {"contract", "registry", "cost", "records", "runner", "leaderboard", "conformance", "analysis"},
     "configs": set(),
     "tasks": {"contract", "registry"},
 }

@@ -13,7 +13,16 @@ from originals import Linear, NoOptions, linear_cost
 from torch import Tensor
 
 from attn_zoo import attentions, build_attention, card, load_plugins, register_attention, registry
-from attn_zoo.contract import AUTO_ORDER, Attention, Capabilities, Geometry, UnknownNameError, UnsupportedError, unavailable
+from attn_zoo.contract import (
+    AUTO_ORDER,
+    Attention,
+    Capabilities,
+    Geometry,
+    UnknownNameError,
+    UnsupportedError,
+    auto_may_take,
+    unavailable,
+)
 
 SQUARE = Geometry(heads=2, head_dim=4, queries=6, keys=6)
 FACTS: dict[str, Any] = {
@@ -123,9 +132,9 @@ def test_auto_takes_the_first_that_device_and_options_allow(monkeypatch: pytest.
     assert AUTO_ORDER.index("triton") < AUTO_ORDER.index("sdpa") < AUTO_ORDER.index("eager")
     assert build_attention("several", SQUARE, implementation="auto").implementation == "sdpa"
     assert build_attention("several", causal, implementation="auto").implementation == "eager"
-    monkeypatch.setattr(registry, "unavailable", lambda name, device: None)
+    monkeypatch.setattr(registry, "auto_may_take", lambda name, device: True)
     assert build_attention("several", SQUARE, implementation="auto", device="cuda").implementation == "triton"
-    monkeypatch.setattr(registry, "unavailable", lambda name, device: f"no {name} on {device.type}")
+    monkeypatch.setattr(registry, "auto_may_take", lambda name, device: False)
     with pytest.raises(UnknownNameError, match="no implementation of several that runs on cpu is called 'auto'"):
         build_attention("several", SQUARE, implementation="auto")
 
@@ -137,12 +146,23 @@ def test_refused_implementation_says_why() -> None:
 
 
 @pytest.mark.usefixtures("several")
-def test_implementation_of_another_device_is_refused_when_called() -> None:
+def test_implementation_of_another_device_is_refused_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     module = build_attention("several", SQUARE, implementation="triton")
     with pytest.raises(
         UnsupportedError, match=r"triton runs on CUDA tensors only.*choose another implementation of eager, sdpa, triton"
     ):
         module(*(torch.zeros(1, 2, 6, 4),) * 3)
+
+
+def test_interpreted_kernels_run_on_a_cpu_but_are_never_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    for interpreted in ("0", "1"):
+        monkeypatch.setenv("TRITON_INTERPRET", interpreted)
+        assert (unavailable("triton", cpu) is None) == (interpreted == "1")
+        assert not auto_may_take("triton", cpu)
+    assert auto_may_take("sdpa", cpu)
+    assert not auto_may_take("flex", cpu)
 
 
 def test_unavailable_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
+from attn_zoo.cli.experiments import EXPERIMENTS, describe
 from attn_zoo.contract import UnknownNameError
 
 
@@ -53,19 +56,47 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("target", metavar="NAME | pkg.module:Class", help="a registered name, or a class with a card")
     check.set_defaults(handler=_check)
 
-    measure = commands.add_parser("measure", help="time and memory over lengths, with the exponent of their growth")
-    five = "softmax,linformer,performer,longformer,reformer"
-    measure.add_argument("--attention", default=five, help=f"names, or NAME:IMPLEMENTATION, separated by commas (default: {five})")
-    measure.add_argument(
-        "--set", action="append", metavar="ATTENTION.OPTION=VALUE", help="an option of one of them; may be repeated"
+    measure = commands.add_parser(
+        "measure",
+        help="time and memory: growth with length, the Linformer paper's Table 3, a public peer",
+        description="An experiment on time and memory of layers, as a Markdown table and, with output=FILE, as JSON.",
+        epilog=describe(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    measure.add_argument("--lengths", default="2048,4096,8192,16384", help="lengths, separated by commas")
-    measure.add_argument("--dim", type=int, default=256, help="width of the layer (default: 256)")
-    measure.add_argument("--heads", type=int, default=4, help="heads (default: 4)")
-    measure.add_argument("--rounds", type=int, default=5, help="interleaved rounds of timing (default: 5)")
-    measure.add_argument("--output", help="also write the figures to this JSON file")
+    default = f"experiment={next(iter(EXPERIMENTS))} unless said"
+    measure.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"experiment=NAME and its keys ({default})")
     measure.set_defaults(handler=_measure)
+
+    analyze = commands.add_parser("analyze", help="look inside a model: how low-rank its attention is")
+    _add_spectrum(analyze.add_subparsers(required=True, metavar="ANALYSIS"))
     return parser
+
+
+def _add_spectrum(analyses: Any) -> None:
+    spectrum = analyses.add_parser(
+        "spectrum",
+        help="cumulative singular values of attention matrices, by layer and head",
+        description="Share of the sum of all singular values of P = softmax(Q K^T / sqrt d) that the k largest hold, by layer and "
+        "head, averaged over sequences (Linformer, Figure 1).",
+    )
+    models = "minilm (a pretrained sentence encoder), timm/NAME, task/NAME (our network, untrained), or a folder of transformers"
+    spectrum.add_argument("--model", default="minilm", help=f"{models} (default: minilm)")
+    spectrum.add_argument("--text", type=Path, help="file or folder: .txt, .md, .rst, .jsonl, packed with .xz or .gz or not")
+    spectrum.add_argument("--images", type=Path, help="folder of images for timm/NAME (default: scikit-learn's photographs)")
+    spectrum.add_argument("--length", type=int, help="tokens in a sequence (default: 512, or what the model has positions for)")
+    spectrum.add_argument("--sentences", type=int, default=32, help="sequences to average over (default: 32)")
+    spectrum.add_argument("--index", type=int, help="k at which heads are compared (default: 128, or a quarter of the length)")
+    spectrum.add_argument(
+        "--weights",
+        default="auto",
+        choices=("auto", "pretrained", "random"),
+        help="auto fetches none, pretrained may (default: auto)",
+    )
+    spectrum.add_argument("--seed", type=int, default=0, help="of random weights (default: 0)")
+    spectrum.add_argument("--output", type=Path, help="folder for spectrum.csv, .json, .png and .svg")
+    spectrum.add_argument("--log-index", action="store_true", help="draw the curves over a logarithmic k")
+    spectrum.add_argument("--format", default="terminal", choices=("terminal", "github", "csv"))
+    spectrum.set_defaults(handler=_analyze_spectrum)
 
 
 def _list(parsed: argparse.Namespace) -> int:
@@ -91,4 +122,10 @@ def _check(parsed: argparse.Namespace) -> int:
 def _measure(parsed: argparse.Namespace) -> int:
     from attn_zoo.cli.measure import measure
 
-    return measure(parsed)
+    return measure(parsed.overrides)
+
+
+def _analyze_spectrum(parsed: argparse.Namespace) -> int:
+    from attn_zoo.cli.analyze import analyze_spectrum
+
+    return analyze_spectrum(parsed)

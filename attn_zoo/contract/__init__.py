@@ -12,7 +12,7 @@ from attn_zoo.contract.attention import (
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
-from attn_zoo.contract.implementations import AUTO_ORDER, IMPLEMENTATIONS, unavailable
+from attn_zoo.contract.implementations import AUTO_ORDER, IMPLEMENTATIONS, auto_may_take, unavailable
 from attn_zoo.contract.task import SPLITS, Batch, Examples, Level, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Tokens",
     "UnknownNameError",
     "UnsupportedError",
+    "auto_may_take",
     "hide_rows_without_keys",
     "real_tokens",
     "unavailable",

@@ -27,3 +27,9 @@ def unavailable(implementation: str, device: torch.device) -> str | None:
     if implementation in ("xformers", "triton") and importlib.util.find_spec(implementation) is None:
         return f"the package {implementation!r} is not installed"
     return None
+
+
+def auto_may_take(implementation: str, device: torch.device) -> bool:
+    """Whether ``auto`` may choose it for tensors of ``device``: it runs there, and not in Triton's interpreter."""
+    interpreted = implementation == "triton" and device.type != "cuda"
+    return unavailable(implementation, device) is None and not interpreted

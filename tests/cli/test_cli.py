@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,10 +14,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from attn_zoo.cli import main
 from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.measure import compose
 from attn_zoo.cli.plan import plan
+from attn_zoo.cost.linformer_table3.table import linformer_table3_table
+from attn_zoo.cost.peers.table import peers_table
 
 SMALL = ["budget.steps=6", "budget.evaluate_every=3", "model.dim=16", "model.heads=2"]
 LISTOPS = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]
@@ -73,7 +79,7 @@ def test_leaderboard_formats_and_filters(swept):
     [
         (
             ["attention=linformer", "attention.projected_lenght=3"],
-            "did you mean 'projected_length'? Known: allow_full_rank, dropout, name",
+            "did you mean 'projected_length'? Known: allow_full_rank, dropout, frozen, name",
         ),
         (["attention=linformer", "attention.projected_length=many"], "could not be converted to Integer"),
         (["attention=linfomer"], "linformer"),
@@ -167,13 +173,122 @@ def test_check(target, status, word, tmp_path):
 
 
 def test_measure_prints_exponents_and_writes_them(tmp_path):
-    words = ["--attention", "softmax:sdpa,none", "--lengths", "64,128", "--dim", "16", "--heads", "2", "--rounds", "2"]
-    outcome = zoo("measure", *words, "--output", "found.json", cwd=tmp_path)
+    words = ["attentions=[softmax:sdpa,linformer]", "set.linformer.projected_length=16", "lengths=[64,128]", "dim=16", "heads=2"]
+    outcome = zoo("measure", *words, "rounds=2", "output=found.json", cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     assert "softmax (sdpa)" in outcome.stdout
-    assert len(json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["points"]) == 4
-    assert zoo("measure", "--lengths", "64,x", cwd=tmp_path).returncode == 2
-    assert zoo("measure", "--set", "softmax", cwd=tmp_path).returncode == 2
+    assert "linformer projected_length=16" in outcome.stdout
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert len(found["points"]) == 4
+    assert found["complete"] is True
+    assert [point["failure"] for point in found["points"]] == [None] * 4
+
+
+SMALL_TABLE3 = ["device=cpu", "lengths=[64]", "projected_lengths=[16,64]", "dim=16", "heads=2", "tokens=128", "rounds=2"]
+
+
+def test_measure_linformer_table3(tmp_path):
+    words = ["measure", "experiment=linformer_table3", *SMALL_TABLE3, "repeat_seconds=0", "output=found.json"]
+    outcome = zoo(*words, cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert found["complete"] is True
+    assert [point["role"] for point in found["points"]] == ["materialised", "sdpa", "linformer"]
+    for point in found["points"]:
+        assert point["failures"] == {}
+        assert {kind: len(taken) for kind, taken in point["seconds"].items()} == {"forward": 2, "training": 2, "backward": 2}
+        assert point["memory"]["forward"]["largest_batch"] > point["memory"]["training"]["largest_batch"] > 0
+    assert linformer_table3_table(found) == outcome.stdout.rstrip("\n"), "the file is enough to print the table anew"
+    assert outcome.stdout.count("| materialised |") == 5
+
+    (tmp_path / "found.json").write_text(json.dumps({**found, "complete": False}), encoding="utf-8")
+    again = zoo(*words, cwd=tmp_path)
+    assert "found.json holds 3 points of this measurement; going on from there" in again.stderr
+    assert again.stdout == outcome.stdout, "all its lengths were done"
+    assert json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["complete"] is True
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_measure_linformer_table3_on_cuda(tmp_path):
+    words = ["lengths=[512]", "projected_lengths=[128,256]", "tokens=2048", "rounds=2", "memory_gib=1", "output=found.json"]
+    outcome = zoo("measure", "experiment=linformer_table3", "device=cuda", *words, cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    by_backend = {point["subject"]["backend"] for point in found["points"] if point["role"] == "sdpa"}
+    assert by_backend == {"flash", "cudnn", "efficient"}
+    for point in found["points"]:
+        if point["role"] != "sdpa":
+            assert point["failures"] == {}
+            assert 0 < point["memory"]["training"]["largest_batch"] < point["memory"]["forward"]["largest_batch"]
+    assert "(paper 1.5)" in outcome.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("linformer") is None, reason="the package linformer is not installed (extra: peers)")
+def test_measure_peers(tmp_path):
+    words = ["lengths=[64]", "tokens=128", "dim=16", "heads=2", "projected_length=8", "rounds=2", "allocators=[keep]"]
+    outcome = zoo("measure", "experiment=peers", *words, "repeat_seconds=0", "output=found.json", cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    (point,) = found["points"]
+    assert point["failures"] == {}
+    assert all(len(point["seconds"][side][kind]) == 2 for side in ("ours", "theirs") for kind in ("forward", "training"))
+    assert all(point["memory"][side]["training"]["allocated"] > 0 for side in ("ours", "theirs"))
+    assert peers_table(found) == outcome.stdout.rstrip("\n")
+
+
+def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "linformer", None)
+    outcome = zoo("measure", "experiment=peers", cwd=tmp_path)
+    assert outcome.returncode == 2
+    assert "attn-zoo[peers]" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["experiment=grwth"], "did you mean 'growth'? Known: growth, linformer_kernels, linformer_table3, peers"),
+        (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
+        (["experiment=peers", "sharing=none"], "no key of experiment=peers is called 'sharing'"),
+        (["lengths=[64,x]"], "could not be converted to Integer"),
+        (["lengths=64,128"], "write a list in brackets, lengths=[a,b]"),
+        (["lengths=[]"], "lengths are whole numbers of at least 1"),
+        (["+dim=8"], "measure takes KEY=VALUE"),
+        (["dim"], "missing EQUAL"),
+        (["dim=10", "heads=4"], "dim must be divisible by heads"),
+        (["rounds=0"], "rounds must be at least 1"),
+        (["attentions=[sofmax]"], "did you mean 'softmax'"),
+        (["attentions=[softmax:cuda]"], "no implementation of softmax is called 'cuda'"),
+        (["attentions=[none]", "set.softmax.dropout=0.5"], "no attention among attentions=[...] is called 'softmax'"),
+        (["set.linformer.projected_lenght=3"], "did you mean 'projected_length'"),
+        (["set.linformer.projected_length=many"], "could not be converted to Integer"),
+        (["set.longformer.window=4"], "write 5 for 2 on either side"),
+        (["set.linformer=3"], "set.linformer.OPTION=VALUE"),
+        (["output=nowhere/found.json"], "a folder that exists"),
+        (["experiment=linformer_table3", "device=cpu", "precision=fp8"], "precision is one of fp32, bf16, fp16"),
+        (["experiment=linformer_table3", "device=cpu", "sharing=all"], "all"),
+    ],
+)
+def test_measure_refuses_bad_input_in_words_before_work_starts(words, message, tmp_path):
+    outcome = zoo("measure", *words, cwd=tmp_path)
+    assert outcome.returncode == 2, outcome.stdout
+    assert message in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert "round" not in outcome.stderr.replace("rounds", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_measure_is_explained(tmp_path):
+    listed = zoo("measure", "--help", cwd=tmp_path).stdout
+    for word in ("experiment=growth", "experiment=linformer_table3", "experiment=peers", "projected_lengths=null", "allocators="):
+        assert word in listed
+
+
+def test_the_readme_measures_what_can_be_measured():
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    lines = [line for line in readme.splitlines() if line.startswith("attn-zoo measure ")]
+    assert lines
+    for line in lines:
+        compose(shlex.split(line, comments=True)[2:])
 
 
 def test_help_names_every_command(tmp_path):

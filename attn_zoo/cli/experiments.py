@@ -1,0 +1,133 @@
+"""What ``attn-zoo measure`` can be told: one dataclass an experiment, its fields the keys, their metadata the help."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+
+def _help(words: str) -> dict[str, str]:
+    return {"help": words}
+
+
+@dataclass
+class Growth:
+    """Time and memory of layers over lengths on the CPU, with the exponent of their growth."""
+
+    attentions: list[str] = field(
+        default_factory=lambda: ["softmax", "linformer", "performer", "longformer", "reformer"],
+        metadata=_help("NAME or NAME:IMPLEMENTATION of each layer"),
+    )
+    set: dict[str, Any] = field(
+        default_factory=dict, metadata=_help("options: set.ATTENTION.OPTION=VALUE, such as set.linformer.projected_length=256")
+    )
+    lengths: list[int] = field(default_factory=lambda: [2048, 4096, 8192, 16384], metadata=_help("lengths"))
+    dim: int = field(default=256, metadata=_help("width of the layer"))
+    heads: int = field(default=4, metadata=_help("heads"))
+    rounds: int = field(default=5, metadata=_help("interleaved rounds of timing"))
+    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file"))
+
+
+@dataclass
+class LinformerTable3:
+    """Table 3 of the Linformer paper on this machine: time and memory saved against softmax, materialised and fused.
+
+    On CUDA the paper's grid; on a CPU one that ends in minutes. What is null is that of the device.
+    """
+
+    device: str = field(default="auto", metadata=_help("auto, cpu or cuda; auto is cuda where there is one"))
+    lengths: list[int] | None = field(default=None, metadata=_help("n (cuda: 512 to 65536, cpu: 512 to 8192)"))
+    projected_lengths: list[int] | None = field(
+        default=None, metadata=_help("k, compared where below n (cuda: 128 to 2048, cpu: 128 to 512)")
+    )
+    dim: int | None = field(default=None, metadata=_help("width of the layer (cuda: 768, cpu: 256)"))
+    heads: int | None = field(default=None, metadata=_help("heads (cuda: 12, cpu: 4)"))
+    precision: str | None = field(default=None, metadata=_help("fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)"))
+    tokens: int | None = field(
+        default=None, metadata=_help("tokens of a timed step, a batch of tokens // n (cuda: 65536, cpu: 8192)")
+    )
+    sharing: str = field(default="layerwise", metadata=_help("sharing of Linformer's projections"))
+    implementation: str = field(
+        default="auto", metadata=_help("of Linformer; auto is triton, sdpa or eager, the first that the device and k allow")
+    )
+    memory_gib: float = field(default=16.0, metadata=_help("budget within which the largest batch is sought"))
+    rounds: int = field(default=5, metadata=_help("interleaved rounds of timing"))
+    repeat_seconds: float = field(default=0.2, metadata=_help("a timing repeats its step until so many seconds are covered"))
+    time_limit: float = field(default=300.0, metadata=_help("seconds that one request to a cell's process may take"))
+    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file, after each length"))
+
+
+@dataclass
+class Peers:
+    """Our Linformer layer against the public package linformer (extra: peers) on the CPU, with the arithmetic floor."""
+
+    lengths: list[int] = field(default_factory=lambda: [4096, 16384, 65536], metadata=_help("lengths"))
+    tokens: int = field(default=8192, metadata=_help("a batch holds max(1, tokens // length) sequences"))
+    dim: int = field(default=256, metadata=_help("width of the layer"))
+    heads: int = field(default=4, metadata=_help("heads"))
+    projected_length: int = field(default=256, metadata=_help("k"))
+    implementation: str = field(default="sdpa", metadata=_help("of our layer"))
+    allocators: list[str] = field(
+        default_factory=lambda: ["default", "keep"],
+        metadata=_help("settings of glibc's allocator: default, keep (no page faults on large tensors)"),
+    )
+    rounds: int = field(default=7, metadata=_help("shuffled rounds of timing"))
+    repeat_seconds: float = field(default=0.2, metadata=_help("a timing repeats its step until so many seconds are covered"))
+    seed: int = field(default=1, metadata=_help("of the order within the rounds"))
+    time_limit: float = field(default=300.0, metadata=_help("seconds that one request to a process may take"))
+    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file, after each length"))
+
+
+@dataclass
+class LinformerKernels:
+    """Our Triton kernels of Linformer on a GPU: results against float64, then times against the machine's floor and PyTorch.
+
+    Stops after so many seconds; the same command with the same output goes on from there, under other limits if wanted. Ends
+    with status 1 if it was stopped or a result is wrong. With device=interpreter results only, of small sizes, on a CPU.
+    """
+
+    device: str = field(default="cuda", metadata=_help("cuda, or interpreter, which needs no GPU and measures no times"))
+    lengths: list[int] | None = field(default=None, metadata=_help("n (cuda: 512, 4096, 16384, 65536)"))
+    projected_lengths: list[int] | None = field(default=None, metadata=_help("r, projected keys (cuda: 128, 256)"))
+    dim: int | None = field(default=None, metadata=_help("width (cuda: 768)"))
+    heads: int | None = field(default=None, metadata=_help("heads (cuda: 12)"))
+    tokens: int | None = field(default=None, metadata=_help("tokens of a step, a batch of tokens // n (cuda: 65536)"))
+    precision: str | None = field(default=None, metadata=_help("fp32, bf16 or fp16 (cuda: bf16)"))
+    spot_precisions: list[str] | None = field(
+        default=None, metadata=_help("timed at the length nearest to 4096 only (cuda: fp16, fp32)")
+    )
+    sharing: str = field(default="headwise", metadata=_help("of the layer: headwise (E and F differ) or key_value (E is F)"))
+    rounds: int = field(default=2, metadata=_help("rounds of each timing"))
+    repeat_seconds: float = field(default=0.1, metadata=_help("a round repeats its step until so many seconds are covered"))
+    seconds: float = field(default=540.0, metadata=_help("the whole measurement, which then stops and can be gone on with"))
+    time_limit: float = field(default=60.0, metadata=_help("seconds that one request to a process may take"))
+    workers: int | None = field(default=None, metadata=_help("processes that check results at the same time (cuda: 8)"))
+    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file, after each of them"))
+
+
+EXPERIMENTS: dict[str, type] = {
+    "growth": Growth,
+    "linformer_table3": LinformerTable3,
+    "linformer_kernels": LinformerKernels,
+    "peers": Peers,
+}
+"""Experiments by name; the first is the default."""
+
+
+def describe() -> str:
+    """Every experiment with its keys, for ``attn-zoo measure --help``."""
+    parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
+    for name, kind in EXPERIMENTS.items():
+        doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]
+        parts += [f"experiment={name}", *(f"  {line}" for line in doc)]
+        for f in fields(kind):
+            default = f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default
+            parts.append(f"    {f'{f.name}={_plain(default)}':<34} {f.metadata['help']}")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(str, value))}]"
+    return "null" if value is None else str(value)

@@ -1,0 +1,137 @@
+"""A process that holds what is measured, so that running out of memory or time is a cell and not the end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import psutil
+import torch
+
+MEMORY_SHARE = 0.75
+"""A worker that asks for more than this share of the machine's memory is refused it, and the cell says so."""
+
+KINDS = ("OOM", "time limit", "failed")
+
+
+class WorkerError(Exception):
+    """A request that a worker could not serve.
+
+    Args:
+        kind: ``OOM``, ``time limit`` or ``failed``.
+        message: what happened, in one line.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+
+
+class Worker:
+    """One object in a process of its own; ``ask`` calls its methods there.
+
+    Args:
+        make: builds the object, in the process; it and its arguments must be picklable.
+        environment: variables that the process starts with, beside those of this one.
+        bounded: hold the process to ``MEMORY_SHARE`` of the machine's memory. Not for CUDA, which reserves far more
+            addresses than it uses.
+
+    A process that died, failed or was stopped is started anew at the next request.
+    """
+
+    def __init__(
+        self, make: Callable[..., object], *arguments: Any, environment: Mapping[str, str] | None = None, bounded: bool = True
+    ) -> None:
+        self._start = (make, arguments, bounded, torch.get_num_threads())
+        self._environment = dict(environment or {})
+        self._spawn()
+
+    def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
+        """Result of ``method(*arguments)`` in the process, which may take ``limit`` seconds.
+
+        Raises:
+            WorkerError: it ran out of memory or time, or raised.
+        """
+        if not self._process.is_alive():
+            self._spawn()
+        try:
+            self._pipe.send((method, arguments))
+            if limit is not None and not self._pipe.poll(limit):
+                self.stop()
+                raise WorkerError("time limit", f"not done after {limit:g} s")
+            kind, answer = self._pipe.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._process.join()
+            code = self._process.exitcode
+            reason = f"the process ended with status {code}"
+            if code == -9:
+                raise WorkerError("OOM", f"{reason}, as it does when the system takes its memory") from None
+            raise WorkerError("failed", reason) from None
+        if kind == "failed":  # an error of the device leaves the process unfit for more
+            self.stop()
+        if kind != "done":
+            raise WorkerError(kind, answer)
+        return answer
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def _spawn(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, *self._start), daemon=True)
+        with _variables(self._environment):
+            self._process.start()
+        theirs.close()
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out; PyTorch's CPU allocator does so in a plain ``RuntimeError``, in varying words."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
+
+
+@contextmanager
+def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for as long as a process is being started."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, ...], bounded: bool, threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt reaches the whole group; the asker ends its workers
+    torch.set_num_threads(threads)
+    if bounded:
+        limit = int(MEMORY_SHARE * psutil.virtual_memory().total)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    served = None
+    while True:
+        try:
+            method, given = pipe.recv()
+        except EOFError:  # the asking process is gone
+            return
+        try:
+            served = make(*arguments) if served is None else served
+            answer = ("done", getattr(served, method)(*given))
+        except Exception as error:  # a mechanism may raise anything; the asker decides what it means
+            first_line = (str(error).splitlines() or [""])[0]
+            answer = ("OOM", first_line) if out_of_memory(error) else ("failed", f"{type(error).__name__}: {first_line}")
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # other workers share the device; before the answer, which is the signal for their turn
+        pipe.send(answer)

@@ -1,0 +1,55 @@
+"""The bench: what it holds, how it bounds CUDA's memory, and that it keeps inference and training apart."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attn_zoo.cost.bench import Bench, Subject, build_layer
+
+LAYER = partial(build_layer, Subject("softmax", {}, "sdpa"), 8, 2)
+
+
+def test_what_is_held_before_a_step_by_hand():
+    assert Bench(LAYER, 8).held("forward", 3, 5) == 4 * (4 * (8 * 8 + 8) + 3 * 5 * 8)
+    assert Bench(LAYER, 8, precision="bf16").held("forward", 3, 5) == 2 * (4 * (8 * 8 + 8) + 3 * 5 * 8)
+
+
+def test_inference_and_training_have_layers_of_their_own_which_stay():
+    bench = Bench(LAYER, 8)
+    forward, training = bench._layer("forward", 5), bench._layer("training", 5)
+    assert forward is bench._layer("forward", 5) is not training
+    assert (forward.training, training.training) == (False, True)
+    assert bench._layer("forward", 6) is not forward
+    assert all(torch.equal(a, b) for a, b in zip(forward.parameters(), training.parameters(), strict=True))
+
+
+def test_steps_run_and_training_leaves_no_gradient():
+    bench = Bench(LAYER, 8)
+    seconds, half = bench.seconds("forward", 2, 5, 0.0)
+    assert seconds > 0 and half is None
+    whole, backward = bench.seconds("training", 2, 5, 0.0)
+    assert backward is not None and 0 < backward < whole
+    assert all(p.grad is None for p in bench._layer("training", 5).parameters())
+    assert bench.peak("training", 2, 5) > bench.peak("forward", 2, 5) > 2 * 5 * 8 * 4
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lets a process reset its highest resident size")
+def test_resident_peak_sees_a_large_step():
+    layer = partial(build_layer, Subject("softmax", {}), 8, 2)
+    assert Bench(layer, 8).resident_peak("forward", 4, 1024, 4) > 4 * 2 * 1024 * 1024 * 4
+
+
+@pytest.mark.parametrize("guess", [1, 30, 90])
+def test_the_largest_batch_is_sought_within_the_budget_alone(monkeypatch, guess):
+    fractions: list[float] = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=64 * 2**30))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda fraction, device: fractions.append(fraction))
+    monkeypatch.setattr(Bench, "_fits", lambda self, kind, batch, length: fractions[-1] == 0.25 and batch <= 37)
+    monkeypatch.setattr(Bench, "_guess", lambda self, kind, length, budget: guess)
+    assert Bench(LAYER, 8).largest_batch("forward", 5, 16 * 2**30) == 37
+    assert fractions == [0.25, 1.0], "and the bound is lifted afterwards"

@@ -1,0 +1,45 @@
+"""The largest batch, tried and derived."""
+
+from __future__ import annotations
+
+import pytest
+
+from attn_zoo.cost.largest_batch import MemoryLine, by_trying, line_through
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 7, 8, 9, 1000, 1023, 1024])
+def test_trying_finds_the_edge_exactly_and_within_few_trials(most):
+    tried: list[int] = []
+
+    def fits(batch: int) -> bool:
+        tried.append(batch)
+        return batch <= most
+
+    assert by_trying(fits) == most
+    assert len(tried) <= 2 * most.bit_length() + 1
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 50, 63, 64, 65, 99, 100])
+@pytest.mark.parametrize("guess", [0, 1, 2, 60, 64, 65, 100, 1000])
+def test_a_guess_changes_nothing_and_saves_trials_when_near(most, guess):
+    tried: list[int] = []
+
+    def fits(batch: int) -> bool:
+        tried.append(batch)
+        return batch <= most
+
+    assert by_trying(fits, guess, limit=100) == most
+    assert max(tried) <= 100
+    assert len(set(tried)) == len(tried), "nothing is tried twice"
+    if abs(guess - most) <= 1:
+        assert len(tried) <= 4
+
+
+def test_the_line_gives_the_largest_batch_within_the_budget():
+    line = line_through((4, 8), (1400, 1800))
+    assert line == MemoryLine(fixed=1000.0, per_sequence=100.0)
+    assert line.largest_batch(2000) == 10
+    assert line.largest_batch(1999) == 9
+    assert line.largest_batch(900) == 0
+    with pytest.raises(ValueError, match="must grow"):
+        line_through((1, 2), (50, 50))

@@ -1,0 +1,39 @@
+"""Processes that may run out of memory or time, or die, and are there again at the next request."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from attn_zoo.cost.workers import Worker, WorkerError
+
+
+@pytest.fixture(scope="module")
+def python():
+    """A process that evaluates Python: what it serves is the module ``builtins``."""
+    worker = Worker(importlib.import_module, "builtins", environment={"ATTN_ZOO_TEST": "kept"})
+    yield worker
+    worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "message"),
+    [
+        ("__import__('torch').empty(2**45)", "OOM", "memory"),
+        ("[].pop()", "failed", "IndexError: pop from empty list"),
+        ("__import__('os')._exit(3)", "failed", "status 3"),
+        ("__import__('os').kill(__import__('os').getpid(), 9)", "OOM", "status -9"),
+        ("__import__('time').sleep(60)", "time limit", "2 s"),
+    ],
+)
+def test_what_goes_wrong_is_named_and_the_next_request_is_served(python, code, kind, message):
+    assert python.ask("eval", "6 * 7") == 42
+    with pytest.raises(WorkerError, match=message) as caught:
+        python.ask("eval", code, limit=2.0)
+    assert caught.value.kind == kind
+
+
+def test_environment_is_that_of_the_process_alone(python):
+    assert python.ask("eval", "__import__('os').environ['ATTN_ZOO_TEST']") == "kept"
+    assert "ATTN_ZOO_TEST" not in importlib.import_module("os").environ
