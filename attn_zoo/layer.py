@@ -271,7 +271,7 @@ class MultiHeadAttention(nn.Module):
             return order
         assert isinstance(mechanism, CompressingAttention)
         project_first = 4 * g.keys * self.context_dim * self.dim + mechanism.compression_flops(g.keys, self.dim, inputs=2)
-        compress_first = mechanism.compression_flops(g.keys, self.context_dim + 1, inputs=1) + 4 * r * self.context_dim * self.dim
+        compress_first = mechanism.compression_flops(g.keys, self.context_dim, inputs=1) + 4 * r * self.context_dim * self.dim
         return Order.compress_first if compress_first < project_first else Order.project_first
 
 

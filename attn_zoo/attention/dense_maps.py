@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.blocks import CHEAP_BYTES
@@ -50,11 +50,10 @@ class LearnedMap(LengthMap):
 
     def compress_and_weigh(self, tokens: Tensor, key_valid: Tensor | None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         stacked = self._stacked(tokens.shape[1])
-        real = tokens.new_ones(1, tokens.shape[1]) if key_valid is None else key_valid.to(tokens.dtype)
         if self.kernels:
-            both, masses = self._product(stacked, tokens, key_valid), real @ stacked.mT
+            both, masses = self._product(stacked, tokens, key_valid), _weigh(stacked, key_valid)
         else:
-            both, masses = mix(stacked, tokens, real)
+            both, masses = mix(stacked, tokens, key_valid, weigh=True)
         return self._for_each_role(both), self._for_each_role(masses[..., None])
 
     def _product(self, weight: Float[Tensor, "*heads r keys"], tokens: Tensor, key_valid: Tensor | None) -> Tensor:
@@ -110,13 +109,21 @@ class RandomMap(LearnedMap):
 
 
 def mix(
-    weight: Float[Tensor, "r keys"], tokens: Float[Tensor, "batch keys width"], real: Float[Tensor, "some keys"] | None = None
+    weight: Float[Tensor, "r keys"],
+    tokens: Float[Tensor, "batch keys width"],
+    key_valid: Bool[Tensor, "batch keys"] | None = None,
+    *,
+    weigh: bool = False,
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
-    """``weight @ tokens`` and ``real @ weight.mT``, under autocast in its type."""
+    """``weight @ tokens``, and if asked for what ones at the real tokens become; under autocast in its type."""
     device = tokens.device.type
     dtype = torch.get_autocast_dtype(device) if device != "meta" and torch.is_autocast_enabled(device) else tokens.dtype
-    real = tokens.new_empty(0, tokens.shape[1]) if real is None else real
-    return _Mix.apply(weight.to(dtype), tokens.to(dtype), real.to(dtype))
+    return _Mix.apply(weight.to(dtype), tokens.to(dtype), key_valid, weigh)
+
+
+def _weigh(weight: Float[Tensor, "r keys"], key_valid: Bool[Tensor, "batch keys"] | None) -> Float[Tensor, "some r"]:
+    """One row where all tokens are real, for that is a mere sum."""
+    return weight.sum(dim=-1)[None] if key_valid is None else key_valid.to(weight.dtype) @ weight.mT
 
 
 class _Mix(torch.autograd.Function):
@@ -127,16 +134,17 @@ class _Mix(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(weight: Tensor, tokens: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        return _on_each(weight, tokens), real @ weight.mT
+    def forward(weight: Tensor, tokens: Tensor, key_valid: Tensor | None, weigh: bool) -> tuple[Tensor, Tensor]:
+        return _on_each(weight, tokens), _weigh(weight, key_valid) if weigh else weight.new_empty(0)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.weigh = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        (weight, tokens, real), (mixed, masses) = ctx.saved_tensors, gradients
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (weight, tokens, key_valid), (mixed, masses) = ctx.saved_tensors, gradients
         of_weight = of_tokens = None
         if ctx.needs_input_grad[0]:
             if len(tokens) > FEW and tokens.numel() * tokens.element_size() <= CHEAP_BYTES:
@@ -145,10 +153,13 @@ class _Mix(torch.autograd.Function):
                 of_weight = mixed[0] @ tokens[0].mT
                 for b in range(1, len(tokens)):
                     of_weight.addmm_(mixed[b], tokens[b].mT)
-            of_weight = of_weight.addmm_(masses.mT, real) if len(real) else of_weight
+            if ctx.weigh and key_valid is None:
+                of_weight = of_weight.add_(masses.mT)
+            elif ctx.weigh:
+                of_weight = of_weight.addmm_(masses.mT, key_valid.to(masses.dtype))
         if ctx.needs_input_grad[1]:
             of_tokens = _on_each(weight.mT, mixed)
-        return of_weight, of_tokens, None
+        return of_weight, of_tokens, None, None
 
 
 def _on_each(matrix: Tensor, batch: Tensor) -> Tensor:

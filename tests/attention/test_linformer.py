@@ -134,15 +134,20 @@ def test_projections_keep_the_scale_of_keys(projection):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
-@pytest.mark.parametrize("weighed", [False, True])
-def test_product_along_the_length_has_exact_first_and_second_gradients(batch, weighed, monkeypatch):
+@pytest.mark.parametrize(("weighed", "padded"), [(False, False), (True, False), (True, True)])
+def test_product_along_the_length_has_exact_first_and_second_gradients(batch, weighed, padded, monkeypatch):
     torch.manual_seed(0)
     weight, tokens = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 5), (batch, 5, 2)))
-    real = (torch.rand(batch, 5) > 0.3).double() if weighed else None
+    valid = torch.rand(batch, 5) > 0.3 if padded else None
+
+    def product(weight: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
+        mixed, masses = dense_maps.mix(weight, tokens, valid, weigh=weighed)
+        return (mixed, masses) if weighed else (mixed,)
+
     for few in (4, 8):  # one product for each example, and one for all
         monkeypatch.setattr(dense_maps, "FEW", few)
-        assert torch.autograd.gradcheck(lambda w, t: dense_maps.mix(w, t, real), (weight, tokens))
-        assert torch.autograd.gradgradcheck(lambda w, t: dense_maps.mix(w, t, real), (weight, tokens))
+        assert torch.autograd.gradcheck(product, (weight, tokens))
+        assert torch.autograd.gradgradcheck(product, (weight, tokens))
 
 
 def test_frozen_projections_stay_while_gradients_pass():
