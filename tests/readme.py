@@ -1,35 +1,48 @@
-"""The README's tables, printed from committed results. Run as a program to write them anew."""
+"""Tables of the README and of the page of results, printed from committed results. Run as a program to write them anew."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from attn_zoo.cost.growth.table import growth_table
+from attn_zoo.cost.linformer_table3.table import linformer_table3_table
+from attn_zoo.cost.peers.table import peers_table
 from attn_zoo.leaderboard import leaderboard
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+PAGES = {README: ("quickstart", "growth"), ROOT / "results" / "README.md": ("peers", "linformer_table3")}
+"""Files with generated tables, and which ones each has."""
 
 
 def tables() -> dict[str, str]:
-    """Text of every generated table by its name in the README."""
+    """Text of every generated table by its name."""
     return {
         "quickstart": leaderboard(ROOT / "results" / "quickstart", format="github"),
-        "growth": growth_table(json.loads((ROOT / "results" / "growth.json").read_text(encoding="utf-8"))),
+        "growth": growth_table(_measured("growth")),
+        "peers": peers_table(_measured("peers")),
+        "linformer_table3": linformer_table3_table(_measured("linformer_table3")),
     }
 
 
-def renewed(text: str) -> str:
-    """The README with every table as it should be."""
-    for name, table in tables().items():
+def renewed(page: Path, text: str) -> str:
+    """The text of a page with every table as it should be."""
+    printed = tables()
+    for name in PAGES[page]:
         place = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)
         if place is None:
-            raise ValueError(f"the README has no place for the table {name!r}")
-        text = f"{text[: place.start(1)]}\n{table.strip()}\n\n{text[place.end(1) :]}"
+            raise ValueError(f"{page.relative_to(ROOT)} has no place for the table {name!r}")
+        text = f"{text[: place.start(1)]}\n{printed[name].strip()}\n\n{text[place.end(1) :]}"
     return text
 
 
+def _measured(name: str) -> Any:
+    return json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
 if __name__ == "__main__":
-    README.write_text(renewed(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(renewed(page, page.read_text(encoding="utf-8")), encoding="utf-8")

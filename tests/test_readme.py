@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from readme import README, ROOT, renewed
+from readme import PAGES, README, ROOT, renewed
 
 from attn_zoo import Geometry, registry
 from attn_zoo.cli.config import store_groups
@@ -23,12 +23,15 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
 
 
-def test_tables_are_what_the_committed_results_print():
-    assert renewed(TEXT) == TEXT, "the README's tables are stale; run: python tests/readme.py"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_are_what_the_committed_results_print(page):
+    text = page.read_text(encoding="utf-8")
+    assert renewed(page, text) == text, "tables are stale; run: python tests/readme.py"
 
 
 def test_a_stale_table_is_noticed():
-    assert renewed(TEXT.replace("| softmax", "| softmaxx", 1)) == renewed(TEXT) != TEXT.replace("| softmax", "| softmaxx", 1)
+    stale = TEXT.replace("| softmax", "| softmaxx", 1)
+    assert renewed(README, stale) == renewed(README, TEXT) != stale
 
 
 def test_the_quickstart_table_is_whole():
