@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,10 @@ def analyze_spectrum(parsed: argparse.Namespace) -> int:
     subject = load_subject(request)
     spectrum = measure_spectrum(subject, parsed.index)
     index = default_index(spectrum.rank) if parsed.index is None else parsed.index
-    print(spectrum_table(spectrum, index, subject, parsed.format))
+    found = summary(spectrum, index, subject)
+    print(spectrum_table(found, parsed.format))
     if parsed.output is not None:
-        _write(spectrum, index, subject, parsed.output, parsed.log_index)
+        _write(spectrum, found, parsed.output, parsed.log_index)
     return 0
 
 
@@ -55,25 +56,42 @@ def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
     return average.result()
 
 
-def spectrum_table(spectrum: Spectrum, index: int, subject: Subject, format: str) -> str:
-    """Least, mean and most over heads, layer by layer, of the share at ``index`` and of the rank that holds 90 %."""
-    rows = list(_rows(spectrum, index))
+def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
+    """What was found and in what, as plain data: least, mean and most over the heads of each layer."""
+    return {
+        "model": subject.name,
+        "weights": subject.weights,
+        "trained": subject.trained,
+        "data": subject.data,
+        "sequences": spectrum.sequences,
+        "rank": spectrum.rank,
+        "index": index,
+        "layers": [dict(zip(_COLUMNS, row, strict=True)) for row in _rows(spectrum, index)],
+        "standard_error": float(spectrum.standard_error(index).max()) if spectrum.sequences > 1 else None,
+        "environment": describe_environment("cpu"),
+    }
+
+
+def spectrum_table(found: Mapping[str, Any], format: str) -> str:
+    """A summary, as ``--output`` writes it, layer by layer: the share at ``index`` and the rank that holds 90 %."""
+    rows = [[layer[name] for name in _COLUMNS] for layer in found["layers"]]
     if format == "csv":
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows([_COLUMNS, *rows])
         return out.getvalue().rstrip("\n")
+    index = found["index"]
     head = ["layer", f"least share at k = {index}", "mean", "most", "least k for 90 %", "mean", "most"]
     body = [[str(row[0]), *(f"{cell:.3f}" for cell in row[1:4]), *(f"{cell:.0f}" for cell in row[4:])] for row in rows]
     table = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=("left", *["right"] * 6))
     notes = [
-        f"model {subject.name}, weights {subject.weights}",
-        f"{spectrum.sequences} sequences of {subject.data}; matrices of rank {spectrum.rank} at most",
-        f"share = sum of the k largest singular values over the sum of all; were all equal, {index / spectrum.rank:.3f}",
+        f"model {found['model']}, weights {found['weights']}",
+        f"{found['sequences']} sequences of {found['data']}; matrices of rank {found['rank']} at most",
+        f"share = sum of the k largest singular values over the sum of all; were all equal, {index / found['rank']:.3f}",
     ]
-    if not subject.trained:
+    if not found["trained"]:
         notes.append("untrained: initial weights often attend almost uniformly, which is of rank one; nothing here was learned")
-    if spectrum.sequences > 1:
-        notes.append(f"standard error of a head's share over sequences: at most {float(spectrum.standard_error(index).max()):.4f}")
+    if found["standard_error"] is not None:
+        notes.append(f"standard error of a head's share over sequences: at most {found['standard_error']:.4f}")
     return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
@@ -84,30 +102,20 @@ def _rows(spectrum: Spectrum, index: int) -> Iterator[list[Any]]:
         yield [name, *(float(figure) for of in (share, rank) for figure in (of.min(), of.mean(), of.max()))]
 
 
-def _write(spectrum: Spectrum, index: int, subject: Subject, folder: Path, log_index: bool) -> None:
+def _write(spectrum: Spectrum, found: Mapping[str, Any], folder: Path, log_index: bool) -> None:
     with (folder / "spectrum.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("layer", "head", "index", "value"))
         for layer, heads in enumerate(spectrum.mean.tolist()):
             for head, curve in enumerate(heads):
                 writer.writerows((layer, head, k, f"{value:.9g}") for k, value in enumerate(curve, start=1))
-    about = {
-        "model": subject.name,
-        "weights": subject.weights,
-        "data": subject.data,
-        "sequences": spectrum.sequences,
-        "rank": spectrum.rank,
-        "index": index,
-        "layers": [dict(zip(_COLUMNS, row, strict=True)) for row in _rows(spectrum, index)],
-        "environment": describe_environment("cpu"),
-    }
-    (folder / "spectrum.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / "spectrum.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     written = ["spectrum.csv", "spectrum.json"]
     if reason := missing_plots():
         print(reason, file=sys.stderr)
     else:
-        title = f"{subject.name}, weights {subject.weights}\n{spectrum.sequences} sequences of {subject.data}"
-        written += [path.name for path in plot_spectrum(spectrum, index, folder, title=title, log_index=log_index)]
+        title = f"{found['model']}, weights {found['weights']}\n{found['sequences']} sequences of {found['data']}"
+        written += [path.name for path in plot_spectrum(spectrum, found["index"], folder, title=title, log_index=log_index)]
     print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)
 
 
