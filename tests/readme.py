@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from attn_zoo.cli.analyze import spectrum_table
 from attn_zoo.cost.growth.table import growth_table
 from attn_zoo.cost.linformer_table3.table import linformer_table3_table
 from attn_zoo.cost.peers.table import peers_table
@@ -14,7 +15,7 @@ from attn_zoo.leaderboard import leaderboard
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = {README: ("quickstart", "growth"), ROOT / "results" / "README.md": ("peers", "linformer_table3")}
+PAGES = {README: ("quickstart", "growth"), ROOT / "results" / "README.md": ("peers", "linformer_table3", "spectrum")}
 """Files with generated tables, and which ones each has."""
 
 
@@ -24,6 +25,7 @@ def tables() -> dict[str, str]:
         "quickstart": leaderboard(ROOT / "results" / "quickstart", format="github"),
         "growth": growth_table(_measured("growth")),
         "peers": peers_table(_measured("peers")),
+        "spectrum": spectrum_table(_measured("spectrum"), "github"),
         "linformer_table3": linformer_table3_table(_measured("linformer_table3")),
     }
 

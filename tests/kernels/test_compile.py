@@ -29,6 +29,7 @@ SPILLS = {
     ("attend_blocks_backward_key_value", "bf16", "plain", (64, 128, 128)): 16,
     ("attend_blocks_backward_key_value", "bf16", "random", (64, 128, 128)): 56,
     ("attend_blocks_backward_key_value", "fp32", "random", (32, 64, 64)): 88,
+    ("attend_blocks_backward_key_value", "fp32", "ragged", (32, 64, 64)): 32,
     ("attend_blocks_backward_key_value", "fp32", "plain", (32, 64, 128)): 880,
     ("attend_blocks_backward_key_value", "fp32", "random", (32, 64, 128)): 936,
 }

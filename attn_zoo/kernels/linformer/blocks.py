@@ -201,6 +201,7 @@ def attend_blocks_backward_key_value(
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
     DROPOUT: tl.constexpr,
+    FULL: tl.constexpr,
 ):
     """One program: dK and dV of one block of keys from ``tiles`` tiles of queries, to (splits, batch, keys, heads, DIM)."""
     blocks = tl.cdiv(keys, BLOCK_KEYS)
@@ -226,6 +227,8 @@ def attend_blocks_backward_key_value(
         normaliser = tl.load(normaliser_pointer + per_query, mask=rows < queries, other=float("inf"))
         delta = tl.load(delta_pointer + per_query, mask=rows < queries, other=0.0)
         score = tl.dot(key, tl.trans(query), input_precision=PRECISION) * SCALE
+        if not FULL:
+            score = tl.where(columns[:, None] < keys, score, -float("inf"))
         weight = tl.exp2(score - normaliser[None, :])
         grad_weight = tl.dot(value, tl.trans(grad), input_precision=PRECISION)
         if DROPOUT:

@@ -39,8 +39,6 @@ def linformer_attention(
     _check_attention(query, key, value, dropout, seed)
     if dropout and seed is None:
         seed = torch.randint(2**63 - 1, (), device=query.device)
-    if not dropout:
-        seed = None
     if table.on_chip(key.shape[2], key.shape[3], key.dtype, dropout > 0):
         out = ops.attend(query, key, value, seed, dropout)
     else:

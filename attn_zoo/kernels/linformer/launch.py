@@ -142,6 +142,7 @@ def attend_blocks_backward(
             *(query, key, value, grad, normaliser, delta, grad_key, grad_value, seed, *strides),
             *(grad_key.stride(1), grad_key.stride(0)),
             *(queries, keys, heads, splits, tiles, *_threshold_and_gain(dropout)),
+            FULL=keys % tile.keys == 0,
             **scales,
             **_constants(tile, query, dropout),
         )
