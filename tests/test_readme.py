@@ -64,8 +64,6 @@ def test_its_python_runs():
         registry._ATTENTIONS.clear()
         registry._ATTENTIONS.update(before)
 
-    return Geometry(heads=2, head_dim=4, queries=5, keys=5)
-
 
 @pytest.mark.parametrize("line", [line for block in blocks("bash") for line in block.splitlines() if line.startswith("attn-zoo ")])
 def test_its_commands_are_understood(line):
