@@ -24,11 +24,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         parsed = _parser().parse_args(arguments)
         return int(parsed.handler(parsed))
     except (ValueError, UnknownNameError, OSError) as error:
+        if _comes_of_an_interrupt(error):
+            return _say_interrupted(arguments)
         print(f"attn-zoo: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("attn-zoo: interrupted; what was recorded is kept, and the same command goes on from there", file=sys.stderr)
-        return 130
+        return _say_interrupted(arguments)
+
+
+def _comes_of_an_interrupt(error: BaseException) -> bool:
+    """Whether an interrupt lies behind an error: libraries wrap what reaches them in the middle of their own work."""
+    behind = error.__cause__ or error.__context__
+    return isinstance(error, KeyboardInterrupt) or (behind is not None and _comes_of_an_interrupt(behind))
+
+
+def _say_interrupted(arguments: Sequence[str]) -> int:
+    kept = "; what was recorded is kept, and the same command goes on from there" if arguments[:1] == ["run"] else ""
+    print(f"attn-zoo: interrupted{kept}", file=sys.stderr)
+    return 130
 
 
 def _parser() -> argparse.ArgumentParser:

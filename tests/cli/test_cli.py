@@ -138,11 +138,25 @@ def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on(tmp_path):
     _, errors = process.communicate(timeout=60)
     kept = len(list(tmp_path.glob("runs/*.json")))
     assert 1 <= kept < 4, errors
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert "the same command goes on from there" in errors
     outcome = zoo(*words, cwd=tmp_path)
     assert outcome.stdout.startswith(f"4 runs, {kept} of them recorded already"), outcome.stderr
     assert len(list(tmp_path.glob("runs/*.json"))) == 4
+
+
+@pytest.mark.parametrize("argument", ["run", "list"])
+def test_an_interrupt_that_a_library_wrapped_is_one_still(argument, monkeypatch, capsys):
+    def wrapped(*_: object) -> int:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            raise ValueError("could not compose") from None
+
+    monkeypatch.setattr("attn_zoo.cli.run.run_command", wrapped)
+    monkeypatch.setattr("attn_zoo.cli.listing.listing", wrapped)
+    assert main([argument]) == 130
+    assert ("goes on from there" in capsys.readouterr().err) == (argument == "run")
 
 
 def test_quickstart_is_five_mechanisms_two_controls_two_tasks_three_seeds():
