@@ -47,7 +47,7 @@ class MultiHeadAttention(nn.Module):
         context_length: number of keys, for cross-attention; None means self-attention.
         context_dim: width of the context; None means ``dim``.
         causal: position i sees positions up to i only.
-        implementation: a name on the mechanism's card, or ``auto``.
+        implementation: a name on the mechanism's card, or ``auto``, which decides for torch's default device.
         fused: one weight for q, k and v (self-attention only).
         bias: whether projections have one.
         output_dropout: share of outputs set to zero in training. Dropout on attention weights is ``dropout``, an
@@ -88,7 +88,8 @@ class MultiHeadAttention(nn.Module):
         self.dim, self.context_dim = dim, dim if context_dim is None else context_dim
         self.crosses = context_length is not None or context_dim is not None
         geometry = Geometry(heads, dim // heads, length, length if context_length is None else context_length, causal)
-        self.mechanism: Attention = build_attention(attention, geometry, implementation=implementation, **options)
+        device = torch.get_default_device()
+        self.mechanism: Attention = build_attention(attention, geometry, implementation=implementation, device=device, **options)
         if self.crosses and not self.mechanism.card.can.cross:
             raise UnsupportedError(f"{attention} has queries and keys from the same tokens; build it without a context")
         self.reads = tuple(name for name in _INPUTS if name in self.mechanism.card.reads)
@@ -160,6 +161,8 @@ class MultiHeadAttention(nn.Module):
 
     def resize_length(self, length: int) -> None:
         """Go over to another number of keys in place, and as many queries in self-attention; see ``Attention.resize_length``.
+
+        What is stored by position becomes new parameters: make the optimiser afterwards.
 
         Raises:
             UnsupportedError: the mechanism holds something that cannot be carried over.
@@ -234,7 +237,7 @@ class MultiHeadAttention(nn.Module):
             return answer(tokens)
         # Queries do not meet each other. Without a gradient to come, a block of them at a time stays in the processor's caches,
         # and nothing but the output is as long as the sequence.
-        blocks = tokens.split(max(1, CACHED_BYTES // (tokens.shape[0] * self.dim * tokens.element_size())), dim=1)
+        blocks = tokens.split(max(1, CACHED_BYTES // max(1, tokens.shape[0] * self.dim * tokens.element_size())), dim=1)
         if len(blocks) == 1:
             return answer(tokens)
         out, at = None, 0
@@ -280,15 +283,20 @@ def join_layers(model: nn.Module) -> None:
 
     Some options concern the stack: ``sharing=layerwise`` of Linformer leaves one projection in the
     first layer, and ``projected_lengths=64/32`` gives each layer its own. The zoo's models are
-    joined; call this once on a model of your own, after building it and before loading a state.
+    joined; call this once on a model of your own, after building it and before loading a state. All
+    layers of one mechanism are one stack: an encoder and a decoder are joined by a call for each.
 
     Raises:
         ValueError: an option names another number of layers than the model has.
+        UnsupportedError: layers that share are built differently, or share with others already.
     """
-    stacks: dict[tuple[str, Geometry], list[MultiHeadAttention]] = {}
+    stacks: dict[str, list[MultiHeadAttention]] = {}
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
-            stacks.setdefault((module.mechanism.card.name, module.mechanism.geometry), []).append(module)
+            stacks.setdefault(module.mechanism.card.name, []).append(module)
+    for stack in stacks.values():
+        for layer in stack:
+            layer.mechanism.check_stack([other.mechanism for other in stack])
     for stack in stacks.values():
         for at, layer in enumerate(stack):
             layer.join(at, stack)

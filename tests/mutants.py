@@ -146,7 +146,7 @@ class ResizesInName(Projected):
     """Notes the new length and leaves its maps as they are."""
 
     def resize_length(self, length: int) -> None:
-        self.take_length(length)
+        self.geometry = self.geometry_at(length)
 
 
 @breaks("resizing_leads_to_the_new_length", "linear", "is refused")

@@ -118,7 +118,7 @@ class Projected(CompressingAttention):
         for name in ("key_map", "value_map"):
             old = getattr(self, name).detach()
             setattr(self, name, nn.Parameter(F.pad(old[:, :kept], (0, length - kept))))
-        self.take_length(length)
+        self.geometry = self.geometry_at(length)
 
     def compressed_length(self) -> int | None:
         return self.key_map.shape[0]

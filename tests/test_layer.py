@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -217,3 +219,30 @@ def test_without_gradients_blocks_of_queries_change_nothing(monkeypatch):
     with torch.no_grad():
         torch.testing.assert_close(layer(tokens(), key_valid=padding()), expected, rtol=0, atol=1e-14)
         assert not torch.equal(layer.train()(tokens()), layer(tokens())), "dropout still acts in training without gradients"
+
+
+@pytest.mark.parametrize("name", ["softmax", "linformer", "kernelized_linformer", "linformer_causal"])
+def test_an_empty_batch_is_answered(name):
+    layer = build(name)
+    with torch.no_grad():
+        assert layer(tokens(batch=0)).shape == (0, LENGTH, DIM)
+    layer(tokens(batch=0)).sum().backward()
+
+
+@pytest.mark.parametrize("name", ["softmax", "linformer", "linformer_causal"])
+@pytest.mark.parametrize("length", [0, -1, 2.5])
+def test_a_bad_length_leaves_a_layer_as_it_was(name, length):
+    layer = build(name)
+    before, geometry = copy.deepcopy(layer.state_dict()), layer.mechanism.geometry
+    with pytest.raises(ValueError, match="whole number of at least 1"):
+        layer.resize_length(length)
+    assert layer.mechanism.geometry == geometry
+    assert all(torch.equal(value, before[key]) for key, value in layer.state_dict().items())
+
+
+def test_averages_of_long_windows_stay_finite_in_half_precision():
+    layer = MultiHeadAttention(16, 2, "linformer", length=4096, projected_length=2, projection="mean").half().eval()
+    assert layer(torch.full((1, 4096, 16), 40.0, dtype=torch.float16)).isfinite().all()
+    assert build("linformer", projected_length=5)(tokens()).dtype is torch.float64
+    with torch.autocast("cpu", torch.bfloat16):
+        assert build("linformer", projected_length=5)(tokens()).isfinite().all()

@@ -116,8 +116,9 @@ def mix(
     weigh: bool = False,
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
     """``weight @ tokens``, and if asked for what ones at the real tokens become; under autocast in its type."""
-    device = tokens.device.type
-    dtype = torch.get_autocast_dtype(device) if device != "meta" and torch.is_autocast_enabled(device) else tokens.dtype
+    device, dtype = tokens.device.type, tokens.dtype
+    if device != "meta" and torch.is_autocast_enabled(device) and dtype is not torch.float64:  # autocast leaves float64 alone
+        dtype = torch.get_autocast_dtype(device)
     return _Mix.apply(weight.to(dtype), tokens.to(dtype), key_valid, weigh)
 
 
@@ -130,7 +131,7 @@ class _Mix(torch.autograd.Function):
     """One matrix on the length of every example, and on rows besides.
 
     The matrix may be the largest tensor there is. PyTorch's own gradient of it is one for each example and each use,
-    added up afterwards; this one is made once.
+    added up afterwards; this one is made once. It can be differentiated again, but not by torch.func.vmap or forward mode.
     """
 
     @staticmethod
@@ -147,11 +148,12 @@ class _Mix(torch.autograd.Function):
         (weight, tokens, key_valid), (mixed, masses) = ctx.saved_tensors, gradients
         of_weight = of_tokens = None
         if ctx.needs_input_grad[0]:
-            if len(tokens) > FEW and tokens.numel() * tokens.element_size() <= CHEAP_BYTES:
+            batch = tokens.shape[0]
+            if (batch > FEW or batch == 0) and tokens.numel() * tokens.element_size() <= CHEAP_BYTES:
                 of_weight = torch.einsum("brd,bnd->rn", mixed, tokens)  # one product over tokens in another order
             else:
                 of_weight = mixed[0] @ tokens[0].mT
-                for b in range(1, len(tokens)):
+                for b in range(1, batch):
                     of_weight.addmm_(mixed[b], tokens[b].mT)
             if ctx.weigh and key_valid is None:
                 of_weight = of_weight.add_(masses.mT)
@@ -164,4 +166,4 @@ class _Mix(torch.autograd.Function):
 
 def _on_each(matrix: Tensor, batch: Tensor) -> Tensor:
     """``matrix @ batch``, which PyTorch would compute as one product of another layout and then copy."""
-    return (matrix @ batch[0])[None] if len(batch) == 1 else torch.bmm(matrix.expand(len(batch), -1, -1), batch)
+    return (matrix @ batch[0])[None] if batch.shape[0] == 1 else torch.bmm(matrix.expand(batch.shape[0], -1, -1), batch)

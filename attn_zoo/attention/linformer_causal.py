@@ -38,8 +38,8 @@ class Options:
 
 def block_size(keys: int, options: Options) -> int:
     """c, no more than the sequence and above k, so that projecting shortens."""
-    wished = round(options.block_scale * math.sqrt(keys * options.projected_length))
-    return max(options.projected_length + 1, min(wished, keys))
+    wished = min(options.block_scale * math.sqrt(keys * options.projected_length), keys)
+    return max(options.projected_length + 1, round(wished))
 
 
 def spans(length: int, block: int) -> Iterator[tuple[int, int]]:
@@ -88,7 +88,8 @@ class LinformerCausal(Attention):
     Differs: everything above; the paper has no such form. Without causality a query sees all other
         blocks projected. One E and one F serve all blocks and heads and start from N(0, 1/c). A
         block of padding alone is left out, other padded tokens are zero before they are projected.
-        At lengths other than the one built for c stays, and with it the parameters.
+        At lengths other than the one built for c stays, and with it the parameters; far beyond it the
+        work grows with the square of the length.
     """
 
     options: Options
@@ -104,11 +105,12 @@ class LinformerCausal(Attention):
     @torch.no_grad()
     def resize_length(self, length: int) -> None:
         """Go over to the blocks of another length, E and F interpolated."""
+        resized = self.geometry_at(length)
         self.block = block_size(length, self.options)
         for name in ("key_projection", "value_projection"):
             before: nn.Parameter = getattr(self, name)
             setattr(self, name, nn.Parameter(resample(before, self.block), requires_grad=before.requires_grad))
-        self.take_length(length)
+        self.geometry = resized
 
     def attend(
         self,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -34,7 +36,7 @@ class Sharing(Enum):
     key_value = "key_value"
     """Each layer has an E, which is also its F."""
     layerwise = "layerwise"
-    """There is one E for keys and values of all layers, once ``join_layers`` has been called."""
+    """There is one E for keys and values of all layers, once ``join_layers`` has been called; until then as key_value."""
 
 
 @dataclass
@@ -147,29 +149,55 @@ class LowRankAttention(CompressingAttention):
                 f"choose at most {n - 1} or use attention=softmax"
             )
 
-    def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Take the projected lengths of this layer, and the first layer's E where all layers share it.
+    def check_stack(self, stack: Sequence[Attention]) -> None:
+        """Refuse a stack in which what this layer shares, or has a number in, makes no sense.
 
         Raises:
             ValueError: ``projected_lengths`` names another number of layers.
-            UnsupportedError: layers of different length or width cannot share.
+            UnsupportedError: layers that share differ in options or shape, or share with others already.
         """
+        named, shares = len(self.options.layers()), self.options.sharing is Sharing.layerwise
+        if named == 1 and not shares:
+            return
+        for at, other in enumerate(stack):
+            if other.options != self.options or (shares and other.geometry != self.geometry):
+                raise UnsupportedError(
+                    f"{self.card.name}: layers joined under sharing={self.options.sharing.value}, "
+                    f"projected_lengths={self.options.projected_lengths!r} are built alike; layer {at} is {other.options}, "
+                    f"{other.geometry}, another {self.options}, {self.geometry}; call join_layers for each stack of its own"
+                )
+        if named not in (1, len(stack)):
+            raise ValueError(
+                f"projected_lengths={self.options.projected_lengths!r} names {named} layers, the model has {len(stack)}; "
+                "name each, or give one for all"
+            )
+        if self._owner and (self is stack[0] or self._owner[0] is not stack[0]):
+            raise UnsupportedError(
+                f"{self.card.name}: a layer shares its projection with another stack already; call join_layers once for each "
+                "stack, or build the model anew"
+            )
+
+    def join(self, layer: int, stack: Sequence[Attention]) -> None:
+        """Take the projected lengths of this layer, and the first layer's E where all layers share it."""
         layers, first = self.options.layers(), stack[0]
         assert isinstance(first, LowRankAttention)
         if len(layers) > 1:
-            if len(layers) != len(stack):
-                raise ValueError(
-                    f"projected_lengths={self.options.projected_lengths!r} names {len(layers)} layers, the model has {len(stack)}; "
-                    "name each, or give one for all"
-                )
             self.options = replace(self.options, projected_lengths="+".join(map(str, layers[layer])))
             self.own_maps, self._joined = self._make_maps(), True
         if self.options.sharing is Sharing.layerwise and layer > 0:
-            if first.geometry != self.geometry:
-                raise UnsupportedError(
-                    f"sharing=layerwise needs layers of one shape; layer 0 has {first.geometry}, layer {layer} {self.geometry}"
-                )
             self._owner, self.own_maps = (first,), nn.ModuleList()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LowRankAttention:
+        """A copy of a whole stack shares as the stack does; a layer copied alone takes a copy of the shared E as its own."""
+        new = self.__class__.__new__(self.__class__)
+        memo[id(self)] = new
+        alone = bool(self._owner) and id(self._owner[0]) not in memo
+        held = {name: value for name, value in self.__dict__.items() if not (alone and name == "_owner")}
+        new.__dict__.update(copy.deepcopy(held, memo))
+        if alone:
+            new._owner = ()
+            new.own_maps = copy.deepcopy(self._owner[0].own_maps, memo)
+        return new
 
     def resize_length(self, length: int) -> None:
         """Interpolate E and F to another number of keys, so that a slowly varying sequence is projected to what it was.
@@ -177,12 +205,13 @@ class LowRankAttention(CompressingAttention):
         Raises:
             UnsupportedError: a projected length is not below ``length``.
         """
+        resized = self.geometry_at(length)
         for map_ in self.maps:
             self._refuse_full_rank(map_.shape.projected, length)
         for map_ in self.maps:
             if map_.shape.length != length:  # another layer may have resized what it shares
                 map_.resize(length)
-        self.take_length(length)
+        self.geometry = resized
 
     def attend(
         self,
@@ -192,7 +221,7 @@ class LowRankAttention(CompressingAttention):
         key_valid: Bool[Tensor, "batch keys"] | None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Padding is folded in: the contract hands over zeros at padded keys, and E 0 = 0."""
-        self._require_joined()
+        self._require_ready()
         if len(self.head_groups) == 1:
             return self._attend_group(self.maps[0], query, key, value, key_valid)
         parts = [
@@ -225,30 +254,35 @@ class LowRankAttention(CompressingAttention):
         self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
     ) -> tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]]:
         """E X and F X."""
-        self._require_joined()
+        self._require_ready()
         return self.maps[0].compress(tokens, key_valid)
 
     def compress_and_weigh(
         self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
     ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """E X and F X, E 1 and F 1, the ones at real tokens."""
-        self._require_joined()
+        self._require_ready()
         return self.maps[0].compress_and_weigh(tokens, key_valid)
 
     def compressed_valid(self, key_valid: Bool[Tensor, "batch keys"] | None) -> Bool[Tensor, "batch r"] | None:
         """Windows that hold a real token; None where every projected key is a mixture of all tokens."""
         return self.maps[0].valid(key_valid)
 
-    def _require_joined(self) -> None:
+    def _require_ready(self) -> None:
         if not self._joined:
             raise UnsupportedError(
                 f"{self.card.name}.projected_lengths={self.options.projected_lengths!r} names layers, and this one does not know "
                 "which it is; call attn_zoo.join_layers(model) after building the model"
             )
+        if (held := self.maps[0].shape.length) != self.geometry.keys:
+            raise UnsupportedError(
+                f"{self.card.name}: the projection that layers share is for {held} keys by now, this layer for "
+                f"{self.geometry.keys}; call resize_length on every layer"
+            )
 
 
 def _length(text: str, options: LowRankOptions) -> int:
-    if not text.strip().isdigit() or int(text) < 1:
+    if not (text.isascii() and text.strip().isdigit()) or int(text) < 1:
         raise ValueError(
             f"projected_lengths is whole numbers of at least 1, layers separated by '/' and heads by '+', such as 8+4/4+2; "
             f"got {options.projected_lengths!r}"

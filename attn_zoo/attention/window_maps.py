@@ -31,16 +31,17 @@ class MeanMap(WindowMap):
     """Averages over the real tokens of a window."""
 
     def project(self, key: Tensor, value: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        count = self._count(key, key_valid)[:, None]
-        return self.windows(key).sum(dim=-2) / count, self.windows(value).sum(dim=-2) / count
+        share = self._share(key, key_valid)[:, None]
+        return (self.windows(key) * share).sum(dim=-2), (self.windows(value) * share).sum(dim=-2)
 
     def compress(self, tokens: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        mean = self.windows(tokens).sum(dim=-2) / self._count(tokens, key_valid)
+        mean = (self.windows(tokens) * self._share(tokens, key_valid)).sum(dim=-2)
         return mean, mean
 
-    def _count(self, tokens: Tensor, key_valid: Tensor | None) -> Float[Tensor, "batch r 1"]:
+    def _share(self, tokens: Tensor, key_valid: Tensor | None) -> Float[Tensor, "batch r 1 1"]:
+        """What a real token has in its window's mean; multiplied before summing, so that half precision does not overflow."""
         real = tokens.new_ones(1, tokens.shape[-2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)
-        return self.windows(real).sum(dim=-2).clamp(min=1)
+        return self.windows(real).sum(dim=-2, keepdim=True).clamp(min=1).reciprocal()
 
     @staticmethod
     def compression_flops(shape: MapShape, length: int, width: int, inputs: int) -> int | None:

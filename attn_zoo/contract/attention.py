@@ -40,8 +40,9 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for name in ("heads", "head_dim", "queries", "keys"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"geometry.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+            size = getattr(self, name)
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"geometry.{name} counts something, so it is a whole number of at least 1; got {size!r}")
         if self.causal and self.queries != self.keys:
             raise ValueError(
                 f"causal attention needs as many queries as keys to know which keys are past; got {self.queries} and {self.keys}"
@@ -181,8 +182,15 @@ class Attention(nn.Module):
         """Why this implementation cannot serve these options, or None. Overridden where there is a limit."""
         return None
 
+    def check_stack(self, stack: Sequence[Attention]) -> None:
+        """Refuse to lie in ``stack``; ``join_layers`` asks all layers before it joins any. Overridden together with ``join``.
+
+        Raises:
+            ValueError, UnsupportedError: what this layer shares with the others makes no sense among these.
+        """
+
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Become layer ``layer`` of ``stack``, equal mechanisms over each other; ``join_layers`` calls it once for each, in order.
+        """Become layer ``layer`` of ``stack``, mechanisms of one name over each other; ``join_layers`` calls it for each, in order.
 
         Overridden where options differ by layer or layers share weights.
         """
@@ -190,20 +198,22 @@ class Attention(nn.Module):
     def resize_length(self, length: int) -> None:
         """Go over to ``length`` keys in place, and as many queries where they were as many.
 
-        Overridden where something is stored for each position.
+        Overridden where something is stored for each position. Parameters that are stored so are new
+        ones afterwards: make the optimiser then.
 
         Raises:
-            ValueError: the length is not positive.
+            ValueError: the length is not a positive whole number.
             UnsupportedError: what is stored cannot be carried over.
         """
+        resized = self.geometry_at(length)
         if not self.card.can.any_length:
             raise UnsupportedError(f"{self.card.name} cannot be carried over to {length} keys; build it for them")
-        self.take_length(length)
+        self.geometry = resized
 
-    def take_length(self, length: int) -> None:
-        """Note in the geometry that the number of keys has changed."""
+    def geometry_at(self, length: int) -> Geometry:
+        """The geometry with another number of keys, and as many queries where they were as many."""
         g = self.geometry
-        self.geometry = replace(g, keys=length, queries=length if g.queries == g.keys else g.queries)
+        return replace(g, keys=length, queries=length if g.queries == g.keys else g.queries)
 
     def forward(
         self,

@@ -1,4 +1,4 @@
-"""What a mechanism promises that maps keys and values linearly along the length before it compares anything."""
+"""What a mechanism promises that makes keys and values few along the length before it compares anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attn_zoo.contract.attention import Attention
 
 
 class CompressingAttention(Attention):
-    """A mechanism that maps keys and values linearly along the length before it compares anything.
+    """A mechanism that makes keys and values few along the length before it compares anything.
 
     Because E (X W) = (E X) W, a layer may compress its tokens first and project the few results.
     ``attend`` and the compress-first path share ``attend_compressed``.

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attn_zoo import MultiHeadAttention, join_layers
+from attn_zoo import MultiHeadAttention, UnsupportedError, join_layers
 from attn_zoo.attention.low_rank import LowRankAttention
 from attn_zoo.contract import Patches, TaskSpec, Tokens
 from attn_zoo.encoder import build_model
@@ -102,3 +102,64 @@ def test_a_model_of_ones_own_is_joined_by_hand():
         one.resize_length(31)
     assert stack(torch.randn(2, 31, 16)).shape == (2, 31, 16)
     assert [m.maps[0].shape.length for m in layers(stack)] == [31, 31, 31]
+
+
+def stack_of(*options: dict[str, Any], length: int = 20) -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    sizes = {"length": length, "projected_length": 5, "sharing": "layerwise"}
+    return torch.nn.Sequential(*(MultiHeadAttention(16, 2, "linformer", **{**sizes, **given}) for given in options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ({}, {"sharing": "headwise"}),
+        ({"sharing": "headwise"}, {}),
+        ({}, {"projected_length": 4}),
+        ({}, {"length": 30}),
+        ({}, {"frozen": True}),
+        ({"sharing": "none", "projected_lengths": "6/4"}, {"sharing": "none"}),
+    ],
+)
+def test_layers_that_share_are_built_alike(options):
+    stack = stack_of(*options)
+    before = {name: value.clone() for name, value in stack.state_dict().items()}
+    with pytest.raises(UnsupportedError, match="are built alike"):
+        join_layers(stack)
+    after = stack.state_dict()
+    assert after.keys() == before.keys(), "nothing is joined where something is refused"
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_an_encoder_and_a_decoder_are_joined_by_a_call_for_each():
+    both = torch.nn.ModuleDict({"encoder": stack_of({}, {}), "decoder": stack_of({}, {})})
+    for stack in both.values():
+        join_layers(stack)
+        join_layers(stack)
+    assert len([name for name in both.state_dict() if "own_maps" in name]) == 2
+    with pytest.raises(UnsupportedError, match="another stack already"):
+        join_layers(both)
+    stack = stack_of({}, {}, {})
+    join_layers(stack)
+    with pytest.raises(UnsupportedError, match="another stack already"):
+        join_layers(stack[1:])
+
+
+def test_a_layer_copied_alone_takes_the_shared_projection_as_its_own():
+    stack = stack_of({}, {})
+    join_layers(stack)
+    tokens = torch.randn(2, 20, 16)
+    alone = copy.deepcopy(stack[1])
+    assert torch.equal(alone(tokens), stack[1](tokens))
+    assert "mechanism.own_maps.0.weight" in dict(alone.named_parameters())
+    assert weight_of(layers(alone)[0]) is not weight_of(layers(stack)[0])
+
+
+def test_resizing_one_layer_of_those_that_share_is_noticed():
+    stack = stack_of({}, {})
+    join_layers(stack)
+    first = stack[0]
+    assert isinstance(first, MultiHeadAttention)
+    first.resize_length(40)
+    with pytest.raises(UnsupportedError, match="call resize_length on every layer"):
+        stack[1](torch.randn(2, 20, 16))
