@@ -16,17 +16,30 @@ from attn_zoo.contract import Batch, Examples
 
 
 class ArrayExamples(Examples):
-    """Tensors of inputs and labels, and of padding where there is any."""
+    """Tensors of inputs and labels, and of padding where there is any.
+
+    Inputs and labels by position may be of a small type; batches are widened, not what is held.
+
+    Args:
+        inputs: tokens, pairs of token sequences, or images.
+        labels: one an example, or one a position (``UNASKED`` where nothing is asked).
+        valid: True for a real token.
+        scale: value of each of the 256 levels, by channel, for images held as bytes.
+
+    Raises:
+        ValueError: the split is empty, or there are not as many labels as inputs.
+    """
 
     def __init__(
         self,
-        inputs: Int[Tensor, "examples length"] | Float[Tensor, "examples channels height width"],
-        labels: Int[Tensor, " examples"],
-        valid: Bool[Tensor, "examples length"] | None = None,
+        inputs: Int[Tensor, "examples length"] | Int[Tensor, "examples 2 length"] | Float[Tensor, "examples channels height width"],
+        labels: Int[Tensor, " examples"] | Int[Tensor, "examples length"],
+        valid: Bool[Tensor, "examples length"] | Bool[Tensor, "examples 2 length"] | None = None,
+        scale: Float[Tensor, "channels 256"] | None = None,
     ) -> None:
         if len(inputs) != len(labels) or not len(labels):
             raise ValueError(f"a split needs as many labels as inputs and at least one; got {len(labels)} and {len(inputs)}")
-        self._inputs, self._labels, self._valid = inputs, labels, valid
+        self._inputs, self._labels, self._valid, self._scale = inputs, labels, valid, scale
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -35,17 +48,20 @@ class ArrayExamples(Examples):
         """The examples at these indices, in this order; small tokens are widened here and not in memory."""
         at = indices if isinstance(indices, Tensor) else torch.as_tensor(indices)
         inputs = self._inputs[at]
+        if self._scale is not None:
+            channel = torch.arange(inputs.shape[1])[:, None, None]
+            inputs = self._scale[channel, inputs.long()]
         inputs = inputs if inputs.is_floating_point() else inputs.long()
-        return Batch(inputs, None if self._valid is None else self._valid[at], self._labels[at])
+        return Batch(inputs, None if self._valid is None else self._valid[at], self._labels[at].long())
 
-    def labels(self) -> Int[Tensor, " examples"]:
+    def labels(self) -> Int[Tensor, " examples"] | Int[Tensor, "examples length"]:
         """All labels, in order."""
-        return self._labels
+        return self._labels.long()
 
     def digest(self) -> str:
-        """SHA-256 over the type, shape and little-endian bytes of inputs and labels."""
+        """SHA-256 over the type, shape and little-endian bytes of inputs and labels, and of the scale of bytes."""
         found = hashlib.sha256()
-        for tensor in (self._inputs, self._labels):
+        for tensor in (self._inputs, self._labels, *([] if self._scale is None else [self._scale])):
             array = np.ascontiguousarray(tensor.numpy())
             found.update(f"{array.dtype.name}{array.shape}".encode())
             found.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)

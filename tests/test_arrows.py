@@ -24,9 +24,10 @@ ALLOWED = {
     "runner": {"contract", "registry", "layer", "encoder", "cost", "records"},
     "leaderboard": {"records"},
     "conformance": {"contract", "registry", "cost"},
-    "cli": {"contract", "registry", "cost", "records", "runner", "leaderboard", "conformance", "analysis"},
+    "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "conformance", "analysis"},
     "configs": set(),
-    "tasks": {"contract", "registry"},
+    "data": {"contract"},
+    "tasks": {"contract", "registry", "data"},
 }
 
 

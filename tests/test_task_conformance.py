@@ -12,7 +12,7 @@ import torch
 
 from attn_zoo import task_card, task_names
 from attn_zoo.conformance import TASK_CHECKS, NotApplicable, Violation, check_task, task_checks
-from attn_zoo.contract import Batch, Examples, Level, Patches, Split, Task, TaskCard, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 
 @pytest.mark.parametrize("case", [case for name in task_names() for case in task_checks(name)], ids=lambda case: case.id)
@@ -277,6 +277,87 @@ class IgnoresItsSeed(Sound):
         return super().rows(split, 0)
 
 
+class RepeatsTokens(Sound):
+    """Labels by position: at the last of six tokens, the first must be said."""
+
+    @property
+    def spec(self) -> TaskSpec:
+        return TaskSpec(Tokens(10), 6, classes=10, labels="position")
+
+    def answers(self, ids: torch.Tensor) -> torch.Tensor:
+        labels = torch.full_like(ids, UNASKED)
+        labels[:, 3] = torch.arange(len(ids)) % 10
+        return labels
+
+    def examples(self, split):
+        ids, _ = self.rows(split, self.options.data_seed)
+        return Rows(ids, self.answers(ids))
+
+
+class AsksNothing(RepeatsTokens):
+    def answers(self, ids):
+        labels = super().answers(ids)
+        labels[4] = UNASKED
+        return labels
+
+
+class AsksAtPadding(RepeatsTokens):
+    def answers(self, ids):
+        labels = super().answers(ids)
+        labels[0, 5] = 1
+        return labels
+
+
+class AnswersElsewhere(RepeatsTokens):
+    def answers(self, ids):
+        return super().answers(ids)[:, :5]
+
+
+class Couples(Sound):
+    """Two sequences an example."""
+
+    @property
+    def spec(self) -> TaskSpec:
+        return TaskSpec(Pairs(10), 6, classes=2)
+
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        return torch.stack([ids, ids.roll(1, 0)], dim=1), labels
+
+
+class Triples(Couples):
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        return torch.cat([ids, ids[:, :1]], dim=1), labels
+
+
+class NotInPairs(Couples):
+    def rows(self, split, seed):
+        return Sound.rows(self, split, seed)
+
+
+class DrawsFromTheGlobalGenerator(Sound):
+    def augment(self, batch, generator):
+        torch.rand(1)
+        return batch
+
+
+class DrawsElsewhere(Pictures):
+    def augment(self, batch, generator):
+        self.calls = getattr(self, "calls", 0) + 1
+        return batch._replace(inputs=batch.inputs + self.calls)
+
+
+class Shrinks(Pictures):
+    def augment(self, batch, generator):
+        return batch._replace(inputs=batch.inputs[:, :, :2])
+
+
+class ChangesAnswers(Pictures):
+    def augment(self, batch, generator):
+        return batch._replace(labels=1 - batch.labels)
+
+
 def card_of(kind: type[Task], **changes) -> TaskCard:
     facts: dict[str, Any] = dict.fromkeys(("title", "version", "summary", "source", "licence"), "words")
     card = TaskCard(name=kind.__name__, options=Options, build=kind, levels={"quick": Level({}, {})}, **facts)
@@ -288,8 +369,13 @@ class SaysNothing(Sound):
     pass
 
 
+class ProposesNonsense(Sound):
+    pass
+
+
 MUTANTS = [
     ("card_is_complete", card_of(SaysNothing, licence=""), "says nothing under 'licence'"),
+    ("card_is_complete", card_of(ProposesNonsense, levels={"quick": Level({}, {}, {"sead": 1})}), "no option of task .* 'sead'"),
     ("splits_are_disjoint", card_of(Leaks), "1 inputs stand in both train and test"),
     ("labels_are_classes", card_of(LabelsOutOfRange), "run from 0 to 2, outside 0 to 1"),
     ("labels_are_classes", card_of(LeavesAClassOut), "without a training example"),
@@ -298,7 +384,7 @@ MUTANTS = [
     ("inputs_fit_the_spec", card_of(PadsInTheMiddle), "padding before real tokens"),
     ("inputs_fit_the_spec", card_of(TokenTooLarge), "outside the vocabulary"),
     ("inputs_fit_the_spec", card_of(PadsEverything), "padding only"),
-    ("inputs_fit_the_spec", card_of(LongerThanStated), "up to 7 of 6"),
+    ("inputs_fit_the_spec", card_of(LongerThanStated), "up to 6 long"),
     ("inputs_fit_the_spec", card_of(SaysNothingOfPadding), "valid must say so"),
     ("inputs_fit_the_spec", card_of(CutsPictures), "have shape"),
     ("inputs_fit_the_spec", card_of(HoldsNoNumbers), "not finite"),
@@ -314,6 +400,15 @@ MUTANTS = [
     ("examples_are_reproducible", card_of(DigestsItsOwnWay), "not a SHA-256"),
     ("another_process_agrees", card_of(SeedsWithAHash), "other content in train, valid, test"),
     ("another_process_agrees", card_of(BreaksElsewhere), "RuntimeError: no tests here"),
+    ("labels_are_classes", card_of(AsksNothing), "an example that asks nothing"),
+    ("inputs_fit_the_spec", card_of(AsksAtPadding), "asks for an answer at padding"),
+    ("inputs_fit_the_spec", card_of(AnswersElsewhere), "labels have shape"),
+    ("inputs_fit_the_spec", card_of(Triples), "hold 3 sequences, not 2"),
+    ("inputs_fit_the_spec", card_of(NotInPairs), "with 3 axes"),
+    ("augmentation_is_reproducible", card_of(DrawsFromTheGlobalGenerator), "global generator"),
+    ("augmentation_is_reproducible", card_of(DrawsElsewhere), "another augmentation"),
+    ("augmentation_is_reproducible", card_of(Shrinks), "changes shapes"),
+    ("augmentation_is_reproducible", card_of(ChangesAnswers), "changes labels"),
     ("data_seed_changes_the_data", card_of(IgnoresItsSeed), "reaches nothing"),
 ]
 
@@ -322,10 +417,15 @@ def test_every_check_has_a_mutant():
     assert {check for check, _, _ in MUTANTS} == set(TASK_CHECKS)
 
 
-@pytest.mark.parametrize("kind", [Sound, Pictures])
+@pytest.mark.parametrize("kind", [Sound, Pictures, Couples])
 def test_a_sound_task_passes_every_check(kind):
     report = check_task(card_of(kind))
     assert [result.status for result in report.results] == ["passed"] * len(TASK_CHECKS), str(report)
+
+
+def test_a_sound_task_with_labels_by_position_passes_every_check_but_the_order_of_classes():
+    report = check_task(card_of(RepeatsTokens))
+    assert {result.case.check for result in report.results if result.status != "passed"} == {"order_tells_nothing"}, str(report)
 
 
 @pytest.fixture
@@ -363,4 +463,6 @@ def test_missing_data_skip_every_check_and_say_what_to_do(tmp_path):
 
 def test_cards_of_our_tasks_say_how_long_to_train():
     for name in task_names():
-        assert "quick" in task_card(name).levels
+        levels = task_card(name).levels
+        assert {"smoke", "cpu", "lra"} <= set(levels), name
+        assert levels["lra"].differs, f"{name} does not say how its largest level differs from what was published"

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Any, Optional, get_type_hints
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from attn_zoo import registry
-from attn_zoo.contract import TaskCard, UnknownNameError
+from attn_zoo.contract import Level, TaskCard, UnknownNameError
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.runner import resolve_spec
 
 
-def _optional_twin(kind: type) -> type:
-    """The fields of ``kind``, each None unless given: what is None is taken from the task's level, then from ``kind``."""
-    hints = get_type_hints(kind)
-    return make_dataclass(f"{kind.__name__}Overrides", [(f.name, Optional[hints[f.name]], None) for f in fields(kind)])  # noqa: UP045 (built at run time)
+def _optional_twin(kind: type, name: str = "") -> type:
+    """The fields of ``kind``, without its rules, which speak when the run is resolved; each None unless given.
 
-
-def _named_twin(name: str, kind: type) -> type:
-    """The fields of an options dataclass after its entry's name, without the rules, which speak when the run is resolved."""
+    What is None is taken from the task's level or the sweep's dials, then from ``kind``. With a name, that comes first.
+    """
     hints = get_type_hints(kind)
-    own: list[tuple[str, Any, Any]] = [("name", str, name)]
-    for f in fields(kind):
-        default = field(default_factory=f.default_factory) if f.default is MISSING else f.default
-        own.append((f.name, hints[f.name], default))
-    return make_dataclass(f"options of {name}", own)
+    named: list[tuple[str, Any, Any]] = [("name", str, name)] if name else []
+    title = f"options of {name}" if name else f"{kind.__name__}Overrides"
+    return make_dataclass(title, [*named, *((f.name, Optional[hints[f.name]], None) for f in fields(kind))])  # noqa: UP045 (built at run time)
 
 
 ModelOverrides = _optional_twin(ModelSpec)
 BudgetOverrides = _optional_twin(Budget)
+
+
+@dataclass
+class DataConfig:
+    """Where data are read."""
+
+    root: str = ""
+    """Folder of data sets; empty means $ATTN_ZOO_DATA, else ``data``."""
 
 
 @dataclass
@@ -41,10 +44,13 @@ class RunConfig:
 
     attention: Any = None
     task: Any = None
+    dials: Any = None
+    """Options of attentions by name, for a sweep over several; what is given as attention.OPTION goes before."""
     implementation: str = "eager"
     """``eager``, ``sdpa``, ``flex``, ``xformers``, ``triton``, or ``auto``."""
-    level: str = "quick"
-    """Which of the sizes that the task proposes."""
+    level: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
+    """Which of the sizes that the task proposes; unless said, the first on its card."""
+    data: DataConfig = field(default_factory=lambda: DataConfig())
     model: Any = field(default_factory=lambda: ModelOverrides())
     budget: Any = field(default_factory=lambda: BudgetOverrides())
     seed: int = 1
@@ -62,17 +68,19 @@ def store_groups() -> Mapping[str, str]:
     """
     failures = dict(registry.load_plugins())
     store = ConfigStore.instance()
-    store.store(name="schema", node=RunConfig)
-    for group, names, card_of in (
-        ("attention", registry.attentions(), registry.card),
-        ("task", registry.task_names(), registry.task_card),
-    ):
-        for name in names:
-            entry: Any = card_of(name)
-            try:
-                store.store(group=group, name=name, node=OmegaConf.structured(_named_twin(name, entry.options)))
-            except Exception as error:  # a stranger's options may hold anything
-                failures[f"{group} {name}"] = f"its options cannot be typed: {error}"
+    groups: list[tuple[str, str, Any]] = [("attention", name, registry.card(name)) for name in registry.attentions()]
+    groups += [("task", name, registry.task_card(name)) for name in registry.task_names()]
+    dials: list[tuple[str, Any, Any]] = []
+    for group, name, entry in groups:
+        try:
+            store.store(group=group, name=name, node=OmegaConf.structured(_optional_twin(entry.options, name)))
+        except Exception as error:  # a stranger's options may hold anything
+            failures[f"{group} {name}"] = f"its options cannot be typed: {error}"
+            continue
+        if group == "attention":
+            twin = _optional_twin(entry.options)
+            dials.append((name, twin, field(default_factory=twin)))
+    store.store(name="schema", node=OmegaConf.structured(RunConfig(dials=make_dataclass("Dials", dials)())))
     return failures
 
 
@@ -83,18 +91,20 @@ def spec_from(config: DictConfig) -> RunSpec:
         UnknownNameError: a level or name does not exist.
         ValueError: an option, size or budget breaks its rule.
     """
-    attention, task = _plain(config.attention), _plain(config.task)
-    entry = registry.task_card(task["name"])
+    attention, task = _given(config.attention), _given(config.task)
+    name = attention.pop("name")
+    dials = _given(config.dials[name]) if name in config.dials else {}
+    entry = registry.task_card(task.pop("name"))
     level = _level(entry, config.level)
     return resolve_spec(
         RunSpec(
-            attention=attention.pop("name"),
-            task=task.pop("name"),
-            options=attention,
-            task_options=task,
+            attention=name,
+            task=entry.name,
+            options={**dials, **attention},
+            task_options={**level.options, **task},
             implementation=config.implementation,
-            model=ModelSpec(**{**level["model"], **_given(config.model)}),
-            budget=Budget(**{**level["budget"], **_given(config.budget)}),
+            model=ModelSpec(**{**level.model, **_given(config.model)}),
+            budget=Budget(**{**level.budget, **_given(config.budget)}),
             seed=config.seed,
             device=config.device,
             precision=config.precision,
@@ -103,16 +113,19 @@ def spec_from(config: DictConfig) -> RunSpec:
 
 
 def locations_from(config: DictConfig) -> dict[str, Any]:
-    """The task options that say where data lie, as composed."""
-    task = _plain(config.task)
-    return {name: task[name] for name in registry.task_card(task["name"]).locations}
+    """The task options that say where data lie, as composed; ``root`` is ``data.root`` unless the task has its own."""
+    task = _given(config.task)
+    locations = registry.task_card(task["name"]).locations
+    root = {"root": config.data.root} if "root" in locations and config.data.root else {}
+    return {**root, **{name: task[name] for name in locations if name in task}}
 
 
-def _level(entry: TaskCard, name: str) -> dict[str, Mapping[str, Any]]:
+def _level(entry: TaskCard, name: str | None) -> Level:
+    if name is None:
+        return next(iter(entry.levels.values()))
     if name not in entry.levels:
         raise UnknownNameError(f"level of task {entry.name}", name, entry.levels)
-    level = entry.levels[name]
-    return {"model": level.model, "budget": level.budget}
+    return entry.levels[name]
 
 
 def _plain(node: Any) -> dict[str, Any]:

@@ -80,9 +80,25 @@ def _parser() -> argparse.ArgumentParser:
     measure.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"experiment=NAME and its keys ({default})")
     measure.set_defaults(handler=_measure)
 
+    _add_data(commands.add_parser("data", help="data sets: which there are, fetching them, checking them"))
+
     analyze = commands.add_parser("analyze", help="look inside a model: how low-rank its attention is")
     _add_spectrum(analyze.add_subparsers(required=True, metavar="ANALYSIS"))
     return parser
+
+
+def _add_data(data: argparse.ArgumentParser) -> None:
+    actions = data.add_subparsers(required=True, metavar="ACTION")
+    for action, said, count in (
+        ("list", "every data set that a task reads, and whether it is there", None),
+        ("prepare", "fetch the named ones that can be fetched, and read them through", "+"),
+        ("verify", "read data through, file by file; without names all that is there", "*"),
+    ):
+        parser = actions.add_parser(action, help=said)
+        parser.add_argument("--root", default="", metavar="FOLDER", help="data folder (default: $ATTN_ZOO_DATA, else data)")
+        if count:
+            parser.add_argument("names", nargs=count, metavar="NAME")
+        parser.set_defaults(handler=_data, action=action)
 
 
 def _add_spectrum(analyses: Any) -> None:
@@ -124,6 +140,14 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
 
     print(leaderboard(parsed.records, format=parsed.format, task=parsed.task, attention=parsed.attention))
     return 0
+
+
+def _data(parsed: argparse.Namespace) -> int:
+    from attn_zoo.cli.data import data_list, data_prepare, data_verify
+
+    if parsed.action == "list":
+        return data_list(parsed.root)
+    return (data_prepare if parsed.action == "prepare" else data_verify)(parsed.names, parsed.root)
 
 
 def _check(parsed: argparse.Namespace) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -11,9 +12,9 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.types import RunMode
 
-from attn_zoo.cli.config import spec_from
+from attn_zoo.cli.config import locations_from, spec_from
 from attn_zoo.records import RunSpec, Store
-from attn_zoo.registry import task_card
+from attn_zoo.registry import build_task, task_card
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,30 @@ class Plan:
     """The runs that a command asks for, and where their records go."""
 
     specs: tuple[RunSpec, ...]
+    locations: tuple[Mapping[str, Any], ...]
+    """Of each spec, the task options that say where data lie."""
     records: str
 
-    def left(self) -> int:
-        """How many are not recorded yet with a final status."""
+    def left(self) -> list[int]:
+        """Places of the runs that are not recorded yet with a final status."""
         store = Store(self.records)
-        return sum(not store.finished(spec.run_id(task_card(spec.task).version)) for spec in self.specs)
+        ids = [spec.run_id(task_card(spec.task).version) for spec in self.specs]
+        return [at for at, run_id in enumerate(ids) if not store.finished(run_id)]
+
+    def read_data(self) -> None:
+        """Read the published data of every run that is left, once for each task, before the first is begun.
+
+        Raises:
+            MissingDataError: data are not there; the message says what to put where.
+            DamagedDataError: a file is not what it must be.
+            ValueError: the data cannot be divided as the options want it.
+        """
+        seen: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]] = []
+        for at in self.left():
+            wanted = (self.specs[at].task, self.specs[at].task_options, self.locations[at])
+            if task_card(wanted[0]).locations and wanted not in seen:
+                seen.append(wanted)
+                build_task(wanted[0], **wanted[1], **wanted[2]).examples("test")
 
 
 def plan(words: Sequence[str]) -> Plan | None:
@@ -50,4 +69,4 @@ def plan(words: Sequence[str]) -> Plan | None:
             swept = OverridesParser.create().parse_overrides([*params, *asked.overrides])
             jobs = [list(job) for batch in BasicSweeper.split_arguments(swept, max_batch_size=None) for job in batch]
         configs = [hydra.compose("run", overrides=job) for job in jobs]
-    return Plan(tuple(spec_from(config) for config in configs), base.records)
+    return Plan(tuple(map(spec_from, configs)), tuple(map(locations_from, configs)), base.records)

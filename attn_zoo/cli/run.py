@@ -35,7 +35,8 @@ def run_command(overrides: Sequence[str]) -> int:
     try:
         if planned := plan(overrides):
             Store(planned.records).check_writable()
-            total, left = len(planned.specs), planned.left()
+            planned.read_data()
+            total, left = len(planned.specs), len(planned.left())
             print(
                 f"{total} runs, {total - left} of them recorded already, {left} to do; records go to {planned.records!r}",
                 flush=True,

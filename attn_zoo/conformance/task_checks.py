@@ -15,10 +15,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from attn_zoo.conformance.harness import Case, NotApplicable, Report, require, run_cases
-from attn_zoo.contract import SPLITS, Examples, Patches, Task, TaskCard, Tokens
+from attn_zoo.conformance.harness import Case, NotApplicable, Report, Violation, require, run_cases
+from attn_zoo.contract import SPLITS, UNASKED, Batch, Examples, Pairs, Patches, Task, TaskCard, TaskSpec
 from attn_zoo.registry import make_options, task_card
 
 TaskCheck = Callable[[Task], "str | None"]
@@ -71,6 +70,17 @@ def card_is_complete(task: Task) -> None:
         require(getattr(task.card, name), f"the card says nothing under {name!r}")
     type(task.options)()
     require(task.card.levels, "the card proposes no level, so a run would not know how long to train")
+    for name, level in task.card.levels.items():
+        _require_options(task.card, level.options, f"level {name}")
+    require(task.data_title, "data_title is empty; tables say which data a figure is of")
+
+
+def _require_options(card: TaskCard, given: Mapping[str, Any], what: str) -> None:
+    """Require that a card's own proposal fits its own options."""
+    try:
+        make_options(f"task {card.name}", card.options, given)
+    except (LookupError, ValueError) as error:
+        raise Violation(f"{what} proposes options that the task refuses: {error}") from error
 
 
 @task_check
@@ -85,7 +95,7 @@ def splits_are_disjoint(task: Task) -> str:
 
 @task_check
 def labels_are_classes(task: Task) -> str:
-    """Labels are integers from 0 to classes - 1, and every class can be learned."""
+    """Labels are integers from 0 to classes - 1, one an example or one a position asked, and every class can be learned."""
     classes = task.spec.classes
     for split in SPLITS:
         examples = task.examples(split)
@@ -94,44 +104,72 @@ def labels_are_classes(task: Task) -> str:
             len(examples) == len(labels) > 0,
             f"{split} has {len(examples)} examples and {len(labels)} labels, not equal and above 0",
         )
+        axes = 2 if task.spec.labels == "position" else 1
         require(
-            labels.dtype == torch.long and labels.dim() == 1, f"{split} labels are {labels.dtype} of shape {tuple(labels.shape)}"
+            labels.dtype == torch.long and labels.dim() == axes,
+            f"{split} labels are {labels.dtype} of shape {tuple(labels.shape)}, not integers with {axes} axes",
         )
-        low, high = int(labels.min()), int(labels.max())
+        asked = labels[labels != UNASKED]
+        if axes == 2:
+            require(bool((labels != UNASKED).any(dim=1).all()), f"{split} has an example that asks nothing")
+        low, high = int(asked.min()), int(asked.max())
         require(low >= 0 and high < classes, f"{split} labels run from {low} to {high}, outside 0 to {classes - 1}")
-    counts = torch.bincount(task.examples("train").labels(), minlength=classes)
-    require(int(counts.min()) > 0, f"classes without a training example: {(counts == 0).nonzero()[:, 0].tolist()}")
+    trained = task.examples("train").labels()
+    counts = torch.bincount(trained[trained != UNASKED], minlength=classes)
+    if task.card.metric != "perplexity":  # of a vocabulary, rare words may be asked in no training example
+        require(int(counts.min()) > 0, f"classes without a training example: {(counts == 0).nonzero()[:, 0].tolist()}")
     return f"the largest class is {100 * float(counts.max() / counts.sum()):.1f} % of train"
 
 
 @task_check
 def inputs_fit_the_spec(task: Task) -> None:
     """Tokens are below the vocabulary and padded at the end only; images have the stated shape and finite values."""
-    kind = task.spec.inputs
     for split in SPLITS:
-        batch = task.examples(split).batch(range(len(task.examples(split))))
-        if isinstance(kind, Patches):
-            shape = (kind.channels, kind.height, kind.width)
-            require(batch.inputs.shape[1:] == shape, f"{split} images have shape {tuple(batch.inputs.shape[1:])}, not {shape}")
-            require(batch.inputs.is_floating_point(), f"{split} images are {batch.inputs.dtype}, not floating point")
-            require(batch.inputs.isfinite().all(), f"{split} holds values that are not finite")
-            require(batch.valid is None, f"{split} says that patches are padded; images never are, so valid is None")
-            positions = (kind.height // kind.patch) * (kind.width // kind.patch)
-            require(task.spec.length == positions, f"the spec says {task.spec.length} positions, the patches are {positions}")
-        else:
-            _require_tokens(split, batch.inputs, batch.valid, kind, task.spec.length)
+        for batch in _pieces(task.examples(split)):
+            if isinstance(task.spec.inputs, Patches):
+                _require_images(split, batch, task.spec.inputs)
+            else:
+                _require_tokens(split, batch, task.spec)
+    if isinstance(task.spec.inputs, Patches):
+        kind = task.spec.inputs
+        positions = (kind.height // kind.patch) * (kind.width // kind.patch)
+        require(task.spec.length == positions, f"the spec says {task.spec.length} positions, the patches are {positions}")
 
 
-def _require_tokens(split: str, ids: Tensor, valid: Tensor | None, kind: Tokens, length: int) -> None:
-    require(ids.dtype == torch.long and ids.shape[1] <= length, f"{split} tokens are {ids.dtype}, up to {ids.shape[1]} of {length}")
-    low, high = int(ids.min()), int(ids.max())
+def _pieces(examples: Examples, size: int = 2048) -> Iterator[Batch]:
+    """All examples in batches that fit a small memory."""
+    for at in range(0, len(examples), size):
+        yield examples.batch(range(at, min(at + size, len(examples))))
+
+
+def _require_images(split: str, batch: Batch, kind: Patches) -> None:
+    shape = (kind.channels, kind.height, kind.width)
+    require(batch.inputs.shape[1:] == shape, f"{split} images have shape {tuple(batch.inputs.shape[1:])}, not {shape}")
+    require(batch.inputs.is_floating_point(), f"{split} images are {batch.inputs.dtype}, not floating point")
+    require(batch.inputs.isfinite().all(), f"{split} holds values that are not finite")
+    require(batch.valid is None, f"{split} says that patches are padded; images never are, so valid is None")
+
+
+def _require_tokens(split: str, batch: Batch, spec: TaskSpec) -> None:
+    assert not isinstance(spec.inputs, Patches)
+    ids, axes = batch.inputs, 3 if isinstance(spec.inputs, Pairs) else 2
     require(
-        low >= 0 and high < kind.vocabulary, f"{split} tokens run from {low} to {high}, outside the vocabulary of {kind.vocabulary}"
+        ids.dtype == torch.long and ids.dim() == axes and ids.shape[-1] <= spec.length,
+        f"{split} tokens are {ids.dtype} of shape {tuple(ids.shape)}, not integers with {axes} axes and up to {spec.length} long",
     )
-    real = torch.ones_like(ids, dtype=torch.bool) if valid is None else valid
-    require(not (real[:, 1:] & ~real[:, :-1]).any(), f"{split} has padding before real tokens")
-    require(real.any(dim=1).all(), f"{split} has an example of padding only")
+    if axes == 3:
+        require(ids.shape[1] == 2, f"{split} pairs hold {ids.shape[1]} sequences, not 2")
+    low, high, vocabulary = int(ids.min()), int(ids.max()), spec.inputs.vocabulary
+    require(low >= 0 and high < vocabulary, f"{split} tokens run from {low} to {high}, outside the vocabulary of {vocabulary}")
+    real = torch.ones_like(ids, dtype=torch.bool) if batch.valid is None else batch.valid
+    require(not (real[..., 1:] & ~real[..., :-1]).any(), f"{split} has padding before real tokens")
+    require(real.any(dim=-1).all(), f"{split} has an example of padding only")
     require(bool((ids != 0).eq(real).all()), f"{split}: token 0 is padding and nothing else, and valid must say so")
+    if spec.labels == "position":
+        require(
+            batch.labels.shape == ids.shape, f"{split} labels have shape {tuple(batch.labels.shape)}, tokens {tuple(ids.shape)}"
+        )
+        require(bool(real[batch.labels != UNASKED].all()), f"{split} asks for an answer at padding")
 
 
 @task_check
@@ -154,6 +192,8 @@ def batches_keep_the_order(task: Task) -> None:
 def order_tells_nothing(task: Task) -> str:
     """Neighbours share a class no more often than any two examples, so the first so many can stand for a split."""
     worst = 0.0
+    if task.spec.labels == "position":
+        raise NotApplicable("labels are of positions, not of examples")
     for split in SPLITS:
         labels = task.examples(split).labels()
         if len(labels) < 2:
@@ -223,6 +263,23 @@ def another_process_agrees(task: Task) -> None:
 
 
 @task_check
+def augmentation_is_reproducible(task: Task) -> None:
+    """What training makes of a batch keeps its shapes and labels, follows the given generator and touches no other."""
+    batch = task.examples("train").batch(range(min(8, len(task.examples("train")))))
+    before = torch.random.get_rng_state()
+    made = [task.augment(_copy(batch), torch.Generator().manual_seed(5)) for _ in range(2)]
+    require(torch.equal(before, torch.random.get_rng_state()), "augmentation draws from torch's global generator")
+    for one in made:
+        require(one.inputs.shape == batch.inputs.shape and one.inputs.dtype == batch.inputs.dtype, "augmentation changes shapes")
+        require(torch.equal(one.labels, batch.labels), "augmentation changes labels")
+    require(torch.equal(made[0].inputs, made[1].inputs), "the same generator gives another augmentation")
+
+
+def _copy(batch: Batch) -> Batch:
+    return Batch(batch.inputs.clone(), None if batch.valid is None else batch.valid.clone(), batch.labels.clone())
+
+
+@task_check
 def data_seed_changes_the_data(task: Task) -> None:
     """Another data seed gives another test split."""
     if "data_seed" not in {f.name for f in fields(type(task.options))}:
@@ -235,8 +292,7 @@ def data_seed_changes_the_data(task: Task) -> None:
 
 def _contents(examples: Examples) -> Iterator[bytes]:
     """A digest of each input, in order."""
-    inputs = examples.batch(range(len(examples))).inputs
-    for row in inputs:
+    for row in (row for piece in _pieces(examples) for row in piece.inputs):
         yield hashlib.blake2b(row.contiguous().numpy().tobytes(), digest_size=16).digest()
 
 

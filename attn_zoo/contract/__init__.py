@@ -10,25 +10,32 @@ from attn_zoo.contract.attention import (
     hide_rows_without_keys,
 )
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
-from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
+from attn_zoo.contract.dataset import DataSet, Layout
+from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import AUTO_ORDER, IMPLEMENTATIONS, auto_may_take, unavailable
-from attn_zoo.contract.task import SPLITS, Batch, Examples, Level, Patches, Split, Task, TaskCard, TaskSpec, Tokens
+from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
     "AUTO_ORDER",
     "IMPLEMENTATIONS",
     "SPLITS",
+    "UNASKED",
     "Attention",
     "AttentionCard",
     "Batch",
     "Capabilities",
     "CompressingAttention",
     "Cost",
+    "DamagedDataError",
+    "DataSet",
     "Examples",
     "Geometry",
     "Growth",
+    "Layout",
     "Level",
+    "MissingDataError",
+    "Pairs",
     "Patches",
     "Split",
     "Stream",

@@ -10,6 +10,14 @@ class UnsupportedError(ValueError):
     """The request is well formed, but asks for a capability this entry does not claim."""
 
 
+class MissingDataError(FileNotFoundError):
+    """Data that cannot be generated are not there; the message says what to put where."""
+
+
+class DamagedDataError(ValueError):
+    """A file of data cannot be read, is cut short, or holds something else than its name says; the message names it."""
+
+
 class UnknownNameError(LookupError):
     """No entry has this name; the message lists the names there are and the nearest one.
 

@@ -1,6 +1,17 @@
 """The identical network around every attention."""
 
 from attn_zoo.encoder.build import build_model, build_paired_model, share_initial_weights
-from attn_zoo.encoder.token import TokenClassifier
+from attn_zoo.encoder.image import ImageClassifier, backbone_sizes
+from attn_zoo.encoder.token import PairClassifier, PositionClassifier, TokenClassifier, TokenEncoder
 
-__all__ = ["TokenClassifier", "build_model", "build_paired_model", "share_initial_weights"]
+__all__ = [
+    "ImageClassifier",
+    "PairClassifier",
+    "PositionClassifier",
+    "TokenClassifier",
+    "TokenEncoder",
+    "backbone_sizes",
+    "build_model",
+    "build_paired_model",
+    "share_initial_weights",
+]

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import nn
 
-from attn_zoo.contract import Patches, TaskSpec, Tokens
-from attn_zoo.encoder.token import TokenClassifier
-from attn_zoo.integrations.timm import attention_layer
-from attn_zoo.layer import MultiHeadAttention, join_layers
+from attn_zoo.contract import Pairs, Patches, TaskSpec
+from attn_zoo.encoder.image import ImageClassifier
+from attn_zoo.encoder.token import PairClassifier, PositionClassifier, TokenClassifier
+from attn_zoo.layer import MultiHeadAttention
 
 
 def build_model(
@@ -26,40 +25,34 @@ def build_model(
     heads: int,
     mlp_ratio: float,
     dropout: float,
+    backbone: str = "",
 ) -> nn.Module:
     """The classifier for a task: our small encoder on tokens, timm's VisionTransformer on patches.
 
-    Both read the answer off a class token that stands first.
+    Where an example has one label, it is read off a class token that stands first.
+
+    Args:
+        backbone: timm's name of a VisionTransformer, for patches only; the sizes must be its own.
 
     Raises:
-        UnsupportedError: the attention does not claim what the task needs.
+        UnsupportedError: the attention does not claim what the task needs, or timm has no such VisionTransformer.
         ValueError: an option or size breaks its rule.
     """
-    if isinstance(task.inputs, Tokens):
-        return TokenClassifier(
-            vocabulary=task.inputs.vocabulary,
-            length=task.length,
-            classes=task.classes,
-            dim=dim,
-            depth=depth,
-            heads=heads,
-            mlp_ratio=mlp_ratio,
-            dropout=dropout,
-            attention=attention,
-            implementation=implementation,
-            options=dict(options),
-        )
-    return ImageClassifier(
-        task.inputs,
-        classes=task.classes,
-        attn_layer=attention_layer(attention, length=task.length + 1, implementation=implementation, **options),
-        embed_dim=dim,
-        depth=depth,
-        num_heads=heads,
-        mlp_ratio=mlp_ratio,
-        pos_drop_rate=dropout,
-        proj_drop_rate=dropout,
-    )
+    entry: dict[str, Any] = {"attention": attention, "implementation": implementation, "options": dict(options)}
+    if isinstance(task.inputs, Patches):
+        sizes: dict[str, Any] = {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
+        if not backbone:
+            sizes |= {"embed_dim": dim, "depth": depth, "num_heads": heads, "mlp_ratio": mlp_ratio}
+        return ImageClassifier(task.inputs, classes=task.classes, backbone=backbone, **entry, **sizes)
+    if backbone:
+        raise ValueError(f"model.backbone names a VisionTransformer, and the inputs of this task are tokens; got {backbone!r}")
+    kind: type[nn.Module] = TokenClassifier
+    if isinstance(task.inputs, Pairs):
+        kind = PairClassifier
+    elif task.labels == "position":
+        kind = PositionClassifier
+    sizes = {"dim": dim, "depth": depth, "heads": heads, "mlp_ratio": mlp_ratio, "dropout": dropout}
+    return kind(vocabulary=task.inputs.vocabulary, length=task.length, classes=task.classes, causal=task.causal, **sizes, **entry)
 
 
 def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Mapping[str, Any], **rest: Any) -> nn.Module:
@@ -86,36 +79,3 @@ def share_initial_weights(model: nn.Module, reference: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
             module.start_streams()
-
-
-class ImageClassifier(nn.Module):
-    """timm's VisionTransformer under the calling convention of a batch, whose padding images leave empty."""
-
-    def __init__(self, inputs: Patches, *, classes: int, **rest: Any) -> None:
-        from timm.models.vision_transformer import VisionTransformer  # importing timm takes seconds that token tasks need not wait
-
-        super().__init__()
-        self.transformer = VisionTransformer(
-            img_size=(inputs.height, inputs.width),
-            patch_size=inputs.patch,
-            in_chans=inputs.channels,
-            num_classes=classes,
-            class_token=True,
-            global_pool="token",
-            qkv_bias=True,
-            weight_init="jax",  # Xavier, like the token encoder; timm's default of N(0, 0.02) starts narrow models slowly
-            **rest,
-        )
-        join_layers(self.transformer)
-
-    def forward(
-        self, images: Float[Tensor, "batch channels height width"], valid: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch classes"]:
-        """Class scores.
-
-        Raises:
-            ValueError: ``valid`` is given.
-        """
-        if valid is not None:
-            raise ValueError("image tasks have no padding; pass valid=None")
-        return self.transformer(images)

@@ -1,4 +1,4 @@
-"""Token classifier: embedding, pre-norm transformer blocks, a class token, a linear head."""
+"""The encoder of token sequences (embedding, positions, pre-norm transformer blocks) and what is read off it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,14 @@ class Block(nn.Module):
         return tokens + self.mlp(self.mlp_norm(tokens))
 
 
-class TokenClassifier(nn.Module):
-    """Class scores of a token sequence.
-
-    A learned class token stands first and is what the head reads, so that without attention
-    between positions nothing can be known. Positions are learned and absolute.
+class TokenEncoder(nn.Module):
+    """Vectors of a token sequence, one a position. Positions are learned and absolute.
 
     Args:
         vocabulary: number of token ids, padding (0) included.
         length: longest sequence, class token not counted.
-        classes: number of classes.
+        class_token: whether a learned token stands first.
+        causal: position i sees positions up to i only.
         attention: name of a registered attention; ``options`` and ``implementation`` are its own.
     """
 
@@ -49,7 +47,8 @@ class TokenClassifier(nn.Module):
         *,
         vocabulary: int,
         length: int,
-        classes: int,
+        class_token: bool,
+        causal: bool = False,
         dim: int,
         depth: int,
         heads: int,
@@ -61,31 +60,39 @@ class TokenClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.length = length
+        positions = length + class_token
         self.embedding = nn.Embedding(vocabulary, dim)
-        self.class_token = nn.Parameter(torch.zeros(dim))
-        self.positions = nn.Parameter(torch.zeros(length + 1, dim))
+        self.class_token = nn.Parameter(torch.zeros(dim)) if class_token else None
+        self.positions = nn.Parameter(torch.zeros(positions, dim))
         nn.init.normal_(self.embedding.weight, std=0.5)
-        nn.init.normal_(self.class_token, std=0.5)
+        if self.class_token is not None:
+            nn.init.normal_(self.class_token, std=0.5)
         nn.init.normal_(self.positions, std=0.5)
         self.dropout = nn.Dropout(dropout)
         layers = (
             MultiHeadAttention(
-                dim, heads, attention, length=length + 1, implementation=implementation, output_dropout=dropout, **options
+                dim,
+                heads,
+                attention,
+                length=positions,
+                causal=causal,
+                implementation=implementation,
+                output_dropout=dropout,
+                **options,
             )
             for _ in range(depth)
         )
         self.blocks = nn.ModuleList(Block(dim, mlp_ratio, dropout, layer) for layer in layers)
         join_layers(self.blocks)
         self.norm = nn.LayerNorm(dim)
-        self.head = nn.Linear(dim, classes)
 
     def forward(
         self, tokens: Int[Tensor, "batch length"], valid: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch classes"]:
-        """Class scores.
+    ) -> Float[Tensor, "batch positions dim"]:
+        """Vectors after the last block, not yet normalised; the class token's first where there is one.
 
         Args:
-            tokens: ids, padded with 0 to the length the model was built for.
+            tokens: ids, padded with 0 up to any length that the model was built for.
             valid: True for a real token; None means all are.
 
         Raises:
@@ -93,11 +100,74 @@ class TokenClassifier(nn.Module):
         """
         if tokens.shape[1] > self.length:
             raise ValueError(f"the model was built for {self.length} tokens, got {tokens.shape[1]}; build it for the longest")
-        words = self.embedding(tokens)
-        front = self.class_token.to(words.dtype).expand(tokens.shape[0], 1, -1)
-        x = torch.cat([front, words], dim=1)
+        x = self.embedding(tokens)
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.to(x.dtype).expand(tokens.shape[0], 1, -1), x], dim=1)
+            valid = None if valid is None else F.pad(valid, (1, 0), value=True)
         x = self.dropout(x + self.positions[: x.shape[1]])
-        key_valid = None if valid is None else F.pad(valid, (1, 0), value=True)
         for block in self.blocks:
-            x = block(x, key_valid)
-        return self.head(self.norm(x[:, 0]))
+            x = block(x, valid)
+        return x
+
+
+class TokenClassifier(nn.Module):
+    """Class scores of a token sequence, read off the class token alone.
+
+    So without attention between positions nothing can be known.
+    """
+
+    def __init__(self, *, classes: int, **rest: Any) -> None:
+        super().__init__()
+        self.encoder = TokenEncoder(class_token=True, **rest)
+        self.head = nn.Linear(rest["dim"], classes)
+
+    def forward(
+        self, tokens: Int[Tensor, "batch length"], valid: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch classes"]:
+        """Class scores. Arguments and errors as of ``TokenEncoder``."""
+        return self.head(self.encoder.norm(self.encoder(tokens, valid)[:, 0]))
+
+
+class PairClassifier(nn.Module):
+    """Class scores of two token sequences, which one encoder reads apart (two towers that share their weights).
+
+    The head sees both class tokens u and v as (u, v, u · v, u − v) and has one hidden layer, as the
+    "NLI" interaction of Long Range Arena's retrieval task (Tay et al. 2020, arXiv:2011.04006).
+    """
+
+    def __init__(self, *, classes: int, **rest: Any) -> None:
+        super().__init__()
+        dim: int = rest["dim"]
+        self.encoder = TokenEncoder(class_token=True, **rest)
+        hidden = max(1, round(dim * rest["mlp_ratio"]))
+        self.head = nn.Sequential(nn.Linear(4 * dim, hidden), nn.GELU(), nn.Linear(hidden, classes))
+
+    def forward(
+        self, tokens: Int[Tensor, "batch 2 length"], valid: Bool[Tensor, "batch 2 length"] | None = None
+    ) -> Float[Tensor, "batch classes"]:
+        """Class scores. Arguments and errors as of ``TokenEncoder``."""
+        both = self.encoder(tokens.flatten(0, 1), None if valid is None else valid.flatten(0, 1))
+        one, other = self.encoder.norm(both[:, 0]).unflatten(0, (-1, 2)).unbind(dim=1)
+        return self.head(torch.cat([one, other, one * other, one - other], dim=-1))
+
+
+class PositionClassifier(nn.Module):
+    """Class scores at positions of a token sequence."""
+
+    def __init__(self, *, classes: int, **rest: Any) -> None:
+        super().__init__()
+        self.encoder = TokenEncoder(class_token=False, **rest)
+        self.head = nn.Linear(rest["dim"], classes)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch length"],
+        valid: Bool[Tensor, "batch length"] | None = None,
+        asked: Bool[Tensor, "batch length"] | None = None,
+    ) -> Float[Tensor, "asked classes"] | Float[Tensor, "batch length classes"]:
+        """Class scores of the positions that are asked, in the order of batch and position; of all where None is given.
+
+        Arguments and errors else as of ``TokenEncoder``.
+        """
+        x = self.encoder(tokens, valid)
+        return self.head(self.encoder.norm(x if asked is None else x[asked]))

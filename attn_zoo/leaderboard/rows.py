@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,9 @@ from typing import Any
 
 from attn_zoo.leaderboard.statistics import Estimate, estimate
 from attn_zoo.records import RunRecord
+
+_PART = "test: "
+"""Begins the names of scores of parts of the test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class Row:
     control: bool
     score: Estimate | None
     """Test score of the seeds that are done."""
+    parts: Mapping[str, Estimate]
+    """Test score of each part of the test that the task names, such as depths."""
     train_gap: Estimate | None
     """Training score minus test score, of the same weights."""
     seeds: tuple[int, ...]
@@ -54,13 +60,23 @@ class Table:
     device: str
     chance: float | None
     rows: tuple[Row, ...]
-    """Contenders by falling score, then controls."""
+    """Contenders, the best first, then controls."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether the metric is one of which more is better."""
+        return bool(self.task.get("higher_is_better", True))
+
+    @property
+    def data_title(self) -> str:
+        """Which data the figures are of; records older than this fact name the source."""
+        return str(self.task.get("data") or str(self.task.get("source", "unknown")).split(";")[0])
 
     @property
     def best_control(self) -> float | None:
         """Mean score of the best control."""
         means = [row.score.mean for row in self.rows if row.control and row.score]
-        return max(means, default=None)
+        return (max if self.higher_is_better else min)(means, default=None)
 
     @property
     def softmax_flops(self) -> int | None:
@@ -102,8 +118,9 @@ def _table(group: Sequence[RunRecord], labels: Mapping[str, str]) -> Table:
     for record in group:
         by_row[_row_key(record)].append(record)
     rows = [_row(members, labels[key]) for key, members in by_row.items()]
-    rows.sort(key=lambda row: (row.control, -(row.score.mean if row.score else -1.0), row.label))
     whole = next((r for r in group if r.status == "done"), group[0])
+    sign = -1 if whole.task_card.get("higher_is_better", True) else 1
+    rows.sort(key=lambda row: (row.control, sign * row.score.mean if row.score else math.inf, row.label))
     return Table(
         task=whole.task_card,
         task_options=whole.spec.task_options,
@@ -130,6 +147,7 @@ def _row(members: Sequence[RunRecord], label: str) -> Row:
         implementation=first.spec.implementation,
         control=bool(first.attention_card.get("control")),
         score=estimate([r.scores["test"] for r in done]),
+        parts=_parts(done),
         train_gap=estimate([r.scores["train"] - r.scores["test"] for r in done if "train" in r.scores]),
         seeds=tuple(r.spec.seed for r in done),
         failures=tuple(f"{r.status} with seed {r.spec.seed}: {r.reason}" for r in members if r.status != "done"),
@@ -139,6 +157,12 @@ def _row(members: Sequence[RunRecord], label: str) -> Row:
         peak_bytes=_median(r.measured.get("peak_bytes") for r in done),
         machines=tuple(sorted({machine(r.environment) for r in members})),
     )
+
+
+def _parts(done: Sequence[RunRecord]) -> dict[str, Estimate]:
+    names = [name for name in (done[0].scores if done else ()) if name.startswith(_PART)]
+    found = {name.removeprefix(_PART): estimate([r.scores[name] for r in done if name in r.scores]) for name in names}
+    return {name: score for name, score in found.items() if score}
 
 
 def machine(environment: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ class RunRecord:
     """Why the status is not ``done``; None when it is."""
     scores: Mapping[str, float]
     """``test`` (read once, with the weights that were best on validation), ``valid`` (best) and ``train`` (those weights, on as
-    many examples as validation has)."""
+    many examples as validation has); ``test: PART`` of each part of the test that the task names."""
     chance: float | None
     """Test score of always answering the most frequent training label."""
     curve: tuple[Mapping[str, float], ...]

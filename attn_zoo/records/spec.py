@@ -22,6 +22,8 @@ class ModelSpec:
     mlp_ratio: float = 2.0
     dropout: float = 0.0
     """Dropout after embedding, attention output and MLP; the weights' own dropout is the mechanism's option."""
+    backbone: str = ""
+    """timm's name of a VisionTransformer, for tasks on patches; the sizes above are then its own. Empty is the plain one."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "depth", "heads"):
@@ -94,5 +96,8 @@ class RunSpec:
 
     def run_id(self, task_version: str) -> str:
         """Digest of the spec, the protocol and the task's version: equal ids mean the same experiment."""
-        canonical = json.dumps([PROTOCOL, task_version, self.to_dict()], sort_keys=True, separators=(",", ":"))
+        data = self.to_dict()
+        if not data["model"]["backbone"]:  # younger than the first records, whose ids hold
+            del data["model"]["backbone"]
+        canonical = json.dumps([PROTOCOL, task_version, data], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]

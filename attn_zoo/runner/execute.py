@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from torch import nn
 
 from attn_zoo.contract import (
     SPLITS,
@@ -19,19 +20,21 @@ from attn_zoo.contract import (
     Batch,
     Examples,
     Geometry,
+    Pairs,
+    Patches,
     Split,
     Task,
     TaskCard,
     TaskSpec,
-    Tokens,
     UnknownNameError,
     UnsupportedError,
 )
 from attn_zoo.cost import attention_parameters, count_flops, count_parameters
-from attn_zoo.encoder import build_model, build_paired_model
+from attn_zoo.encoder import backbone_sizes, build_model, build_paired_model
 from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.registry import build_attention, build_task, card, make_options, task_card
-from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, accuracy, majority_accuracy, train
+from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named
+from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
 
 _PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
@@ -52,15 +55,16 @@ def resolve_spec(spec: RunSpec) -> RunSpec:
     device = ("cuda" if torch.cuda.is_available() else "cpu") if spec.device == "auto" else spec.device
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch sees; got {spec.device!r}")
+    model = replace(spec.model, **backbone_sizes(spec.model.backbone)) if spec.model.backbone else spec.model
     implementation = spec.implementation
     if implementation not in ("auto", *entry.implementations):
         raise UnknownNameError(f"implementation of {spec.attention}", implementation, ("auto", *entry.implementations))
     if implementation == "auto":
-        length = build_task(spec.task, **task_options).spec.length + 1
-        geometry = Geometry(spec.model.heads, spec.model.dim // spec.model.heads, length, length)
+        task = build_task(spec.task, **task_options).spec
+        geometry = Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
         built = build_attention(spec.attention, geometry, implementation="auto", device=device, **options)
         implementation = built.implementation
-    return replace(spec, options=options, task_options=task_options, device=device, implementation=implementation)
+    return replace(spec, options=options, task_options=task_options, model=model, device=device, implementation=implementation)
 
 
 def plain_options(options: Any) -> dict[str, Any]:
@@ -99,6 +103,7 @@ class _Found:
     def __init__(self) -> None:
         self.data: dict[str, dict[str, Any]] = {}
         self.task_spec: TaskSpec | None = None
+        self.data_title: str | None = None
         self.scores: dict[str, float] = {}
         self.chance: float | None = None
         self.counted: dict[str, int] = {}
@@ -112,7 +117,7 @@ class _Found:
             run_id=spec.run_id(task.version),
             spec=spec,
             attention_card=_attention_facts(attention),
-            task_card=_task_facts(task, self.task_spec),
+            task_card=_task_facts(task, self.task_spec, self.data_title),
             data=self.data,
             status=status,
             reason=reason,
@@ -130,7 +135,9 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress) -> None:
     splits: dict[Split, Examples] = {split: task.examples(split) for split in SPLITS}
     found.task_spec = task.spec
     found.data = {split: {"examples": len(part), "digest": part.digest()} for split, part in splits.items()}
-    found.chance = majority_accuracy(splits["train"].labels(), splits["test"].labels())
+    found.data_title = task.data_title
+    measure = measure_named(task.card.metric)
+    found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)
     model = build_paired_model(task.spec, seed=spec.seed, implementation=spec.implementation, **_model_arguments(spec))
     found.counted = {
         "parameters": count_parameters(model),
@@ -141,13 +148,21 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress) -> None:
     accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=_PRECISIONS[spec.precision])
     torch.manual_seed(spec.seed)  # dropout and redraws start alike whatever the build drew
     trained = found.trained
-    train(model, splits["train"], splits["valid"], spec.budget, spec.seed, accelerator, progress, trained)
+    train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained)
     model.load_state_dict(trained.best_weights)
+    assert trained.best_valid is not None
     found.scores = {
         "valid": trained.best_valid,
-        "train": accuracy(model, splits["train"], accelerator, limit=len(splits["valid"])),
-        "test": accuracy(model, splits["test"], accelerator),
+        "train": evaluate(model, splits["train"], task.spec, measure, accelerator, limit=len(splits["valid"])),
+        **_test_scores(model, task, splits["test"], measure, accelerator),
     }
+
+
+def _test_scores(model: nn.Module, task: Task, examples: Examples, measure: Measure, accelerator: Accelerator) -> dict[str, float]:
+    """``test`` over all examples, and ``test: PART`` over each part that the task names."""
+    parts = {"test": torch.ones(len(examples), dtype=torch.bool)}
+    parts |= {f"test: {name}": members for name, members in task.slices("test").items()}
+    return evaluate_parts(model, examples, task.spec, measure, accelerator, parts)
 
 
 def _model_arguments(spec: RunSpec) -> dict[str, Any]:
@@ -158,10 +173,11 @@ def _flops_per_example(spec: RunSpec, task: TaskSpec) -> int:
     """Forward FLOPs of one example of full length, counted on an eager twin that only carries shapes."""
     with torch.device("meta"):
         twin = build_model(task, implementation="eager", **_model_arguments(spec))
-        if isinstance(task.inputs, Tokens):
-            inputs = torch.zeros(1, task.length, dtype=torch.long)
-        else:
+        if isinstance(task.inputs, Patches):
             inputs = torch.zeros(1, task.inputs.channels, task.inputs.height, task.inputs.width)
+        else:
+            shape = (1, 2, task.length) if isinstance(task.inputs, Pairs) else (1, task.length)
+            inputs = torch.zeros(shape, dtype=torch.long)
         return count_flops(twin, Batch(inputs, None, torch.zeros(1, dtype=torch.long)))
 
 
@@ -212,9 +228,11 @@ def _attention_facts(entry: AttentionCard) -> dict[str, Any]:
     }
 
 
-def _task_facts(entry: TaskCard, spec: TaskSpec | None) -> dict[str, Any]:
+def _task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None) -> dict[str, Any]:
     names = ("name", "title", "version", "summary", "source", "licence", "metric")
     facts: dict[str, Any] = {name: getattr(entry, name) for name in names}
+    facts["higher_is_better"] = measure_named(entry.metric).higher_is_better
+    facts["data"] = data_title
     facts["length"] = None if spec is None else spec.length
     facts["classes"] = None if spec is None else spec.classes
     return facts

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
-from jaxtyping import Int
 from torch import Tensor, nn
 
-from attn_zoo.contract import Batch, Examples
+from attn_zoo.contract import Batch, Examples, Split, Task
 from attn_zoo.cost import peak_bytes
 from attn_zoo.records import Budget
-
-EVALUATION_BATCH = 256
+from attn_zoo.runner.metrics import answers, evaluate, measure_named, to_device
 
 
 class Progress(Protocol):
@@ -34,6 +32,14 @@ class Progress(Protocol):
         """The run is over, however it ended."""
 
 
+Augment = Callable[[Batch, torch.Generator], Batch]
+
+
+def unchanged(batch: Batch, chance: torch.Generator) -> Batch:
+    """No augmentation."""
+    return batch
+
+
 class DivergedError(ArithmeticError):
     """The loss stopped being a number."""
 
@@ -46,55 +52,34 @@ class TimedOutError(TimeoutError):
 class Trained:
     """What training left behind. ``best_weights`` are those of the best look at validation."""
 
-    best_valid: float = -math.inf
+    best_valid: float | None = None
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     curve: list[dict[str, float]] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     peak_bytes: int = 0
 
 
-def batches(examples: Examples, batch_size: int, seed: int) -> Iterator[Batch]:
-    """Endless batches, reshuffled every epoch: a function of the seed alone, so every attention sees the same order."""
-    generator = torch.Generator().manual_seed(seed)
+def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> Iterator[Batch]:
+    """Endless batches, reshuffled every epoch and augmented: a function of the seed alone, so every attention sees the same."""
+    generator, chance = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
     size = min(batch_size, len(examples))
     while True:
         order = torch.randperm(len(examples), generator=generator)
         for at in range(0, len(order) - size + 1, size):
-            yield examples.batch(order[at : at + size])
-
-
-@torch.inference_mode()
-def accuracy(model: nn.Module, examples: Examples, accelerator: Accelerator, limit: int | None = None) -> float:
-    """Share of examples, none dropped, whose highest class score is the label's; ``limit`` takes the first so many."""
-    was_training = model.training
-    model.eval()
-    count = len(examples) if limit is None else min(limit, len(examples))
-    right = 0
-    for at in range(0, count, EVALUATION_BATCH):
-        batch = to_device(examples.batch(range(at, min(at + EVALUATION_BATCH, count))), accelerator.device)
-        with accelerator.autocast():
-            scores = model(batch.inputs, batch.valid)
-        right += int((scores.argmax(dim=-1) == batch.labels).sum())
-    model.train(was_training)
-    return right / count
-
-
-def majority_accuracy(train_labels: Int[Tensor, " train"], test_labels: Int[Tensor, " test"]) -> float:
-    """Test accuracy of always answering the most frequent training label: chance, for one who knows the shares."""
-    return float((test_labels == train_labels.mode().values).float().mean())
+            yield augment(examples.batch(order[at : at + size]), chance)
 
 
 def train(
     model: nn.Module,
-    examples: Examples,
-    valid: Examples,
+    task: Task,
+    splits: Mapping[Split, Examples],
     budget: Budget,
     seed: int,
     accelerator: Accelerator,
     progress: Progress,
     state: Trained,
 ) -> None:
-    """Train in place for ``budget``, looking at ``valid`` as often as it says; ``state`` holds what is known even if it fails.
+    """Train in place for ``budget``, looking at validation as often as it says; ``state`` holds what is known even if it fails.
 
     Raises:
         DivergedError: a loss is NaN or infinite.
@@ -103,7 +88,8 @@ def train(
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_cosine(step, budget))
     model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
-    source = batches(examples, budget.batch_size, seed)
+    source = batches(splits["train"], budget.batch_size, seed, task.augment)
+    measure = measure_named(task.card.metric)
     loss = math.nan
 
     def one_step() -> None:
@@ -121,18 +107,12 @@ def train(
         if not math.isfinite(loss):
             raise DivergedError(f"the loss became {loss} at step {step}")
         look = step % budget.evaluate_every == 0 or step == budget.steps
-        score = accuracy(model, valid, accelerator) if look else None
+        score = evaluate(model, splits["valid"], task.spec, measure, accelerator) if look else None
         if score is not None:
-            _remember(state, model, accelerator, step, loss, score)
+            _remember(state, model, accelerator, step, loss, score, measure.better(score, state.best_valid))
         progress.advance(step, loss, score)
         if budget.max_seconds and sum(state.step_seconds) > budget.max_seconds:
             raise TimedOutError(f"training took more than {budget.max_seconds:g} s after {step} of {budget.steps} steps")
-
-
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The same batch on ``device``."""
-    valid = None if batch.valid is None else batch.valid.to(device)
-    return Batch(batch.inputs.to(device), valid, batch.labels.to(device))
 
 
 def _step(
@@ -145,7 +125,7 @@ def _step(
 ) -> float:
     batch = to_device(batch, accelerator.device)
     with accelerator.autocast():
-        loss = F.cross_entropy(model(batch.inputs, batch.valid), batch.labels)
+        loss = F.cross_entropy(*answers(model, batch))
     accelerator.backward(loss)
     accelerator.clip_grad_norm_(model.parameters(), clip_norm)
     optimizer.step()
@@ -154,10 +134,12 @@ def _step(
     return loss.item()  # waits for the device, so the clock around this call is honest
 
 
-def _remember(state: Trained, model: nn.Module, accelerator: Accelerator, step: int, loss: float, score: float) -> None:
+def _remember(
+    state: Trained, model: nn.Module, accelerator: Accelerator, step: int, loss: float, score: float, is_best: bool
+) -> None:
     seconds = sum(state.step_seconds)
     state.curve.append({"step": step, "train_seconds": seconds, "train_loss": loss, "valid": score})
-    if score > state.best_valid:
+    if is_best:
         state.best_valid = score
         weights = accelerator.unwrap_model(model).state_dict()
         state.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}

@@ -82,7 +82,7 @@ def test_a_causal_layer():
 
 def test_the_model_is_left_as_it_was():
     model = classifier().train()
-    model.blocks[0].eval()
+    model.encoder.blocks[0].eval()
     modes = [module.training for module in model.modules()]
     attention_matrices(model, TOKENS)
     with pytest.raises(ValueError, match="built for 7 tokens"):

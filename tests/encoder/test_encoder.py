@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 from attn_zoo import UnknownNameError, UnsupportedError, attentions, card
-from attn_zoo.contract import Patches, TaskSpec, Tokens
-from attn_zoo.encoder import build_model
+from attn_zoo.contract import Pairs, Patches, TaskSpec, Tokens
+from attn_zoo.encoder import backbone_sizes, build_model
 from attn_zoo.integrations.timm import attention_layer
 from attn_zoo.layer import MultiHeadAttention
 
@@ -37,8 +38,8 @@ def test_padding_leaves_scores_alone(name):
 def test_every_token_can_change_the_answer(name):
     ids = torch.randint(1, 12, (1, 20))
     built = model(WORDS, name)
-    words = built.embedding(ids).detach().requires_grad_()
-    built.embedding.forward = lambda _: words
+    words = built.encoder.embedding(ids).detach().requires_grad_()
+    built.encoder.embedding.forward = lambda _: words
     built(ids).square().sum().backward()
     reached = words.grad.abs().sum(-1)[0] > 0
     if name != "reformer":  # its hashes may keep a token from the class token within two layers
@@ -52,6 +53,73 @@ def test_without_attention_nothing_is_known():
         assert torch.equal(built(torch.full((1, 20), 3)), built(torch.full((1, 20), 7)))
         pictures = model(IMAGES, "none")(torch.randn(2, 1, 8, 8))
     assert torch.equal(pictures[0], pictures[1])
+
+
+PAIRS = TaskSpec(Pairs(12), length=20, classes=3)
+ASKED = TaskSpec(Tokens(12), length=20, classes=12, labels="position")
+
+
+def test_two_towers_read_their_sequences_apart_and_share_their_weights():
+    built = model(PAIRS)
+    ids = torch.randint(1, 12, (3, 2, 20))
+    valid = torch.arange(20) < torch.tensor([[20, 7], [3, 20], [9, 9]])[..., None]
+    with torch.no_grad():
+        found = built(ids, valid)
+        one, other = (built.encoder.norm(built.encoder(ids[:, at], valid[:, at])[:, 0]) for at in range(2))
+        expected = built.head(torch.cat([one, other, one * other, one - other], dim=-1))
+        elsewhere = built(torch.where(valid, ids, 5), valid)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(found, elsewhere)
+    assert found.shape == (3, 3)
+
+
+@pytest.mark.parametrize("name", attentions())
+def test_positions_are_answered_where_they_are_asked(name):
+    built, ids = model(ASKED, name), torch.randint(1, 12, (2, 20))
+    asked = torch.zeros(2, 20, dtype=torch.bool)
+    asked[0, 3] = asked[1, 7] = asked[1, 19] = True
+    with torch.no_grad():
+        everywhere, there = built(ids), built(ids, None, asked)
+    assert everywhere.shape == (2, 20, 12) and built.encoder.class_token is None
+    torch.testing.assert_close(there, torch.stack([everywhere[0, 3], everywhere[1, 7], everywhere[1, 19]]))
+
+
+def test_a_causal_task_sees_the_past_alone():
+    causal = replace(ASKED, causal=True)
+    ids = torch.randint(1, 12, (1, 20))
+    later = ids.clone()
+    later[:, 12:] = 1 + later[:, 12:] % 11
+    with torch.no_grad():
+        torch.testing.assert_close(model(causal)(ids)[:, :12], model(causal)(later)[:, :12])
+    with pytest.raises(UnsupportedError, match="causal"):
+        model(causal, "linformer")
+
+
+def test_specs_that_cannot_be_are_refused():
+    with pytest.raises(ValueError, match="labels by position are of one token sequence; got inputs Pairs"):
+        TaskSpec(Pairs(12), 20, 3, labels="position")
+    with pytest.raises(ValueError, match="a causal task labels positions"):
+        TaskSpec(Tokens(12), 20, 3, causal=True)
+    assert (WORDS.positions, ASKED.positions) == (21, 20)
+
+
+def test_a_backbone_of_timm_keeps_its_own_sizes_and_features():
+    assert backbone_sizes("vit_tiny_patch16_224") == {"dim": 192, "depth": 12, "heads": 3, "mlp_ratio": 4.0}
+    built = model(IMAGES, "performer", backbone="vit_tiny_patch16_224")
+    layers = [m for m in built.modules() if isinstance(m, MultiHeadAttention)]
+    assert len(layers) == 12 and layers[0].dim == 192 and layers[0].mechanism.geometry.keys == 17
+    registers = model(IMAGES, "linformer", backbone="vit_little_patch16_reg4_gap_256")
+    assert next(m for m in registers.modules() if isinstance(m, MultiHeadAttention)).mechanism.geometry.keys == 16 + 4
+    with torch.no_grad():
+        assert built(torch.randn(2, 1, 8, 8)).shape == registers(torch.randn(2, 1, 8, 8)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(("backbone", "words"), [("vit_tyni", "timm has no model"), ("resnet18", "is a ResNet|another kind")])
+def test_backbones_that_are_no_vision_transformers_are_refused(backbone, words):
+    with pytest.raises(UnsupportedError, match=words):
+        model(IMAGES, backbone=backbone)
+    with pytest.raises(ValueError, match="inputs of this task are tokens"):
+        model(WORDS, backbone="vit_tiny_patch16_224")
 
 
 def test_sequences_beyond_the_built_length_are_refused():

@@ -168,3 +168,29 @@ def test_ten_thousand_records_are_a_table_soon():
     started = time.perf_counter()
     assert len(render(tables(records), "terminal")) > 1000
     assert time.perf_counter() - started < 10, "half a second here; ten times the target even on a busy machine is a defect"
+
+
+def test_a_metric_of_which_less_is_better_is_ranked_and_shown_as_it_is():
+    task_card = dict(make_record().task_card) | {"metric": "perplexity", "higher_is_better": False, "data": "Some Novels"}
+    records = [
+        make_record(name, test=score, chance=900.0, task_card=task_card)
+        for name, score in (("softmax", 31.5), ("linformer", 28.25), ("none", 400.0), ("uniform", 350.0))
+    ]
+    (table,) = tables(records)
+    assert [row.label for row in table.rows] == ["linformer", "softmax", "uniform", "none"]
+    assert table.best_control == 350.0
+    text = render([table], "github")
+    assert "28.25" in text and "-321.75" in text and "chance 900.00" in text and "Some Novels" in text
+    assert "perplexity |" in text and "perplexity (%)" not in text
+
+
+def test_parts_of_the_test_stand_in_a_table_of_their_own():
+    records = [
+        make_record(seed=seed, scores={"test": 0.5, "valid": 0.5, "train": 0.5, "test: depth 0": low, "test: depth 1": 0.75})
+        for seed, low in ((1, 0.1), (2, 0.2))
+    ]
+    (table,) = tables(records)
+    assert {name: part.mean for name, part in table.rows[0].parts.items()} == pytest.approx({"depth 0": 0.15, "depth 1": 0.75})
+    text = render([table], "github")
+    assert "by part of the test" in text and "depth 0 |" in text and "75.0 ± 0.0" in text
+    assert "by part of the test" not in render(tables([make_record()]), "github")

@@ -13,10 +13,10 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from attn_zoo import Attention, Capabilities, Cost, UnknownNameError, registry
-from attn_zoo.contract import AttentionCard, Batch, Examples, Growth
+from attn_zoo.contract import UNASKED, AttentionCard, Batch, Examples, Growth, TaskSpec, Tokens
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
-from attn_zoo.runner import resolve_spec, run
+from attn_zoo.runner import metrics, resolve_spec, run
 from attn_zoo.runner import train as training
 
 
@@ -154,14 +154,15 @@ def test_an_interrupt_is_no_record(broken):
 
 def test_the_test_split_is_read_once_and_after_training(monkeypatch):
     reads = []
-    accuracy = training.accuracy
 
-    def watched(model, examples, accelerator, limit=None):
+    evaluate_parts = metrics.evaluate_parts
+
+    def watched(model, examples, *rest):
         reads.append(len(examples))
-        return accuracy(model, examples, accelerator, limit)
+        return evaluate_parts(model, examples, *rest)
 
-    monkeypatch.setattr("attn_zoo.runner.train.accuracy", watched)
-    monkeypatch.setattr("attn_zoo.runner.execute.accuracy", watched)
+    monkeypatch.setattr("attn_zoo.runner.metrics.evaluate_parts", watched)
+    monkeypatch.setattr("attn_zoo.runner.execute.evaluate_parts", watched)
     record = run(spec(), Quiet())
     sizes = {split: part["examples"] for split, part in record.data.items()}
     assert len(set(sizes.values())) == 3
@@ -178,7 +179,8 @@ def test_every_example_of_a_split_is_scored():
 
     ids = torch.arange(600)
     examples = Rows(ids[:, None] % 3, torch.where(ids < 300, ids % 3, (ids + 1) % 3))
-    assert training.accuracy(Model(), examples, Accelerator(cpu=True)) == 0.5
+    found = metrics.evaluate(Model(), examples, TaskSpec(Tokens(3), 1, 3), metrics.measure_named("accuracy"), Accelerator(cpu=True))
+    assert found == 0.5
     assert sum(asked) == 600
 
 
@@ -214,9 +216,53 @@ def test_rows_start_from_the_same_shared_weights(task):
         assert len(shared) > 0.7 * len(reference), name
 
 
-def test_chance_is_the_majority_of_train_scored_on_test():
+def test_chance_is_the_constant_answer_of_the_training_shares():
     train, test = torch.tensor([1, 1, 0]), torch.tensor([0, 0, 1, 1, 1])
-    assert training.majority_accuracy(train, test) == pytest.approx(0.6)
+    found = {name: metrics.constant_score(train, test, TaskSpec(Tokens(2), 1, 2), m) for name, m in metrics.MEASURES.items()}
+    assert found["accuracy"] == pytest.approx(0.6)
+    assert found["f1"] == pytest.approx(2 * 3 / (2 * 3 + 2)), "always class 1: three right, two wrong"
+    assert found["perplexity"] == pytest.approx((3**2 * 1.5**3) ** 0.2), "probabilities 1/3 twice and 2/3 three times"
+
+
+def test_positions_that_are_not_asked_count_for_nothing():
+    labels = torch.tensor([[1, UNASKED, 0], [UNASKED, UNASKED, 1]])
+    batch = Batch(torch.ones(2, 3, dtype=torch.long), None, labels)
+    seen = []
+
+    class Model(torch.nn.Module):
+        def forward(self, inputs, valid, asked):
+            seen.append(asked)
+            return torch.eye(2)[torch.tensor([1, 1, 1])]
+
+    scores, asked_labels = metrics.answers(Model(), batch)
+    assert torch.equal(seen[0], labels != UNASKED)
+    assert asked_labels.tolist() == [1, 0, 1] and scores.shape == (3, 2)
+
+
+def test_parts_are_scored_apart_in_the_same_reading():
+    ids = torch.arange(600)
+    examples = Rows(ids[:, None] % 3, torch.where(ids < 300, ids % 3, (ids + 1) % 3))
+    read = []
+
+    class Model(torch.nn.Module):
+        def forward(self, inputs, valid):
+            read.append(len(inputs))
+            return torch.nn.functional.one_hot(inputs[:, 0], 3).float()
+
+    parts = {"all": ids >= 0, "first": ids < 300, "mixed": (ids >= 200) & (ids < 400), "none": ids < 0}
+    accuracy = metrics.measure_named("accuracy")
+    found = metrics.evaluate_parts(Model(), examples, TaskSpec(Tokens(3), 1, 3), accuracy, Accelerator(cpu=True), parts)
+    assert found == {"all": 0.5, "first": 1.0, "mixed": 0.5}
+    assert sum(read) == 600
+
+
+def test_perplexity_is_better_when_lower_and_unknown_metrics_are_refused():
+    assert metrics.measure_named("perplexity").better(2.0, 3.0) and not metrics.measure_named("perplexity").better(3.0, 2.0)
+    assert metrics.measure_named("accuracy").better(0.5, 0.4) and metrics.measure_named("accuracy").better(0.1, None)
+    with pytest.raises(UnknownNameError, match="no metric is called 'acuracy'; did you mean 'accuracy'"):
+        metrics.measure_named("acuracy")
+    with pytest.raises(ValueError, match="two classes; this one has 3"):
+        metrics.measure_named("f1").make(3)
 
 
 def test_flops_are_those_of_the_card_and_the_rest_of_the_network():

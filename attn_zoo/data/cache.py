@@ -1,0 +1,88 @@
+"""What was made of data before: arrays, kept by a digest of all that they depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+
+VARIABLE = "ATTN_ZOO_CACHE"
+"""A folder of your choice, or ``off``."""
+
+
+def cache_folder() -> Path | None:
+    """$ATTN_ZOO_CACHE, else ``attn-zoo`` in the user's cache folder; None where the variable says ``off``."""
+    given = os.environ.get(VARIABLE, "")
+    if given == "off":
+        return None
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "attn-zoo"
+
+
+def cached(name: str, recipe: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
+    """The arrays that ``make`` would return, read from the cache if they were made before.
+
+    Each file holds a digest of its content, so that a damaged one is made again and never used. A
+    folder that cannot be written only costs time.
+
+    Args:
+        name: begins the file's name, for people.
+        recipe: all that the arrays depend on, as plain data: version, options, digests of the files read.
+    """
+    folder = cache_folder()
+    if folder is None:
+        return make()
+    key = hashlib.sha256(json.dumps([name, recipe], sort_keys=True).encode()).hexdigest()
+    path = folder / f"{name}-{key[:24]}.safetensors"
+    found = _read(path)
+    if found is None:
+        found = make()
+        _write(path, found)
+    return found
+
+
+def _read(path: Path) -> Arrays | None:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            stored = (file.metadata() or {}).get("sha256")
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (OSError, SafetensorError, ValueError):
+        return None
+    return arrays if stored == _digest(arrays) else None
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    from safetensors.numpy import save
+
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata={"sha256": _digest(arrays)})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+    except OSError:
+        return
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(beside, path)
+    except OSError:
+        Path(beside).unlink(missing_ok=True)
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        found.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode())
+        found.update(np.ascontiguousarray(arrays[name]).data)
+    return found.hexdigest()

@@ -1,0 +1,31 @@
+"""JSON lines: one object a line, packed or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.contract import DamagedDataError
+from attn_zoo.data.files import open_text
+
+
+def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The objects of a file, each with at least ``fields``.
+
+    Raises:
+        DamagedDataError: a line is no object, or lacks a field; the message names the line.
+    """
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DamagedDataError(f"{path}, line {number} is not JSON ({error.msg}); it is cut short or damaged") from error
+            lacking = set(fields) - set(row) if isinstance(row, dict) else set(fields)
+            if lacking:
+                raise DamagedDataError(
+                    f"{path}, line {number} lacks {', '.join(sorted(lacking))}; each line is an object with {', '.join(fields)}"
+                )
+            yield row

@@ -1,0 +1,115 @@
+"""timm's VisionTransformer, sized by us or by timm's name for it, with any attention inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.contract import Patches, UnsupportedError
+from attn_zoo.integrations.timm import attention_layer
+from attn_zoo.layer import join_layers
+
+
+class ImageClassifier(nn.Module):
+    """timm's VisionTransformer under the calling convention of a batch, whose padding images leave empty.
+
+    Args:
+        inputs: size of the images and of the patches.
+        backbone: timm's name of a VisionTransformer, whose other features are taken; empty for the plain one.
+        attention: name of a registered attention; ``options`` and ``implementation`` are its own.
+
+    Raises:
+        UnsupportedError: ``backbone`` is no VisionTransformer of timm, or its attention is not to be replaced.
+    """
+
+    def __init__(
+        self,
+        inputs: Patches,
+        *,
+        classes: int,
+        attention: str,
+        implementation: str,
+        options: Mapping[str, Any],
+        backbone: str = "",
+        **sizes: Any,
+    ) -> None:
+        super().__init__()
+        # Xavier, like the token encoder; timm's default of N(0, 0.02) starts narrow models slowly.
+        shared = {**sizes, **_shape(inputs), "num_classes": classes, "weight_init": "jax"}
+        patches = (inputs.height // inputs.patch) * (inputs.width // inputs.patch)
+        length = patches + (prefix_tokens(backbone) if backbone else 1)
+        layer = attention_layer(attention, length=length, implementation=implementation, **options)
+        if backbone:
+            self.transformer = _create(backbone, attn_layer=layer, **shared)
+        else:
+            from timm.models.vision_transformer import (
+                VisionTransformer,
+            )  # importing timm takes seconds that token tasks need not wait
+
+            self.transformer = VisionTransformer(class_token=True, global_pool="token", qkv_bias=True, attn_layer=layer, **shared)
+        join_layers(self.transformer)
+
+    def forward(
+        self, images: Float[Tensor, "batch channels height width"], valid: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch classes"]:
+        """Class scores.
+
+        Raises:
+            ValueError: ``valid`` is given.
+        """
+        if valid is not None:
+            raise ValueError("image tasks have no padding; pass valid=None")
+        return self.transformer(images)
+
+
+def backbone_sizes(backbone: str) -> dict[str, Any]:
+    """Width, depth, heads and MLP ratio of timm's VisionTransformer of this name, without making its weights.
+
+    Raises:
+        UnsupportedError: timm has no VisionTransformer of this name.
+    """
+    transformer = _on_meta(backbone)
+    first = transformer.blocks[0]
+    return {
+        "dim": transformer.embed_dim,
+        "depth": len(transformer.blocks),
+        "heads": first.attn.num_heads,
+        "mlp_ratio": first.mlp.fc1.out_features / transformer.embed_dim,
+    }
+
+
+def prefix_tokens(backbone: str) -> int:
+    """Tokens that stand before the patches: class token and registers.
+
+    Raises:
+        UnsupportedError: timm has no VisionTransformer of this name.
+    """
+    return int(_on_meta(backbone).num_prefix_tokens)
+
+
+def _on_meta(backbone: str) -> Any:
+    with torch.device("meta"):
+        return _create(backbone)
+
+
+def _create(backbone: str, **rest: Any) -> Any:
+    import timm
+    from timm.models.vision_transformer import VisionTransformer
+
+    if not timm.is_model(backbone):
+        raise UnsupportedError(f"timm has no model {backbone!r}; timm.list_models('vit_*') lists its VisionTransformers")
+    try:
+        made = timm.create_model(backbone, pretrained=False, **rest)
+    except TypeError as error:
+        raise UnsupportedError(f"timm's {backbone} does not take an attention of another kind ({error})") from error
+    if not isinstance(made, VisionTransformer):
+        raise UnsupportedError(f"timm's {backbone} is a {type(made).__name__}, not a VisionTransformer; take a vit_ or deit_ model")
+    return made
+
+
+def _shape(inputs: Patches) -> dict[str, Any]:
+    return {"img_size": (inputs.height, inputs.width), "patch_size": inputs.patch, "in_chans": inputs.channels}
