@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import textwrap
+from dataclasses import fields
+from typing import Any
+
 from tabulate import tabulate
 
 from attn_zoo import registry
+from attn_zoo.contract import Pairs, Patches, TaskCard
 
 _MARK = {True: "yes", False: "-"}
 
@@ -17,6 +23,60 @@ def listing() -> str:
         rows = [[name, "failed", reason] for name, reason in failures.items()]
         parts.append(tabulate(rows, ["plugin", "state", "reason"], tablefmt="simple"))
     return "\n\n".join(parts)
+
+
+def describe_task(name: str) -> str:
+    """All that the card of a task says, with its options and levels.
+
+    Raises:
+        UnknownNameError: no task has this name.
+    """
+    registry.load_plugins()
+    card = registry.task_card(name)
+    facts = [["version", card.version], ["source", card.source], ["licence", card.licence], ["metric", card.metric]]
+    facts += [["inputs", _inputs(card)], ["data", " and ".join(d.name for d in card.datasets) or "generated"]]
+    facts += [["defined in", card.origin]]
+    options = [[f.name, _plain(getattr(card.options(), f.name))] for f in fields(card.options)]
+    levels = [
+        [name, _pairs(level.options), _pairs(level.model), _pairs(level.budget), level.differs]
+        for name, level in card.levels.items()
+    ]
+    widths = [None, 28, 22, 28, 44]
+    parts = [f"{card.name}: {card.title}", card.summary, tabulate(facts, tablefmt="plain", maxcolwidths=[None, 100])]
+    parts += [textwrap.indent(inspect.getdoc(card.build) or "", "  ")]
+    parts += [tabulate(options, ["option", "unless given"], tablefmt="simple", disable_numparse=True)]
+    head = ["level", "options", "network", "budget", "differs from the published set-up"]
+    parts += [tabulate(levels, head, tablefmt="simple", maxcolwidths=widths)]
+    return "\n\n".join(parts)
+
+
+def task_table() -> str:
+    """Every task with its data, length and classes, for a page."""
+    registry.load_plugins()
+    rows = []
+    for card in map(registry.task_card, registry.task_names()):
+        built = card.build(card.options())
+        rows.append([f"`{card.name}`", card.summary, built.data_title, _inputs(card), card.metric, card.licence])
+    return tabulate(rows, ["task", "what is asked", "data", "inputs unless dialled", "metric", "licence"], tablefmt="github")
+
+
+def _inputs(card: TaskCard) -> str:
+    """Form, length and classes under the default options."""
+    spec = card.build(card.options()).spec
+    if isinstance(spec.inputs, Patches):
+        form = f"{spec.inputs.height} x {spec.inputs.width} x {spec.inputs.channels} in {spec.length} patches"
+    else:
+        form = f"2 x {spec.length} tokens" if isinstance(spec.inputs, Pairs) else f"{spec.length} tokens"
+    asked = "by position" if spec.labels == "position" else "an example"
+    return f"{form}, {spec.classes} classes {asked}"
+
+
+def _pairs(given: Any) -> str:
+    return ", ".join(f"{key}={_plain(value)}" for key, value in given.items())
+
+
+def _plain(value: Any) -> str:
+    return str(getattr(value, "value", value))
 
 
 def _attentions() -> str:

@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     listing = commands.add_parser("list", help="the zoo: attentions, tasks and plugins as tables")
+    listing.add_argument("--task", metavar="NAME", help="all about one task: source, options, levels and how they differ")
     listing.set_defaults(handler=_list)
 
     commands.add_parser(
@@ -63,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     board.add_argument("--task", help="only this task")
     board.add_argument("--attention", help="only this attention")
     board.add_argument("--format", default="terminal", choices=("terminal", "github", "csv", "json", "latex"))
+    board.add_argument("--overview", action="store_true", help="one table of scores by attention and task, without the costs")
     board.set_defaults(handler=_leaderboard)
 
     check = commands.add_parser("check", help="the conformance kit on an attention or a task")
@@ -129,16 +131,17 @@ def _add_spectrum(analyses: Any) -> None:
 
 
 def _list(parsed: argparse.Namespace) -> int:
-    from attn_zoo.cli.listing import listing
+    from attn_zoo.cli.listing import describe_task, listing
 
-    print(listing())
+    print(describe_task(parsed.task) if parsed.task else listing())
     return 0
 
 
 def _leaderboard(parsed: argparse.Namespace) -> int:
     from attn_zoo.leaderboard import leaderboard
 
-    print(leaderboard(parsed.records, format=parsed.format, task=parsed.task, attention=parsed.attention))
+    filters = {"task": parsed.task, "attention": parsed.attention}
+    print(leaderboard(parsed.records, format=parsed.format, overview=parsed.overview, **filters))
     return 0
 
 

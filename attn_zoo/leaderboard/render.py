@@ -20,8 +20,10 @@ SHARES = ("accuracy", "f1")
 _STYLES = {"terminal": "simple", "github": "github", "latex": "latex_booktabs"}
 
 
-def render(tables: Sequence[Table], format: str) -> str:
+def render(tables: Sequence[Table], format: str, *, overview: bool = False) -> str:
     """The tables in one of ``FORMATS``: an overview where there are several tasks, then each task with its costs.
+
+    With ``overview``, nothing but that and what goes with it; CSV and JSON are always whole.
 
     Raises:
         ValueError: no such format.
@@ -32,10 +34,10 @@ def render(tables: Sequence[Table], format: str) -> str:
         return _csv(tables)
     if format == "json":
         return json.dumps([asdict(table) for table in tables], indent=1, sort_keys=True)
-    parts = [_detail(table, format) for table in tables]
-    if len(tables) > 1:
+    parts = [] if overview else [_detail(table, format) for table in tables]
+    if overview or len(tables) > 1:
         parts.insert(0, _overview(tables, format))
-    parts.append(_footnotes(tables, format))
+    parts.append(_footnotes(tables, format, overview))
     return "\n\n".join(parts)
 
 
@@ -108,15 +110,17 @@ def _line(row: Row, table: Table) -> list[str]:
     return [_name(row), _score(row, table), margin, gap, seeds, *costs]
 
 
-def _footnotes(tables: Sequence[Table], format: str) -> str:
+def _footnotes(tables: Sequence[Table], format: str, overview: bool) -> str:
     machines = sorted({machine for table in tables for row in table.rows for machine in row.machines})
     notes = [
         "± is half of the 95 % t interval of the mean over seeds; one seed has none. (c) marks a control. Chance is the same "
-        "answer to every question, the shares of the training labels. 'over control' is the distance to the best control.",
-        "FLOPs are of one forward pass and count matrix products; examples/s and peak memory are of a training step "
-        f"and belong to: {'; '.join(machines)}.",
+        "answer to every question, the shares of the training labels.",
+        "'over control' is the distance to the best control. FLOPs are of one forward pass and count matrix products; "
+        f"examples/s and peak memory are of a training step and belong to: {'; '.join(machines)}.",
         f"Protocol {', '.join(sorted({table.protocol for table in tables}))}.",
     ]
+    if overview:
+        return _lines(notes[:1] + notes[2:], format)
     if len(machines) > 1:
         notes.insert(0, "Several machines took part: do not compare examples/s and peak memory between rows.")
     return _lines(notes, format)

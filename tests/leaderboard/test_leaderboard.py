@@ -194,3 +194,16 @@ def test_parts_of_the_test_stand_in_a_table_of_their_own():
     text = render([table], "github")
     assert "by part of the test" in text and "depth 0 |" in text and "75.0 ± 0.0" in text
     assert "by part of the test" not in render(tables([make_record()]), "github")
+
+
+def test_an_overview_is_one_table_of_scores(tmp_path):
+    store = Store(tmp_path)
+    for task in ("digits", "listops"):
+        for name in ("softmax", "none"):
+            store.add(make_record(name, task))
+    text = leaderboard(tmp_path, format="github", overview=True)
+    assert text.count("| attention") == 1
+    assert "Digits" in text and "Listops" in text and "data" in text
+    assert "FLOPs" not in text and "peak memory" not in text
+    whole = json.loads(leaderboard(tmp_path, format="json", overview=True))
+    assert [table["task"]["name"] for table in whole] == ["digits", "listops"]
