@@ -1,0 +1,136 @@
+"""Image folders: a folder a part, in it a folder a class, in it the images."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from attn_zoo.contract import DamagedDataError, MissingDataError
+from attn_zoo.data.cache import Arrays, cached
+from attn_zoo.data.images import unpacking
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Of files that are images; others are not looked at."""
+
+PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
+"""Names that the folder of each part may have."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageFiles:
+    """Files of images, a class and a digest of its content for each."""
+
+    paths: tuple[Path, ...]
+    labels: Int64[np.ndarray, " images"]
+    digests: UInt8[np.ndarray, "images 32"]
+
+
+def find_image_folder(folder: Path) -> dict[str, Path]:
+    """Folders of the parts. Where there is no ``test``, the published validation part is the test.
+
+    Raises:
+        MissingDataError: there is no such folder, or it lacks a part.
+    """
+    found = {part: folder / name for part, names in PARTS.items() for name in names if (folder / name).is_dir()}
+    if "test" not in found and "valid" in found:
+        found["test"] = found.pop("valid")
+    if not {"train", "test"} <= set(found):
+        there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) if folder.is_dir() else "no such folder"
+        raise MissingDataError(
+            f"image folder {folder}: there must be folders train and test (or val), each with a folder of images for every class; "
+            f"found: {there or 'nothing'}. Another folder is named with task.path=FOLDER"
+        )
+    return found
+
+
+def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
+    """The files of each part; classes are counted in the order of their folders' names.
+
+    Every file is read once, to take a digest of it and to see that it is whole. That is remembered in
+    the cache for as long as names, sizes and times of change stay what they were.
+
+    Args:
+        classes: how many there must be.
+
+    Raises:
+        MissingDataError: there is no such folder, or it lacks a part.
+        DamagedDataError: an image is damaged, a class has no image, or there are more or fewer classes.
+    """
+    parts = {part: _list(path) for part, path in find_image_folder(folder).items()}
+    names = sorted(parts["train"])
+    if len(names) != classes:
+        raise DamagedDataError(f"{folder / 'train'} holds {len(names)} folders of classes, {classes} are expected")
+    for part, found in parts.items():
+        differing = sorted(set(names) ^ set(found))
+        if differing:
+            raise DamagedDataError(f"{folder}: the class {differing[0]} is in only one of train and {part}")
+    return {part: _files(folder, names, found) for part, found in parts.items()}
+
+
+def _list(part: Path) -> dict[str, list[Path]]:
+    """Images of each class, in the order of their names."""
+    found = {}
+    for inside in sorted(part.iterdir()):
+        if inside.is_dir() and not inside.name.startswith("."):
+            found[inside.name] = sorted(path for path in inside.iterdir() if path.suffix.lower() in SUFFIXES)
+            if not found[inside.name]:
+                raise DamagedDataError(f"{inside} holds no image; its files end in none of {', '.join(SUFFIXES)}")
+    return found
+
+
+def _files(folder: Path, names: Sequence[str], found: dict[str, list[Path]]) -> ImageFiles:
+    paths = tuple(path for name in names for path in found[name])
+    labels = np.repeat(np.arange(len(names)), [len(found[name]) for name in names])
+    listing = hashlib.sha256()
+    for path in paths:
+        state = path.stat()
+        listing.update(f"{path.relative_to(folder)}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+
+    def make() -> Arrays:
+        return {"digests": np.stack([_digest(path) for path in paths])}
+
+    return ImageFiles(paths, labels, cached("image-folder", {"version": 1, "files": listing.hexdigest()}, make)["digests"])
+
+
+def _digest(path: Path) -> UInt8[np.ndarray, " 32"]:
+    """SHA-256 of a file that is a whole image. Raises DamagedDataError."""
+    from PIL import Image
+
+    with unpacking(path, "an image"):
+        packed = path.read_bytes()
+        with Image.open(io.BytesIO(packed)) as image:
+            if not _ends_well(packed):
+                image.load()  # slow, but sure
+    return np.frombuffer(hashlib.sha256(packed).digest(), dtype=np.uint8)
+
+
+def _ends_well(packed: bytes) -> bool:
+    """Whether the last bytes are those that end a JPEG or PNG, or a WebP is as long as it says; False where that is not known."""
+    if packed[:2] == b"\xff\xd8":
+        return packed[-2:] == b"\xff\xd9"
+    if packed[:4] == b"RIFF":
+        return int.from_bytes(packed[4:8], "little") + 8 == len(packed)
+    return packed[:4] == b"\x89PNG" and packed[-8:-4] == b"IEND"
+
+
+def load_image(path: Path, side: int, crop: float) -> UInt8[np.ndarray, "3 side side"]:
+    """An image in colour: its shorter side scaled to ``side / crop`` pixels, then the square in the middle.
+
+    Raises:
+        DamagedDataError: it cannot be decoded.
+    """
+    from PIL import Image
+
+    with unpacking(path, "an image"), Image.open(path) as image:
+        colour = image.convert("RGB")
+    shorter, target = min(colour.size), round(side / crop)
+    width, height = (max(side, round(length * target / shorter)) for length in colour.size)
+    colour = colour.resize((width, height), Image.Resampling.BICUBIC)
+    left, top = (width - side) // 2, (height - side) // 2
+    return np.moveaxis(np.asarray(colour.crop((left, top, left + side, top + side))), 2, 0)

@@ -1,0 +1,218 @@
+"""Images and their labels as published: idx files, .npz, zips of WebP strips, CIFAR's binary version. No pickle is ever loaded."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+from numpy.typing import NDArray
+
+from attn_zoo.contract import DamagedDataError
+from attn_zoo.data.files import read_bytes, reading
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Images:
+    """Levels of images, channel by channel, and a class for each."""
+
+    levels: UInt8[np.ndarray, "images channels height width"]
+    labels: Int64[np.ndarray, " images"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageSplits:
+    """The two published parts of an image data set."""
+
+    train: Images
+    test: Images
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a data set must turn out to be.
+
+    Args:
+        train, test: how many images; 0 for any number.
+    """
+
+    train: int
+    test: int
+    channels: int
+    height: int
+    width: int
+    classes: int
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        """Shape of one image."""
+        return self.channels, self.height, self.width
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Bytes of an idx file, plain or with .gz, checked against the shape it must have.
+
+    Raises:
+        DamagedDataError: the file is truncated, or is not what its name says.
+    """
+    raw = read_bytes(path)
+    head = bytes([0, 0, 8, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
+    if raw[: len(head)] != head:
+        raise DamagedDataError(f"{path} does not begin as {path.name} must (unsigned bytes of shape {shape})")
+    body = np.frombuffer(raw, dtype=np.uint8, offset=len(head))
+    if len(body) != prod(shape):
+        raise DamagedDataError(f"{path} holds {len(body)} values where {prod(shape)} belong; it is truncated or too long")
+    return body.reshape(shape)
+
+
+def read_idx_files(paths: Sequence[Path], expected: Expected) -> ImageSplits:
+    """Training images and labels, test images and labels, of one channel.
+
+    Args:
+        paths: the four files in this order.
+
+    Raises:
+        DamagedDataError: a file is truncated, is not what its name says, or holds a label that is no class.
+    """
+    parts = []
+    for at, count in ((0, expected.train), (2, expected.test)):
+        levels = read_idx(paths[at], (count, expected.height, expected.width))
+        parts.append(_images(levels[:, None], read_idx(paths[at + 1], (count,)), count, expected, paths[at], paths[at + 1]))
+    return ImageSplits(*parts)
+
+
+def read_npz(path: Path, expected: Expected) -> ImageSplits:
+    """Arrays ``train_images``, ``train_labels``, ``test_images`` and ``test_labels`` of one .npz.
+
+    Images are bytes of shape (images, height, width, channels), or (images, height, width) for one
+    channel; labels are whole numbers. Other arrays are not looked at.
+
+    Raises:
+        DamagedDataError: the file is damaged, an array is missing, or is not of the shape and kind that is expected.
+    """
+    what = "an .npz with train_images, train_labels, test_images and test_labels"
+    with unpacking(path, what), np.load(path, allow_pickle=False) as arrays:
+        lacking = [f"{part}_{kind}" for part in ("train", "test") for kind in ("images", "labels")]
+        lacking = [name for name in lacking if name not in arrays.files]
+        if lacking:
+            raise DamagedDataError(f"{path} lacks {', '.join(lacking)}; it holds {', '.join(arrays.files) or 'nothing'}")
+        parts = []
+        for part, count in (("train", expected.train), ("test", expected.test)):
+            levels = arrays[f"{part}_images"]
+            if levels.ndim == 3:
+                levels = levels[..., None]
+            if levels.ndim != 4:
+                raise DamagedDataError(f"{path}: {part}_images has shape {levels.shape}, not (images, height, width, channels)")
+            here = f"{path}: {part}_images", f"{path}: {part}_labels"
+            parts.append(_images(np.moveaxis(levels, 3, 1), arrays[f"{part}_labels"], count, expected, *here))
+    return ImageSplits(*parts)
+
+
+def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
+    """Zips, of train and of test, of lossless images in strips: several images one below another, and ``labels.npy``.
+
+    Raises:
+        DamagedDataError: a zip or a strip is damaged, or is not of the size that is expected.
+    """
+    counts = (expected.train, expected.test)
+    return ImageSplits(*(_read_zip(path, count, expected) for path, count in zip(paths, counts, strict=True)))
+
+
+def read_cifar_binary(train: Sequence[Path], test: Path, expected: Expected, label_bytes: int) -> ImageSplits:
+    """CIFAR's binary version: of each image its labels, one byte each, then its levels channel by channel.
+
+    Args:
+        train: the files of the training part, in order, of equally many images.
+        label_bytes: bytes before the levels, of which the last is the class (CIFAR-100's first is a group of classes).
+
+    Raises:
+        DamagedDataError: a file has another size than it must have, or holds a label that is no class.
+    """
+    each = expected.train // len(train)
+    parts = [_read_records(path, each, expected, label_bytes) for path in train]
+    whole = Images(np.concatenate([part.levels for part in parts]), np.concatenate([part.labels for part in parts]))
+    return ImageSplits(whole, _read_records(test, expected.test, expected, label_bytes))
+
+
+def _read_records(path: Path, count: int, expected: Expected, label_bytes: int) -> Images:
+    raw = np.frombuffer(read_bytes(path), dtype=np.uint8)
+    record = label_bytes + prod(expected.image)
+    if len(raw) != count * record:
+        raise DamagedDataError(
+            f"{path} holds {len(raw)} bytes where {count * record} belong ({count} images of {record} bytes); "
+            f"it is {'truncated' if len(raw) < count * record else 'another file'}"
+        )
+    rows = raw.reshape(count, record)
+    return _images(rows[:, label_bytes:].reshape(count, *expected.image), rows[:, label_bytes - 1], count, expected, path, path)
+
+
+def _read_zip(path: Path, count: int, expected: Expected) -> Images:
+    what = f"a zip of lossless strips of {expected.width} pixels width and labels.npy"
+    with unpacking(path, what), zipfile.ZipFile(path) as archive:
+        names = sorted(name for name in archive.namelist() if name.endswith((".webp", ".png")))
+        if not names or "labels.npy" not in archive.namelist():
+            raise DamagedDataError(f"{path} is not {what}: it holds {len(archive.namelist())} other files")
+        strips = [_read_strip(archive.read(name), path / name, expected) for name in names]
+        labels = np.load(io.BytesIO(archive.read("labels.npy")), allow_pickle=False)
+    return _images(np.concatenate(strips), labels, count, expected, path, f"{path}: labels.npy")
+
+
+def _read_strip(packed: bytes, place: Path, expected: Expected) -> UInt8[np.ndarray, "images channels height width"]:
+    from PIL import Image
+
+    mode = {1: "L", 3: "RGB"}[expected.channels]
+    with unpacking(place, "an image"), Image.open(io.BytesIO(packed)) as image:
+        width, height = image.size
+        if width != expected.width or height % expected.height:
+            raise DamagedDataError(
+                f"{place} is {width} by {height} pixels, not {expected.width} by a multiple of {expected.height}"
+            )
+        levels = np.asarray(image.convert(mode))
+    return np.moveaxis(levels.reshape(-1, expected.height, expected.width, expected.channels), 3, 1)
+
+
+def _images(
+    levels: NDArray[Any], labels: NDArray[Any], count: int, expected: Expected, of_levels: object, of_labels: object
+) -> Images:
+    """Both arrays, if they are what they must be; the last two arguments name where they come from."""
+    if levels.dtype != np.uint8:
+        raise DamagedDataError(f"{of_levels} is of type {levels.dtype}, not uint8: levels are 0 to 255")
+    count = count or len(levels)
+    if levels.shape != (count, *expected.image) or not count:
+        raise DamagedDataError(
+            f"{of_levels} holds {len(levels)} images of (channels, height, width) {levels.shape[1:]}; "
+            f"{count or 'at least one'} of {expected.image} belong there"
+        )
+    if labels.shape != (count,) or labels.dtype.kind not in "iu":
+        raise DamagedDataError(
+            f"{of_labels} holds labels of type {labels.dtype} and shape {labels.shape}, not {count} whole numbers in a row"
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= expected.classes:
+        wrong = low if low < 0 else high
+        raise DamagedDataError(f"{of_labels} holds the label {wrong} where 0 to {expected.classes - 1} belong")
+    return Images(np.ascontiguousarray(levels), labels.astype(np.int64))
+
+
+@contextmanager
+def unpacking(path: Path, what: str) -> Iterator[None]:
+    """As ``reading``, for zips and images too, whose errors are of classes of their own.
+
+    Raises:
+        DamagedDataError: in place of every error of unpacking or decoding.
+    """
+    from PIL.Image import DecompressionBombError
+
+    try:
+        with reading(path, what):
+            yield
+    except (zipfile.BadZipFile, struct.error, NotImplementedError, RuntimeError, SyntaxError, DecompressionBombError) as error:
+        raise DamagedDataError(f"{path} is not {what}, or not all of it ({error})") from error

@@ -1,0 +1,108 @@
+"""Texts with labels: JSON lines, tab-separated tables and folders of files, read into the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attn_zoo.contract import DamagedDataError
+from attn_zoo.data.files import open_text, read_bytes, reading
+from attn_zoo.data.jsonl import read_jsonl
+
+
+class LabelledText(NamedTuple):
+    """One row: a class, and one text or two."""
+
+    label: int
+    texts: tuple[str, ...]
+
+
+Parts = dict[str, list[LabelledText]]
+"""Rows by the part of a data set that they stand in, such as train and test."""
+
+
+def read_labelled_jsonl(
+    path: Path, texts: Sequence[str], classes: Mapping[str, int], label: str = "label"
+) -> Iterator[LabelledText]:
+    """Rows of JSON lines.
+
+    Args:
+        texts: fields that hold the texts.
+        classes: the class of each label as it is written.
+
+    Raises:
+        DamagedDataError: a line is no object, lacks a field, or holds something else there; the message names the line.
+    """
+    for number, row in enumerate(read_jsonl(path, [label, *texts]), 1):
+        yield _row(f"{path}, line {number}", row[label], [row[name] for name in texts], classes)
+
+
+def read_labelled_tsv(
+    path: Path,
+    texts: Sequence[int],
+    label: int,
+    classes: Mapping[str, int],
+    columns: int,
+    *,
+    header: bool = True,
+    skip_broken: bool = False,
+) -> Iterator[LabelledText]:
+    """Rows of a table whose cells are parted by tabs; quotation marks stand for themselves, as in GLUE's files.
+
+    Args:
+        texts, label: places of the columns, from 0.
+        columns: how many each line has.
+        header: whether the first line names the columns.
+        skip_broken: pass over lines with another number of cells; for files that were published with such.
+
+    Raises:
+        DamagedDataError: a line has another number of cells, or an unknown label.
+    """
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if header and number == 1:
+                continue
+            cells = line.rstrip("\r\n").split("\t")
+            if len(cells) != columns and skip_broken:
+                continue
+            if len(cells) != columns:
+                raise DamagedDataError(
+                    f"{path}, line {number} has {len(cells)} cells where {columns} belong; it is cut short or damaged"
+                )
+            yield _row(f"{path}, line {number}", cells[label], [cells[at] for at in texts], classes)
+
+
+def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
+    """A row for each ``.txt`` file of a folder, in the order of their names.
+
+    Raises:
+        DamagedDataError: there is none, or one is not UTF-8.
+    """
+    paths = sorted(folder.glob("*.txt"))
+    if not paths:
+        raise DamagedDataError(f"{folder} holds no .txt file; one text a file was expected")
+    for path in paths:
+        with reading(path, "UTF-8 text"):
+            yield LabelledText(label, (read_bytes(path).decode("utf-8"),))
+
+
+def require_count(where: str, rows: Sequence[LabelledText], count: int) -> None:
+    """A published part is there whole.
+
+    Raises:
+        DamagedDataError: it has more or fewer rows than were published.
+    """
+    if len(rows) != count:
+        raise DamagedDataError(f"{where} holds {len(rows):,} rows where {count:,} were published; it is not whole")
+
+
+def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int]) -> LabelledText:
+    if str(label) not in classes:
+        raise DamagedDataError(f"{where} has the label {label!r}; {', '.join(classes)} were expected")
+    for text in texts:
+        if not isinstance(text, str):
+            raise DamagedDataError(f"{where} has {type(text).__name__} where a text belongs")
+        if any("\ud800" <= sign <= "\udfff" for sign in text):
+            raise DamagedDataError(f"{where} holds half a surrogate pair, which is no text in UTF-8")
+    return LabelledText(classes[str(label)], tuple(texts))

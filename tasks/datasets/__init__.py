@@ -1,0 +1,1 @@
+"""Published data sets that tasks read: where their files lie and what is in them."""

@@ -1,0 +1,95 @@
+"""ListOps as Long Range Arena released it; every expression is evaluated again while it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attn_zoo.contract import DamagedDataError, DataSet, Layout
+from attn_zoo.data import open_text
+
+from ..expressions import VOCABULARY, value_of
+
+ROWS = {"train": 96_000, "valid": 2_000, "test": 2_000}
+SHORTEST, LONGEST = 501, 1_999
+"""Tokens of an expression, as published, brackets of lists counted and those that only group arguments not."""
+
+FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
+FOLDERS = ("lra_release/listops-1000", "lra_release/lra_release/listops-1000", "listops-1000")
+"""Places of the three files below the data folder."""
+
+_IDS = {word: at for at, word in enumerate(VOCABULARY) if at}
+
+Expressions = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+"""Token ids, padded with 0 at the end, and values."""
+
+
+def read_expressions(path: Path, rows: int) -> Expressions:
+    """The expressions of a file: a line of headings, then ``rows`` lines of an expression and its value, parted by a tab.
+
+    The round brackets, which group arguments two by two, say nothing that the square ones do not; they
+    are counted and left out.
+
+    Raises:
+        DamagedDataError: a line is no expression or its value is another one; the message names file and line.
+    """
+    ids = np.zeros((rows, LONGEST), dtype=np.uint8)
+    labels = np.zeros(rows, dtype=np.uint8)
+    count = 0
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, 1):
+            source, _, target = line.rstrip("\r\n").partition("\t")
+            if number == 1:
+                if (source, target) != ("Source", "Target"):
+                    raise DamagedDataError(f"{path} begins with {line[:60]!r} in place of 'Source', a tab, and 'Target'")
+                continue
+            if count == rows:
+                raise DamagedDataError(f"{path} holds more than the {rows} expressions that belong there")
+            try:
+                tokens, labels[count] = _expression(source, target)
+            except ValueError as error:
+                raise DamagedDataError(f"{path}, line {number}: {error}") from None
+            ids[count, : len(tokens)] = np.frombuffer(tokens, dtype=np.uint8)
+            count += 1
+    if count < rows:
+        raise DamagedDataError(f"{path} holds {count} expressions where {rows} belong; it is cut short")
+    return ids, labels
+
+
+def _expression(source: str, target: str) -> tuple[bytes, int]:
+    words = source.replace("( ", "").replace(" )", "").split(" ")
+    unknown = next((word for word in words if word not in _IDS), None)
+    if unknown is not None:
+        raise ValueError(f"{unknown[:40]!r} is no symbol of ListOps")
+    tokens = bytes(map(_IDS.__getitem__, words))
+    value = value_of(tokens)
+    if target != str(value):
+        raise ValueError(f"the expression's value is {value}, the file says {target[:40]!r}")
+    groups = len(words) - 1  # one for each argument of each list, and one for its end
+    if not source.count("(") == source.count(")") == groups:
+        raise ValueError(f"{source.count('(')} round brackets open and {source.count(')')} close where {groups} of each belong")
+    if not SHORTEST <= len(tokens) <= LONGEST:
+        raise ValueError(f"it has {len(tokens)} tokens where {SHORTEST} to {LONGEST} belong")
+    return tokens, value
+
+
+def _read(paths: Sequence[Path]) -> dict[str, Expressions]:
+    return {split: read_expressions(path, ROWS[split]) for split, path in zip(FILES, paths, strict=True)}
+
+
+LISTOPS: DataSet[dict[str, Expressions]] = DataSet(
+    name="listops",
+    title="LRA ListOps",
+    source="Tay et al. 2020, Long Range Arena; after Nangia and Bowman 2018",
+    licence="Apache-2.0 for the programs that made it; none given for the files",
+    layouts=(
+        Layout(
+            "Long Range Arena's release", tuple(tuple(f"{folder}/{file}" for folder in FOLDERS) for file in FILES.values()), _read
+        ),
+    ),
+    obtain="Unpack lra_release.gz, named at https://github.com/google-research/long-range-arena, into the data folder; "
+    "no library fetches it",
+)

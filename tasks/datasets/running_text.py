@@ -1,0 +1,125 @@
+"""Running text: WikiText-2, novels, and any text files of a folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from attn_zoo.contract import DamagedDataError, DataSet, Layout, MissingDataError
+from attn_zoo.data import open_text, read_jsonl
+from attn_zoo.data.hub import fetch_lines
+
+
+class Document(NamedTuple):
+    """A text, and whose it is: texts of one owner stay in one split."""
+
+    owner: str
+    text: str
+
+
+Library = dict[str, list[Document]]
+"""Documents by the part of a data set that they stand in; ``all`` where it has no parts."""
+
+TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
+"""Words of WikiText-2, the end of each line counted as one, as published."""
+
+_TITLE = re.compile(r"^ = [^=\n].* = \n", re.MULTILINE)
+"""The title of an article; those of its sections have more signs of equality."""
+
+SUFFIXES = (".txt", ".txt.gz", ".txt.xz")
+
+
+def _wikitext(parts: Sequence[str], paths: Sequence[Path]) -> Library:
+    found: Library = {}
+    for part, path in zip(parts, paths, strict=True):
+        with open_text(path) as lines:
+            kept = list(lines)
+        words = sum(len(line.split()) + 1 for line in kept)
+        if words != TOKENS[part]:
+            raise DamagedDataError(f"{path} holds {words:,} words where {TOKENS[part]:,} were published; it is not whole")
+        found[part] = articles("".join(kept))
+    return found
+
+
+def articles(text: str) -> list[Document]:
+    """The articles of a file of WikiText, each from its title to the next."""
+    starts = [match.start() for match in _TITLE.finditer(text)] or [0]
+    pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+    return [Document(f"{number} {piece[:40]}", piece) for number, piece in enumerate(pieces)]
+
+
+def _novels(paths: Sequence[Path]) -> Library:
+    """``id`` is Author_Title_Year."""
+    return {"all": [Document(row["id"].split("_")[0], row["text"]) for row in read_jsonl(paths[0], ["id", "text"])]}
+
+
+def _wikitext_layouts(parts: tuple[str, ...]) -> tuple[Layout[Library], ...]:
+    return (
+        Layout("text", tuple((f"wikitext-2/{part}.txt.xz", f"wikitext-2/{part}.txt") for part in parts), partial(_wikitext, parts)),
+        Layout("as published", tuple((f"wikitext-2/wiki.{part}.tokens",) for part in parts), partial(_wikitext, parts)),
+    )
+
+
+def _download(splits: dict[str, str], root: Path) -> None:
+    files = {split: root / f"wikitext-2/{part}.txt" for split, part in splits.items()}
+    fetch_lines("Salesforce/wikitext", files, config="wikitext-2-v1")
+
+
+WIKITEXT2: DataSet[Library] = DataSet(
+    name="wikitext-2",
+    title="WikiText-2",
+    source="Merity et al. 2016, arXiv:1609.07843",
+    licence="CC BY-SA 3.0",
+    layouts=_wikitext_layouts(("train", "valid", "test")),
+    download=partial(_download, {"train": "train", "validation": "valid", "test": "test"}),
+)
+
+WIKITEXT2_VALID: DataSet[Library] = DataSet(
+    name="wikitext-2-valid",
+    title="WikiText-2 (trained on most of its valid part)",
+    source=WIKITEXT2.source,
+    licence=WIKITEXT2.licence,
+    layouts=_wikitext_layouts(("valid", "test")),
+    download=partial(_download, {"validation": "valid", "test": "test"}),
+)
+
+NOVELS: DataSet[Library] = DataSet(
+    name="novels",
+    title="English novels",
+    source="https://github.com/computationalstylistics/100_english_novels, of which any may be taken",
+    licence="public domain where the author's rights have ended",
+    layouts=(Layout("JSON lines", (("novels/novels.jsonl.xz", "novels/novels.jsonl"),), _novels),),
+    obtain="Write one novel a line, an object with id (Author_Title_Year) and text",
+)
+
+
+def text_files(folder: str) -> list[Path]:
+    """The text files below a folder, in the order of their names.
+
+    Raises:
+        MissingDataError: there is no such folder, or it holds fewer than three, one for each split.
+    """
+    place = Path(folder).expanduser()
+    found = sorted(path for path in place.rglob("*") if path.is_file() and path.name.endswith(SUFFIXES))
+    if len(found) < 3:
+        raise MissingDataError(
+            f"files=folder needs at least three text files ({', '.join(SUFFIXES)}), one for each split; {place} holds {len(found)}"
+        )
+    return found
+
+
+def read_text_files(folder: str) -> Library:
+    """A document for each text file.
+
+    Raises:
+        MissingDataError: there are fewer than three.
+        DamagedDataError: one is not UTF-8, or cannot be unpacked.
+    """
+    documents = []
+    for path in text_files(folder):
+        with open_text(path) as lines:
+            documents.append(Document(path.name, lines.read()))
+    return {"all": documents}

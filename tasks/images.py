@@ -1,0 +1,197 @@
+"""What image tasks share: splits disjoint by content, levels on a common scale, tasks of patches."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Generator, Tensor
+
+from attn_zoo.contract import SPLITS, Batch, Examples, Level, Patches, Split, Task, TaskSpec
+from attn_zoo.data import data_root
+from attn_zoo.data.images import Expected, Images, ImageSplits
+
+from .arrays import ArrayExamples
+from .augment import Augment, augment_named, augmented
+from .division import Row, divide
+
+Parts = tuple[Images, Images, Images]
+"""Train, valid and test."""
+
+
+def split_images(found: ImageSplits, valid: int, train: int = 0) -> Parts:
+    """The published test part whole; of the published training part, a validation split, and the rest.
+
+    Order and division follow from the images alone, so that every form of the data gives the same
+    splits. Training images that stand in the test part, and all but one of equal ones, are left out.
+
+    Args:
+        valid: images for validation, in the proportions of the classes.
+        train: the first so many of what is left; 0 takes all.
+
+    Raises:
+        ValueError: more training images are asked for than there are.
+    """
+    at = divide(_rows(found.train), _rows(found.test), valid)
+    if train > len(at.train):
+        raise ValueError(f"{train} training images are asked for; {len(at.train)} are left beside validation and test")
+    return _take(found.train, at.train[: train or None]), _take(found.train, at.valid), _take(found.test, at.test)
+
+
+def _rows(images: Images) -> list[Row]:
+    return [(image.tobytes(), label) for image, label in zip(images.levels, images.labels.tolist(), strict=True)]
+
+
+def _take(images: Images, at: Sequence[int]) -> Images:
+    places = np.array(at, dtype=np.int64)
+    return Images(images.levels[places], images.labels[places])
+
+
+def channel_scale(levels: UInt8[np.ndarray, "images channels height width"]) -> Float[Tensor, "channels 256"]:
+    """Value of each level: less the channel's mean and over its deviation, as counts of whole numbers give them."""
+    rows = []
+    for channel in range(levels.shape[1]):
+        counts = np.bincount(levels[:, channel].ravel(), minlength=256).tolist()
+        pixels = sum(counts)
+        total = sum(level * count for level, count in enumerate(counts))
+        squares = sum(level**2 * count for level, count in enumerate(counts))
+        mean, deviation = total / pixels, math.sqrt(pixels * squares - total**2) / pixels
+        rows.append([(level - mean) / (deviation or 1.0) for level in range(256)])
+    return torch.from_numpy(np.array(rows, dtype=np.float64).astype(np.float32))
+
+
+class Splits(NamedTuple):
+    """Train, valid and test, and what the levels of their images are worth."""
+
+    examples: tuple[Examples, Examples, Examples]
+    scale: Float[Tensor, "channels 256"]
+
+
+def standardised(parts: Parts) -> Splits:
+    """Examples that hold bytes and hand out values standardised by the training images, channel by channel."""
+    scale = channel_scale(parts[0].levels)
+    train, valid, test = (ArrayExamples(torch.from_numpy(x.levels), torch.from_numpy(x.labels), scale=scale) for x in parts)
+    return Splits((train, valid, test), scale)
+
+
+class PatchTask(Task):
+    """Images cut into patches, one label each; a subclass says what they are and makes the splits.
+
+    Its options have ``patch``, ``augment`` and ``root``.
+    """
+
+    options: Any
+    mirrored: ClassVar[bool] = True
+    """Whether an image means the same seen in a mirror."""
+
+    @property
+    @abstractmethod
+    def expected(self) -> Expected:
+        """What the images must turn out to be."""
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Patches of ``patch`` pixels a side."""
+        e, patch = self.expected, self.options.patch
+        return TaskSpec(Patches(*e.image, patch), (e.height // patch) * (e.width // patch), classes=e.classes)
+
+    @abstractmethod
+    def splits(self, root: Path) -> Splits:
+        """Train, valid and test from a data folder, made once."""
+
+    def examples(self, split: Split) -> Examples:
+        """All images of a split, standardised channel by channel by the mean and deviation of the training images.
+
+        Raises:
+            MissingDataError: no data are there; the message says what to put where.
+            DamagedDataError: a file is not what it must be.
+        """
+        return self.splits(data_root(self.options.root)).examples[SPLITS.index(split)]
+
+    def augment(self, batch: Batch, generator: Generator) -> Batch:
+        """A training batch as the option ``augment`` has it; see ``Augment``."""
+        if self.options.augment == Augment.none:
+            return batch
+        scale = self.splits(data_root(self.options.root)).scale
+        return augmented(batch, generator, self.options.augment, scale, mirrored=self.mirrored)
+
+
+def require_options(task: str, options: Any, expected: Expected, patches: tuple[int, ...]) -> None:
+    """Check ``patch``, ``train``, ``valid`` and ``augment`` of a task's options; the last may come as a string.
+
+    Raises:
+        ValueError: one of them breaks its rule.
+    """
+    if options.patch not in patches:
+        listed = f"{', '.join(map(str, patches[:-1]))} or {patches[-1]}"
+        raise ValueError(
+            f"{task}.patch must be {listed}, which divide {expected.height} pixels into at least two patches a side; "
+            f"got {options.patch}"
+        )
+    require_shares(task, options, expected)
+    options.augment = augment_named(task, options.augment)
+
+
+def require_shares(task: str, options: Any, expected: Expected) -> None:
+    """Raise ValueError unless ``train`` and ``valid`` can be taken from the published training images."""
+    half, left = expected.train // 2, expected.train - options.valid
+    if not 1 <= options.valid <= half:
+        raise ValueError(f"{task}.valid takes 1 to {half:,} of the {expected.train:,} training images; got {options.valid}")
+    if not 0 <= options.train <= left:
+        raise ValueError(f"{task}.train is 0 for all or at most the {left} that validation leaves; got {options.train}")
+
+
+def require_patch(task: str, patch: int, *sides: int) -> None:
+    """Raise ValueError unless the patch divides every side, into at least two patches in all."""
+    if patch < 1 or any(side % patch for side in sides) or all(side == patch for side in sides):
+        listed = " x ".join(map(str, sides))
+        raise ValueError(f"{task}.patch must divide {listed} pixels into at least two patches; got {patch}")
+
+
+TINY = {"dim": 192, "depth": 12, "heads": 3, "mlp_ratio": 4.0}
+"""ViT-Tiny as in Touvron et al. 2021, arXiv:2012.12877, Table 1."""
+
+SMOKE = Level(
+    model={"dim": 32, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
+    budget={"steps": 10, "batch_size": 32, "warmup_steps": 2, "evaluate_every": 10},
+    options={"train": 1000, "valid": 500},
+    differs="some steps on some images, to see that everything runs",
+)
+
+
+def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
+    """Levels of a task of 32 × 32 or 28 × 28 images, some 50,000 of them, on patches of 4 pixels.
+
+    Args:
+        epochs: of the level ``cpu``.
+    """
+    budget = {"batch_size": 128, "learning_rate": 2e-3, "weight_decay": 0.05, "warmup_steps": 200}
+    return {
+        "cpu": Level(
+            model={"dim": 96, "depth": 4, "heads": 3, "mlp_ratio": 2.0},
+            budget={**budget, "steps": 350 * epochs, "evaluate_every": 350},
+            options={"augment": augment},
+            differs=f"a network of about a seventeenth of ViT-Tiny's parameters, about {epochs} epochs",
+        ),
+        "smoke": SMOKE,
+        "lra": Level(
+            model=TINY,
+            budget={
+                **budget,
+                "steps": 35_000,
+                "batch_size": 256,
+                "learning_rate": 1e-3,
+                "warmup_steps": 1_750,
+                "evaluate_every": 875,
+            },
+            options={"augment": augment},
+            differs="ViT-Tiny's sizes on patches of 4 pixels, 200 epochs from scratch: as many as Long Range Arena trains on "
+            "such images, where ViT-Tiny was published for ImageNet",
+        ),
+    }
