@@ -1,7 +1,11 @@
 """The first plugin: the zoo's own tasks, registered through the same door as a stranger's."""
 
 from . import cifar10 as cifar10
+from . import cifar100 as cifar100
 from . import digits as digits
+from . import fashion_mnist as fashion_mnist
+from . import image_arrays as image_arrays
+from . import image_folder as image_folder
 from . import listops as listops
 from . import mnist as mnist
 from . import pixels as pixels

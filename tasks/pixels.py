@@ -19,13 +19,13 @@ from .arrays import ArrayExamples
 from .datasets.images import CIFAR10, EXPECTED
 from .images import require_shares, split_images
 
-SIDE = 32
-
 
 @dataclass
 class Options:
     """Options of pixels."""
 
+    side: int = 32
+    """Pixels a side: 32 as published, or 16 or 8, of which each is the mean of a square, for quick looks."""
     train: int = 0
     """The first so many training images only; 0 takes all that validation leaves."""
     valid: int = 5_000
@@ -34,6 +34,8 @@ class Options:
     """Folder that holds the data; empty means $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
+        if self.side not in (8, 16, 32):
+            raise ValueError(f"pixels.side must be 8, 16 or 32, which divide the 32 pixels of an image; got {self.side}")
         require_shares("pixels", self, EXPECTED["cifar10"])
 
 
@@ -55,9 +57,9 @@ class Options:
         ),
         "smoke": Level(
             model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 1.0},
-            budget={"steps": 4, "batch_size": 8, "warmup_steps": 1, "evaluate_every": 4},
-            options={"train": 200, "valid": 100},
-            differs="some steps, to see that everything runs",
+            budget={"steps": 10, "batch_size": 32, "warmup_steps": 2, "evaluate_every": 10},
+            options={"side": 8, "train": 1000, "valid": 500},
+            differs="images of 8 pixels a side and some steps, to see that everything runs",
         ),
         "lra": Level(
             model={"dim": 32, "depth": 1, "heads": 1, "mlp_ratio": 2.0, "dropout": 0.3},
@@ -91,8 +93,8 @@ class Pixels(Task):
 
     @property
     def spec(self) -> TaskSpec:
-        """1,024 tokens of 256 levels."""
-        return TaskSpec(Tokens(257), SIDE * SIDE, classes=10)
+        """A token a pixel, of 256 levels."""
+        return TaskSpec(Tokens(257), self.options.side**2, classes=10)
 
     def examples(self, split: Split) -> Examples:
         """All images of a split.
@@ -102,7 +104,7 @@ class Pixels(Task):
             DamagedDataError: a file is not what it must be.
         """
         o = self.options
-        return _splits(data_root(o.root), o.valid, o.train)[SPLITS.index(split)]
+        return _splits(data_root(o.root), o.side, o.valid, o.train)[SPLITS.index(split)]
 
 
 def grey(levels: UInt8[np.ndarray, "images 3 height width"]) -> UInt8[np.ndarray, "images 1 height width"]:
@@ -111,12 +113,22 @@ def grey(levels: UInt8[np.ndarray, "images 3 height width"]) -> UInt8[np.ndarray
     return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).astype(np.uint8)[:, None]
 
 
+def means(levels: UInt8[np.ndarray, "images 1 height width"], side: int) -> UInt8[np.ndarray, "images 1 side side"]:
+    """Each image in ``side`` squares a side, of each the mean level, halves rounded up."""
+    images, _, height, width = levels.shape
+    if (height, width) == (side, side):
+        return levels
+    squares = levels.reshape(images, 1, side, height // side, side, width // side).astype(np.int64)
+    pixels = (height // side) * (width // side)
+    return ((2 * squares.sum(axis=(3, 5)) + pixels) // (2 * pixels)).astype(np.uint8)
+
+
 @lru_cache(maxsize=2)
-def _splits(root: Path, valid: int, train: int) -> tuple[ArrayExamples, ...]:
+def _splits(root: Path, side: int, valid: int, train: int) -> tuple[ArrayExamples, ...]:
     found = CIFAR10.load(root)
-    greys = ImageSplits(*(Images(grey(part.levels), part.labels) for part in (found.train, found.test)))
+    greys = ImageSplits(*(Images(means(grey(part.levels), side), part.labels) for part in (found.train, found.test)))
     parts = split_images(greys, valid, train)
     return tuple(
-        ArrayExamples(torch.from_numpy(part.levels.reshape(-1, SIDE * SIDE).astype(np.int16) + 1), torch.from_numpy(part.labels))
+        ArrayExamples(torch.from_numpy(part.levels.reshape(-1, side * side).astype(np.int16) + 1), torch.from_numpy(part.labels))
         for part in parts
     )

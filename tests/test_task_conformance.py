@@ -457,7 +457,7 @@ def test_missing_data_skip_every_check_and_say_what_to_do(tmp_path):
     cases = [case for case in task_checks(card) if case.variant == "nowhere"]
     assert len(cases) == len(TASK_CHECKS)
     for case in cases:
-        with pytest.raises(NotApplicable, match="put the four published idx files there"):
+        with pytest.raises(NotApplicable, match="no data found below"):
             case()
 
 

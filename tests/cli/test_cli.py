@@ -122,7 +122,8 @@ def test_a_request_beyond_the_card_is_a_cell_and_not_the_end(tmp_path):
 
 def test_missing_data_are_said_before_training(tmp_path):
     outcome = zoo("run", "task=mnist", f"task.root={tmp_path}", *SMALL, cwd=tmp_path)
-    assert "put the four published idx files there" in outcome.stdout
+    assert outcome.returncode == 2
+    assert "MNIST: no data found below" in outcome.stderr
 
 
 def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on(tmp_path):

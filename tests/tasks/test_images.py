@@ -10,8 +10,11 @@ import pytest
 import torch
 from attn_zoo.tasks import mnist
 from attn_zoo.tasks.arrays import ArrayExamples, standardise
+from attn_zoo.tasks.datasets import images as published
 
 from attn_zoo import build_task
+from attn_zoo.contract import DamagedDataError, MissingDataError
+from attn_zoo.data.images import Expected
 
 
 def test_digits_use_every_image_once_and_keep_the_shares():
@@ -87,6 +90,8 @@ def test_digits_patches():
         ({"valid": 0}, "takes 1 to 30,000"),
         ({"train": -1}, "0 for all or at most the 55000"),
         ({"train": 55_001}, "0 for all or at most the 55000"),
+        ({"augment": "crop_flip"}, "a reflected digit is none"),
+        ({"augment": "mixup"}, "must be none, crop, crop_flip or timm; got 'mixup'"),
     ],
 )
 def test_bad_mnist_options_are_refused(options, message):
@@ -97,11 +102,12 @@ def test_bad_mnist_options_are_refused(options, message):
 @pytest.fixture
 def small(monkeypatch, tmp_path):
     """Idx files like the published ones, but of 40 and 20 images."""
-    shapes = {name: ((40 if name.startswith("train") else 20), *shape[1:]) for name, shape in mnist.FILES.items()}
-    monkeypatch.setattr(mnist, "FILES", shapes)
+    monkeypatch.setitem(published.EXPECTED, "mnist", Expected(40, 20, 1, 28, 28, 10))
     generator = np.random.RandomState(0)
     (tmp_path / "mnist").mkdir()
-    for name, shape in shapes.items():
+    for name in published.IDX:
+        count = 40 if name.startswith("train") else 20
+        shape = (count,) if "labels" in name else (count, 28, 28)
         head = bytes([0, 0, 8, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
         body = generator.randint(0, 10 if "labels" in name else 256, shape).astype(np.uint8).tobytes()
         (tmp_path / "mnist" / f"{name}.gz").write_bytes(gzip.compress(head + body))
@@ -116,7 +122,7 @@ def test_mnist_reads_the_published_files_and_keeps_the_last_for_validation(small
     assert [len(part) for part in parts] == [30, 10, 20]
     assert parts[0].batch([0]).inputs.shape == (1, 1, 28, 28)
     assert len(build_task("mnist", root=str(small), valid=10, train=7).examples("train")) == 7
-    raw = {name: gzip.decompress((small / "mnist" / f"{name}.gz").read_bytes()) for name in mnist.FILES}
+    raw = {name: gzip.decompress((small / "mnist" / f"{name}.gz").read_bytes()) for name in published.IDX}
     images = np.frombuffer(raw["train-images-idx3-ubyte"], np.uint8, offset=16).reshape(40, 28, 28).astype(np.float64)
     expected = (images[30:] - images[:30].mean()) / images[:30].std()
     np.testing.assert_allclose(parts[1].batch(range(10)).inputs[:, 0].numpy(), expected, rtol=1e-6, atol=1e-6)
@@ -141,26 +147,29 @@ def test_mnist_reads_torchvisions_folder_and_plain_files(small, monkeypatch):
 
 
 def test_missing_and_damaged_files_are_named(small):
-    with pytest.raises(FileNotFoundError, match=r"train-images-idx3-ubyte\(.gz\).*put the four published idx files there"):
-        build_task("mnist", root=str(small / "nowhere")).examples("train")
+    with pytest.raises(MissingDataError, match=r"MNIST: no data found below .*mnist/train-images-idx3-ubyte.gz or "):
+        build_task("mnist", root=str(small / "nowhere"), valid=10).examples("train")
     path = small / "mnist" / "t10k-labels-idx1-ubyte.gz"
     whole = gzip.decompress(path.read_bytes())
     path.write_bytes(gzip.compress(whole[:-5]))
-    with pytest.raises(ValueError, match="holds 15 values where 20 belong; it is truncated"):
+    with pytest.raises(DamagedDataError, match="holds 15 values where 20 belong; it is truncated"):
         build_task("mnist", root=str(small), valid=10).examples("test")
     path.write_bytes(gzip.compress(b"\0" + whole[1:3] + b"\7" + whole[4:]))
-    with pytest.raises(ValueError, match="does not begin as"):
+    with pytest.raises(DamagedDataError, match="does not begin as"):
         build_task("mnist", root=str(small), valid=10).examples("test")
     path.write_bytes(gzip.compress(whole[:-1] + b"\x0a"))
-    with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte.gz holds the label 10 where 0 to 9 belong"):
+    with pytest.raises(DamagedDataError, match=r"t10k-labels-idx1-ubyte.gz holds the label 10 where 0 to 9 belong"):
         build_task("mnist", root=str(small), valid=10).examples("test")
     packed = gzip.compress(whole)
     for damaged in (packed[:-6], packed[:12] + b"\xff\xff\xff\xff" + packed[16:]):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="cannot be unpacked"):
+        with pytest.raises(DamagedDataError, match=r"t10k-labels-idx1-ubyte.gz is not a whole file"):
             build_task("mnist", root=str(small), valid=10).examples("test")
     path.write_bytes(b"not gzip at all")
-    with pytest.raises(ValueError, match="cannot be unpacked"):
+    with pytest.raises(DamagedDataError, match=r"t10k-labels-idx1-ubyte.gz is not a whole file"):
+        build_task("mnist", root=str(small), valid=10).examples("test")
+    path.unlink()
+    with pytest.raises(MissingDataError, match=r"t10k-labels-idx1-ubyte.gz is missing .* the rest of idx files in mnist is there"):
         build_task("mnist", root=str(small), valid=10).examples("test")
 
 

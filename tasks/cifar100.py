@@ -1,0 +1,71 @@
+"""CIFAR-100: 32 × 32 colour images of a hundred kinds of things, cut into patches; read from the user's data folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from attn_zoo.data.images import Expected
+from attn_zoo.registry import register_task
+
+from .augment import Augment
+from .datasets.images import CIFAR100, EXPECTED
+from .images import PatchTask, Splits, patch_levels, require_options, split_images, standardised
+
+
+@dataclass
+class Options:
+    """Options of CIFAR-100."""
+
+    patch: int = 4
+    """Pixels a side of a patch: 1, 2, 4 or 8, for 1,024, 256, 64 or 16 patches."""
+    train: int = 0
+    """The first so many training images only; 0 takes all that validation leaves."""
+    valid: int = 5_000
+    """Images of the published training part that are kept for validation, in the proportions of the classes."""
+    augment: Augment = Augment.none
+    """What is done to training images: none, crop, crop_flip or timm."""
+    root: str = ""
+    """Folder that holds the data; empty means $ATTN_ZOO_DATA, else ``data``."""
+
+    def __post_init__(self) -> None:
+        require_options("cifar100", self, EXPECTED["cifar100"], patches=(1, 2, 4, 8))
+
+
+@register_task(
+    "cifar100",
+    title="CIFAR-100 (patches)",
+    version="1",
+    summary="32 x 32 colour images as patches in a timm VisionTransformer; a hundred classes.",
+    source=CIFAR100.source,
+    licence=CIFAR100.licence,
+    options=Options,
+    locations=("root",),
+    levels=patch_levels("crop_flip"),
+    datasets=(CIFAR100,),
+)
+class Cifar100(PatchTask):
+    """Which of a hundred kinds of things a 32 × 32 image shows.
+
+    Source: the published images and their published split into training and test images.
+    Differs: the source has no validation split; here ``valid`` training images are kept for it, in
+        the proportions of the classes. All splits are in an order of our own, that of a digest of each image.
+        Should images stand twice, one is left out of training; the test is taken whole.
+    """
+
+    options: Options
+
+    @property
+    def expected(self) -> Expected:
+        """What the images must turn out to be."""
+        return EXPECTED["cifar100"]
+
+    def splits(self, root: Path) -> Splits:
+        """Train, valid and test from a data folder, made once."""
+        return _splits(root, self.options.valid, self.options.train)
+
+
+@lru_cache(maxsize=2)
+def _splits(root: Path, valid: int, train: int) -> Splits:
+    return standardised(split_images(CIFAR100.load(root), valid, train))

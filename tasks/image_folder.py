@@ -1,0 +1,199 @@
+"""Images in a folder a class, as ImageNet is kept, cut into patches and decoded when they are wanted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attn_zoo.contract import Batch, Examples, Level
+from attn_zoo.data.image_folder import ImageFiles, load_image, read_image_folder
+from attn_zoo.data.images import Expected
+from attn_zoo.registry import register_task
+
+from .augment import Augment, augment_named
+from .division import Row, divide
+from .images import SMOKE, TINY, PatchTask, Splits, require_patch
+
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's red, green and blue, as is usual for any photographs."""
+
+
+@dataclass
+class Options:
+    """Options of image_folder."""
+
+    path: str = "images"
+    """The folder, below the data folder or anywhere; in it train and test (or val), in each a folder of images a class."""
+    title: str = "images"
+    """What tables call the data."""
+    classes: int = 1_000
+    """Folders that there must be; ImageNet has 1,000."""
+    side: int = 224
+    """Pixels a side that each image is brought to."""
+    crop: float = 0.875
+    """Share of the shorter side that is kept."""
+    patch: int = 16
+    """Pixels a side of a patch."""
+    valid: float = 0.02
+    """Share of the training images kept for validation, in the proportions of the classes; unused where the folder has its own."""
+    augment: Augment = Augment.none
+    """What is done to training images: none, crop, crop_flip or timm."""
+    root: str = ""
+    """The data folder; empty means $ATTN_ZOO_DATA, else ``data``."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("classes", 2), ("side", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"image_folder.{name} is at least {least}; got {getattr(self, name)}")
+        for name, most in (("crop", 1.0), ("valid", 0.5)):
+            if not 0 < getattr(self, name) <= most:
+                raise ValueError(f"image_folder.{name} is a share above 0 and at most {most}; got {getattr(self, name)}")
+        require_patch("image_folder", self.patch, self.side, self.side)
+        if not self.title.strip():
+            raise ValueError("image_folder.title names the data in tables, so it cannot be empty")
+        self.augment = augment_named("image_folder", self.augment)
+
+
+@register_task(
+    "image_folder",
+    title="Image folder (patches)",
+    version="1",
+    summary="Images in a folder a class, such as ImageNet's, as patches in a timm VisionTransformer.",
+    source="the user's folder",
+    licence="the user's",
+    options=Options,
+    locations=("path", "root"),
+    levels={
+        "cpu": Level(
+            model={"dim": 96, "depth": 4, "heads": 3, "mlp_ratio": 2.0},
+            budget={"steps": 2000, "batch_size": 64, "learning_rate": 1e-3, "weight_decay": 0.05, "warmup_steps": 100},
+            options={"side": 64, "patch": 8, "augment": "crop_flip"},
+            differs="images of 64 pixels and a network of about a seventeenth of ViT-Tiny's parameters",
+        ),
+        "smoke": Level(SMOKE.model, SMOKE.budget, {"side": 32, "patch": 8}, SMOKE.differs),
+        "lra": Level(
+            model=TINY,
+            budget={
+                "steps": 375_000,
+                "batch_size": 1024,
+                "learning_rate": 1e-3,
+                "weight_decay": 0.05,
+                "warmup_steps": 6_250,
+                "evaluate_every": 6_250,
+            },
+            options={"augment": "timm"},
+            differs="sizes, batch, rate and 300 epochs of ImageNet after Touvron et al. 2021, arXiv:2012.12877, Table 9; no mixing "
+            "of images, repeated augmentation, stochastic depth or smoothed labels; shifts by 4 pixels in place of random sections",
+        ),
+    },
+)
+class ImageFolder(PatchTask):
+    """Which class an image is of.
+
+    An image's shorter side is scaled to ``side / crop`` pixels, bicubically, and the square in the
+    middle is taken. Results name the files' content by digests, and ``title`` names it for people.
+
+    Source: whatever the folder holds. Where there is no ``test``, ``val`` is the test, as is usual with
+        ImageNet, whose test labels are not public, and validation is cut from ``train``.
+    Differs: images are told apart by the bytes of their files. Training images that stand in
+        another part too, and all but one of equal ones, are left out; the test is taken whole.
+    """
+
+    options: Options
+
+    @property
+    def data_title(self) -> str:
+        """The name that the options give."""
+        return self.options.title
+
+    @property
+    def expected(self) -> Expected:
+        """What the images are brought to."""
+        return Expected(0, 0, 3, self.options.side, self.options.side, self.options.classes)
+
+    def splits(self, root: Path) -> Splits:
+        """Train, valid and test from a data folder, made once."""
+        o = self.options
+        return _splits(root / Path(o.path).expanduser(), o.classes, o.valid, o.side, o.crop)
+
+
+class FolderExamples(Examples):
+    """Files of images, decoded batch by batch.
+
+    Args:
+        files: images with their classes.
+        at: those of them that are examples, in this order.
+        side: pixels a side that each is brought to.
+        crop: share of the shorter side that is kept.
+        scale: value of each of the 256 levels, by channel.
+
+    Raises:
+        ValueError: there are no examples.
+    """
+
+    def __init__(self, files: ImageFiles, at: Sequence[int], side: int, crop: float, scale: Float[Tensor, "3 256"]) -> None:
+        if not at:
+            raise ValueError(
+                "image_folder: a split holds no image that is in no other; all of its images stand in another part too"
+            )
+        places = np.array(at, dtype=np.int64)
+        self._paths = [files.paths[place] for place in at]
+        self._labels, self._digests = torch.from_numpy(files.labels[places]), files.digests[places]
+        self._side, self._crop, self._scale = side, crop, scale
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def batch(self, indices: Sequence[int] | Int[Tensor, " batch"]) -> Batch:
+        """The images at these indices, in this order.
+
+        Raises:
+            DamagedDataError: a file cannot be decoded.
+        """
+        at = torch.as_tensor(indices)
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:  # decoders let others run meanwhile
+            images = list(threads.map(lambda place: load_image(self._paths[place], self._side, self._crop), at.tolist()))
+        levels = torch.from_numpy(np.stack(images)).long()
+        return Batch(self._scale[torch.arange(3)[:, None, None], levels], None, self._labels[at])
+
+    def labels(self) -> Int[Tensor, " examples"]:
+        """All labels, in order."""
+        return self._labels
+
+    def digest(self) -> str:
+        """SHA-256 over what images are brought to, the digests of the files, and the labels."""
+        found = hashlib.sha256(f"image folder {self._side} {self._crop} {len(self)}".encode())
+        found.update(self._digests.tobytes())
+        found.update(self._labels.numpy().astype("<i8").tobytes())
+        return found.hexdigest()
+
+
+@lru_cache(maxsize=2)
+def _splits(folder: Path, classes: int, valid: float, side: int, crop: float) -> Splits:
+    parts = read_image_folder(folder, classes)
+    rows = {part: _rows(files) for part, files in parts.items()}
+    at = divide(rows["train"], rows["test"], 0 if "valid" in parts else max(1, round(valid * len(rows["train"]))))
+    chosen = {"train": at.train, "valid": at.valid, "test": at.test}
+    own = {**parts, "valid": parts.get("valid", parts["train"])}
+    if "valid" in parts:
+        chosen["valid"] = divide(rows["valid"], rows["test"], 0).train
+        chosen["train"] = divide(rows["train"], rows["test"] + rows["valid"], 0).train
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    mean, deviation = (torch.tensor(values, dtype=torch.float64)[:, None] for values in (MEAN, DEVIATION))
+    scale = ((levels - mean) / deviation).float()
+    train, held, test = (FolderExamples(own[part], chosen[part], side, crop, scale) for part in ("train", "valid", "test"))
+    return Splits((train, held, test), scale)
+
+
+def _rows(files: ImageFiles) -> list[Row]:
+    return [(digest.tobytes(), label) for digest, label in zip(files.digests, files.labels.tolist(), strict=True)]
