@@ -44,7 +44,21 @@ class Options:
     source="Optical Recognition of Handwritten Digits, Alpaydin and Kaynak 1998, UCI; its test part, as shipped with scikit-learn",
     licence="CC BY 4.0",
     options=Options,
-    levels={"quick": Level(model={"heads": 2}, budget={"steps": 600, "learning_rate": 4e-3, "evaluate_every": 50})},
+    levels={
+        "quick": Level(model={"heads": 2}, budget={"steps": 600, "learning_rate": 4e-3, "evaluate_every": 50}),
+        "smoke": Level(
+            model={"dim": 16, "depth": 1, "heads": 2},
+            budget={"steps": 10, "batch_size": 32, "warmup_steps": 2, "evaluate_every": 10},
+            options={"patch": 4},
+            differs="some steps, to see that everything runs",
+        ),
+        "cpu": Level(model={"heads": 2}, budget={"steps": 2_000, "evaluate_every": 200}),
+        "lra": Level(
+            model={"dim": 192, "depth": 12, "heads": 3, "mlp_ratio": 4.0, "dropout": 0.1},
+            budget={"steps": 5_000, "learning_rate": 1e-3, "weight_decay": 0.05, "warmup_steps": 250, "evaluate_every": 250},
+            differs="ViT-Tiny's sizes (Touvron et al. 2021, arXiv:2012.12877); nobody published a ViT on so small images",
+        ),
+    },
     variants={"pixels": {"patch": 1}},
 )
 class Digits(Task):
@@ -61,6 +75,11 @@ class Digits(Task):
     def spec(self) -> TaskSpec:
         """One channel, ``patch`` pixels a side."""
         return TaskSpec(Patches(1, SIDE, SIDE, self.options.patch), (SIDE // self.options.patch) ** 2, classes=10)
+
+    @property
+    def data_title(self) -> str:
+        """The images that ship with scikit-learn."""
+        return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> Examples:
         """All images of a split, standardised by the mean and deviation of the training pixels."""
