@@ -7,6 +7,9 @@ from . import fashion_mnist as fashion_mnist
 from . import image_arrays as image_arrays
 from . import image_folder as image_folder
 from . import listops as listops
+from . import masked_language as masked_language
 from . import mnist as mnist
 from . import pixels as pixels
+from . import retrieval as retrieval
+from . import sentences as sentences
 from . import text as text

@@ -17,7 +17,8 @@ TEXT = "première ligne\rstill the first\nzweite Zeile\u2028still the second\n"
 
 
 def write(path: Path, raw: bytes) -> Path:
-    path.write_bytes({".gz": gzip.compress, ".xz": lzma.compress}.get(path.suffix, bytes)(raw))
+    packed = {".gz": gzip.compress(raw), ".xz": lzma.compress(raw)}
+    path.write_bytes(packed.get(path.suffix, raw))
     return path
 
 

@@ -21,7 +21,7 @@ def make_record(
         run_id=spec.run_id("1"),
         spec=spec,
         attention_card={"name": attention, "title": attention.title(), "control": attention in ("none", "uniform")},
-        task_card={"name": task, "title": task.title(), "version": "1", "metric": "accuracy", "length": 16, "classes": 10, "data": "Some Data"},
+        task_card={"name": task, "title": task.title(), "version": "1", "metric": "accuracy", "length": 16, "classes": 10},
         data={split: {"examples": 100, "digest": f"{task}{split}" * 4} for split in ("train", "valid", "test")},
         status=status,  # type: ignore[arg-type]  # tests also try statuses that do not exist
         reason=None if done else f"because of {status}",

@@ -1,0 +1,245 @@
+"""Byte-level retrieval: whether two documents belong together, each read apart; Long Range Arena's Retrieval."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attn_zoo.contract import SPLITS, Examples, Level, Pairs, Split, Task, TaskSpec
+from attn_zoo.data import cached, data_root
+from attn_zoo.data.digests import dataset_digests
+from attn_zoo.registry import register_task
+
+from .arrays import ArrayExamples
+from .byte_tokens import VOCABULARY, byte_tokens, pad
+from .datasets.aan import AAN
+from .datasets.posts import NEWSGROUPS, body
+from .division import Row, divide, hashed_order
+
+LEAST = 100
+"""Characters of the shortest post that is taken; what is left of others tells no topic."""
+
+VALID_SHARE = 10
+"""Of the training posts, one in so many makes the pairs of validation."""
+
+
+class Files(Enum):
+    """Which pairs."""
+
+    newsgroups = "newsgroups"
+    """Posts of the same newsgroup or of two; stands in for AAN."""
+    aan = "aan"
+    """Papers of which one cites the other or not, in the files of Long Range Arena."""
+
+
+@dataclass
+class Options:
+    """Options of retrieval."""
+
+    files: Files = Files.newsgroups
+    """``newsgroups`` or ``aan``."""
+    length: int = 512
+    """Bytes of each document that are read, the first ones; 4,000 is Long Range Arena's."""
+    train: int = 20_000
+    """Pairs drawn, half of them of one group; of ``aan`` the first so many, 0 takes all."""
+    valid: int = 2_000
+    """Pairs drawn; ``aan`` has its own."""
+    test: int = 4_000
+    """Pairs drawn; ``aan`` has its own."""
+    data_seed: int = 0
+    """Decides which pairs are drawn; ``aan`` draws none."""
+    root: str = ""
+    """Folder that holds ``20news`` or ``lra_release``; empty means $ATTN_ZOO_DATA, else ``data``."""
+
+    def __post_init__(self) -> None:
+        known = [choice.value for choice in Files]
+        if not isinstance(self.files, Files):
+            if self.files not in known:
+                raise ValueError(f"retrieval.files must be {' or '.join(known)}; got {self.files!r}")
+            self.files = Files(self.files)
+        if not 16 <= self.length <= 16_384:
+            raise ValueError(f"retrieval.length counts bytes and lies in 16 to 16,384; got {self.length}")
+        if self.train < 2 and not (self.train == 0 and self.files is Files.aan):
+            raise ValueError(f"retrieval.train is at least 2, or 0 for all of aan; got {self.train}")
+        for name in ("valid", "test"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"retrieval.{name} is at least 2, a pair of each class; got {getattr(self, name)}")
+
+
+@register_task(
+    "retrieval",
+    title="Retrieval (bytes)",
+    version="1",
+    summary="Whether two documents, read byte by byte and apart, belong together; two classes.",
+    source="20 Newsgroups by date, or AAN, Radev et al. 2013; as bytes in two towers after Tay et al. 2020, arXiv:2011.04006",
+    licence="none given for either",
+    options=Options,
+    locations=("root",),
+    datasets=(NEWSGROUPS, AAN),
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
+            budget={"steps": 300, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 30, "evaluate_every": 150},
+            options={"length": 256},
+            differs="2 layers of width 64, published are 4 of width 128; 256 bytes of a document in place of 4,000; 300 steps of 5,000",
+        ),
+        "smoke": Level(
+            model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
+            budget={"steps": 4, "batch_size": 8, "learning_rate": 1e-3, "warmup_steps": 1, "evaluate_every": 4},
+            options={"length": 64, "train": 200, "valid": 100, "test": 200},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0},
+            budget={
+                "steps": 5_000,
+                "batch_size": 32,
+                "learning_rate": 3.5e-4,
+                "weight_decay": 0.1,
+                "warmup_steps": 5_000,
+                "evaluate_every": 250,
+            },
+            options={"length": 4_000, "train": 40_000},
+            differs="the published rate rises over 8,000 steps, of which 5,000 are made: here it rises as far, to 3.5e-4",
+        ),
+    },
+    variants={"small": {"length": 128, "train": 600, "valid": 200, "test": 400}},
+)
+class Retrieval(Task):
+    """Whether two documents belong together.
+
+    Source: Long Range Arena asks it of pairs of papers of the ACL Anthology Network, 4,000 bytes of each.
+    Differs: those files can no longer be fetched everywhere, so that the default stands in for them and
+        is named so: posts of 20 Newsgroups, of one group or of two, as many of either. Of a post only
+        what its author wrote is read: headers, quoted lines, signatures and the names of the twenty groups are
+        cut, and posts of fewer than 100 characters are left out. Pairs of train and valid are made of
+        published training posts, nine in ten of them and the tenth; pairs of the test of published test
+        posts. No post, cut to ``length``, stands in two splits. Both classes draw their first post alike, and
+        the second from its group or from all others, so that one post alone tells next to nothing.
+        Of ``aan`` the published three splits are taken; pairs of train and valid that also
+        stand in a later split, in either order, are left out; a paper may stand in many pairs.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Two rows of bytes, each padded at the end to ``length``."""
+        return TaskSpec(Pairs(VOCABULARY), self.options.length, classes=2)
+
+    @property
+    def data_title(self) -> str:
+        """AAN, or what stands in for it."""
+        return AAN.title if self.options.files is Files.aan else "20 Newsgroups pairs (stand-in for AAN)"
+
+    def examples(self, split: Split) -> Examples:
+        """All pairs of a split.
+
+        Raises:
+            FileNotFoundError: the documents are not there; the message says what to put where.
+            ValueError: a file is damaged or not whole, or there are fewer pairs than asked for.
+        """
+        o = self.options
+        return _splits(data_root(o.root), o.files, o.length, (o.train, o.valid, o.test), o.data_seed)[SPLITS.index(split)]
+
+
+@lru_cache(maxsize=2)
+def _splits(root: Path, files: Files, length: int, sizes: tuple[int, int, int], seed: int) -> tuple[ArrayExamples, ...]:
+    recipe: dict[str, Any] = {"version": 1, "length": length}
+    make: Callable[[], dict[str, NDArray[Any]]]
+    if files is Files.aan:
+        recipe |= {"files": dataset_digests(AAN, root), "train": sizes[0]}
+        make = lambda: _published(root, length, sizes[0])  # noqa: E731
+    else:
+        recipe |= {"files": dataset_digests(NEWSGROUPS, root), "sizes": sizes, "seed": seed}
+        make = lambda: _drawn(root, length, sizes, seed)  # noqa: E731
+    arrays = cached(f"retrieval-{files.value}", recipe, make)
+    splits = []
+    for split in SPLITS:
+        ids, labels = (torch.from_numpy(arrays[f"{split} {what}"]) for what in ("ids", "labels"))
+        splits.append(ArrayExamples(ids, labels, ids != 0))
+    return tuple(splits)
+
+
+def _drawn(root: Path, length: int, sizes: Sequence[int], seed: int) -> dict[str, NDArray[Any]]:
+    posts = {
+        part: [(byte_tokens(text, length), row.label) for row in rows if len(text := body(row.texts[0])) >= LEAST]
+        for part, rows in NEWSGROUPS.load(root).items()
+    }
+    division = divide(posts["train"], posts["test"], len(posts["train"]) // VALID_SHARE)
+    arrays = {}
+    for split, places, size in zip(SPLITS, division, sizes, strict=True):
+        own = posts["test" if split == "test" else "train"]
+        documents = list({own[place][0]: own[place] for place in places}.values())
+        pairs = draw_pairs([group for _, group in documents], size, Random(f"retrieval {seed} {split}").random)
+        ids = pad([ids for ids, _ in documents], length, np.uint8)
+        arrays[f"{split} ids"] = ids[np.array([pair[:2] for pair in pairs])]
+        arrays[f"{split} labels"] = np.array([pair[2] for pair in pairs], dtype=np.uint8)
+    return arrays
+
+
+def draw_pairs(groups: Sequence[int], count: int, random: Callable[[], float]) -> list[tuple[int, int, int]]:
+    """Pairs of different documents and whether they are of one group, which half of them are; no pair twice.
+
+    Args:
+        groups: of each document.
+        random: evenly from [0, 1); Python promises this sequence, of all its methods, for every version.
+
+    Raises:
+        ValueError: there are hardly so many pairs.
+    """
+    members: dict[int, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    labels = [place % 2 for place in range(count)]
+    keys = [random() for _ in labels]
+    pairs: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for place in sorted(range(count), key=keys.__getitem__):
+        for _ in range(1000):
+            first = int(random() * len(groups))
+            pool = members[groups[first]] if labels[place] else range(len(groups))
+            second = pool[int(random() * len(pool))]
+            key = (min(first, second), max(first, second))
+            if first != second and (groups[first] == groups[second]) == bool(labels[place]) and key not in pairs:
+                pairs[key] = (first, second, labels[place])
+                break
+        else:
+            raise ValueError(f"retrieval: {len(groups)} documents hardly make {count} different pairs; ask for fewer")
+    return list(pairs.values())
+
+
+def _published(root: Path, length: int, train: int) -> dict[str, NDArray[Any]]:
+    parts = AAN.load(root)
+    taken: set[bytes] = set()
+    arrays: dict[str, NDArray[Any]] = {}
+    for split, part in (("test", "test"), ("valid", "eval"), ("train", "train")):
+        pairs = [(byte_tokens(row.texts[0], length), byte_tokens(row.texts[1], length), row.label) for row in parts[part]]
+        keys = [_either_order(one, other) for one, other, _ in pairs]
+        rows: list[Row] = [(key, pair[2]) for key, pair in zip(keys, pairs, strict=True)]
+        order = [place for place in hashed_order(rows) if split == "test" or keys[place] not in taken]
+        taken |= set(keys)
+        if split == "train":
+            order = order[: train or None]
+        arrays |= _stack(split, [pairs[place] for place in order], length)
+    return arrays
+
+
+def _stack(split: str, pairs: Sequence[tuple[bytes, bytes, int]], length: int) -> Mapping[str, NDArray[Any]]:
+    sides = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    ids = np.stack([pad(side, length, np.uint8) for side in sides], axis=1)
+    return {f"{split} ids": ids, f"{split} labels": np.array([pair[2] for pair in pairs], dtype=np.uint8)}
+
+
+def _either_order(one: bytes, other: bytes) -> bytes:
+    """A digest of two documents, whichever comes first."""
+    return b"".join(sorted(hashlib.sha256(ids).digest() for ids in (one, other)))

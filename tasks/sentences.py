@@ -1,0 +1,364 @@
+"""Text classification as in Table 2 of the Linformer paper: SST-2, QNLI, QQP, MRPC and IMDB, by words or bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attn_zoo.contract import SPLITS, DataSet, Examples, Level, Split, Task, TaskSpec
+from attn_zoo.contract import Tokens as TokenInputs
+from attn_zoo.data import cached, data_root
+from attn_zoo.data.digests import dataset_digests
+from attn_zoo.data.labelled_text import Parts
+from attn_zoo.registry import register_task
+
+from .arrays import ArrayExamples
+from .datasets.glue import MRPC, QNLI, QNLI_DEV, QQP, SST2
+from .datasets.imdb import IMDB
+from .rows import divided, encode_rows
+from .tokenisers import Tokens, check_tokens, make_tokeniser, tokeniser_recipe
+
+
+@dataclass
+class Options:
+    """Options of a task of sentences."""
+
+    length: int = 256
+    """Tokens that are read, the first ones; of two texts the longer is cut."""
+    tokens: Tokens = Tokens.bytes
+    """``bytes``, ``wordpiece`` or ``bpe`` learned from the training split, or ``file``."""
+    vocabulary: int = 0
+    """Ids there are at most, the three of the zoo included; 0 is 259 for bytes, 8,192 for what is learned, 65,536 for a file."""
+    train: int = 0
+    """Training rows, the first so many; 0 takes all that validation leaves."""
+    valid: int = 0
+    """Rows cut from the training part for validation; 0 takes a tenth, at most 5,000."""
+    tokenizer: str = ""
+    """A ``tokenizer.json``, or a folder that holds one, where ``tokens`` is ``file``."""
+    root: str = ""
+    """Folder of data; empty means $ATTN_ZOO_DATA, else ``data``."""
+
+    owner: ClassVar[str] = "sentences"
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.length <= 16_384:
+            raise ValueError(f"{self.owner}.length counts tokens and lies in 8 to 16,384; got {self.length}")
+        self.tokens, _ = check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)
+        for name in ("train", "valid"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{self.owner}.{name} is 0 or a number of rows; got {getattr(self, name)}")
+
+    @property
+    def ids(self) -> int:
+        """Ids there are."""
+        return check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)[1]
+
+
+def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
+    """Sizes of experiment; ``longer`` are options of the published size."""
+    return {
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
+            budget={"steps": 600, "batch_size": 32, "learning_rate": 1e-3, "warmup_steps": 60, "evaluate_every": 100},
+            differs="2 layers of width 64 in place of 12 of width 768, bytes in place of pieces of words",
+        ),
+        "smoke": Level(
+            model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
+            budget={"steps": 4, "batch_size": 8, "learning_rate": 1e-3, "warmup_steps": 1, "evaluate_every": 4},
+            options={"length": 32, "valid": 200},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 768, "depth": 12, "heads": 12, "mlp_ratio": 4.0, "dropout": 0.1},
+            budget={
+                "steps": steps,
+                "batch_size": 32,
+                "learning_rate": 1e-4,
+                "weight_decay": 0.1,
+                "warmup_steps": steps * 6 // 100,
+                "evaluate_every": max(50, steps // 20),
+            },
+            options={"tokens": "bpe", "vocabulary": 32_768, **longer},
+            differs="the paper's size, ten epochs and a batch of 32; its models were trained on 3.3 thousand million words before",
+        ),
+    }
+
+
+class Sentences(Task):
+    """Classes of one text or of two, parted by a separator.
+
+    Source: Wang et al. 2020, arXiv:2006.04768, Table 2: accuracy on the published development part,
+        or test of IMDB, of models pretrained on books and an encyclopedia and then trained on each set.
+    Differs: trained from nothing. The labels of GLUE's test are hidden, so that the published
+        development part is the test here, whole, and validation is cut from the training part. Training rows
+        that also stand in the test are left out, of equal ones one is kept; equal is what
+        a model is shown as equal tokens. Learned tokens are learned from the training split alone.
+    """
+
+    options: Any
+    data: ClassVar[DataSet[Parts]]
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Tokens, padded at the end to ``length``."""
+        return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=2)
+
+    @property
+    def source(self) -> DataSet[Parts]:
+        """The data set that these options read."""
+        return self.data
+
+    @property
+    def data_title(self) -> str:
+        """As tables name it."""
+        return self.source.title
+
+    def examples(self, split: Split) -> Examples:
+        """All rows of a split.
+
+        Raises:
+            FileNotFoundError: the data, or the tokeniser's file, are not there; the message says what to put where.
+            ImportError: tokens other than bytes, and the library is not installed.
+            ValueError: a file is damaged or not whole.
+        """
+        o = self.options
+        chosen = (o.length, o.tokens, o.ids, o.tokenizer, o.valid)
+        return _splits(self.source.name, data_root(o.root), chosen, o.train)[SPLITS.index(split)]
+
+
+Chosen = tuple[int, Tokens, int, str, int]
+"""Length, kind of tokens, ids, the tokeniser's file, and rows of validation."""
+
+_SETS = {dataset.name: dataset for dataset in (SST2, QNLI, QNLI_DEV, QQP, MRPC, IMDB)}
+
+
+@lru_cache(maxsize=2)
+def _splits(name: str, root: Path, chosen: Chosen, train: int) -> tuple[ArrayExamples, ...]:
+    length, tokens, ids, path, valid = chosen
+    recipe = {
+        "version": 1,
+        "length": length,
+        "tokens": tokeniser_recipe(tokens, ids, path),
+        "valid": valid,
+        "files": dataset_digests(_SETS[name], root),
+    }
+    arrays = cached(f"sentences-{name}", recipe, lambda: _read(_SETS[name], root, chosen))
+    splits = []
+    for split in SPLITS:
+        rows = slice(train or None) if split == "train" else slice(None)
+        inputs, labels = (torch.from_numpy(arrays[f"{split} {what}"][rows]) for what in ("ids", "labels"))
+        splits.append(ArrayExamples(inputs, labels, inputs != 0))
+    return tuple(splits)
+
+
+def _read(dataset: DataSet[Parts], root: Path, chosen: Chosen) -> dict[str, NDArray[Any]]:
+    length, tokens, ids, path, valid = chosen
+    splits = divided(dataset.load(root), valid)
+    tokeniser = make_tokeniser(tokens, ids, path, lambda: (text for row in splits["train"] for text in row.texts))
+    arrays: dict[str, NDArray[Any]] = {}
+    taken: set[bytes] = set()
+    for split in ("test", "valid", "train"):
+        rows = encode_rows(tokeniser, splits[split], length)
+        keys = [row.tobytes() for row in rows]
+        kept = [place for place, key in enumerate(keys) if split == "test" or key not in taken]
+        if split == "train":
+            kept = list({keys[place]: place for place in reversed(kept)}.values())[::-1]
+        taken.update(keys)
+        arrays[f"{split} ids"] = rows[kept]
+        arrays[f"{split} labels"] = np.array([splits[split][place].label for place in kept], dtype=np.uint8)
+    return arrays
+
+
+_CITED = "in GLUE, Wang et al. 2019; reported by Wang et al. 2020, arXiv:2006.04768, Table 2"
+
+
+@dataclass
+class Sst2Options(Options):
+    """Options of SST-2."""
+
+    owner: ClassVar[str] = "sst2"
+
+
+@register_task(
+    "sst2",
+    title="SST-2",
+    version="1",
+    summary="Sentiment of phrases of film reviews; two classes.",
+    source=f"Socher et al. 2013, {_CITED}",
+    licence=SST2.licence,
+    options=Sst2Options,
+    locations=("root", "tokenizer"),
+    datasets=(SST2,),
+    levels=levels(20_000, length=64),
+    variants={"short": {"length": 32, "train": 2_000, "valid": 500}},
+)
+class Sst2(Sentences):
+    """Whether a phrase is positive.
+
+    Source: 67,349 phrases to train on, parts of sentences among them, and 872 sentences, GLUE's development part.
+    Differs: see ``Sentences``. Phrases of one sentence may stand in train and in valid, never in the test's sentences.
+    """
+
+    data = SST2
+
+
+class QnliFiles(Enum):
+    """Which parts of QNLI there are."""
+
+    published = "published"
+    """Train and dev; dev is the test."""
+    dev = "dev"
+    """Dev alone, divided here: no official division, so its figures stand beside no others."""
+
+
+@dataclass
+class QnliOptions(Options):
+    """Options of QNLI."""
+
+    length: int = 384
+    """Tokens that are read; of the two texts the longer is cut."""
+    files: QnliFiles = QnliFiles.published
+    """``published``, or ``dev`` where only that part is at hand."""
+
+    owner: ClassVar[str] = "qnli"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.files, QnliFiles):
+            known = [choice.value for choice in QnliFiles]
+            if self.files not in known:
+                raise ValueError(f"qnli.files must be {' or '.join(known)}; got {self.files!r}")
+            self.files = QnliFiles(self.files)
+
+
+@register_task(
+    "qnli",
+    title="QNLI",
+    version="1",
+    summary="Whether a sentence answers a question; two classes.",
+    source=f"Rajpurkar et al. 2016, {_CITED}",
+    licence=QNLI.licence,
+    options=QnliOptions,
+    locations=("root", "tokenizer"),
+    datasets=(QNLI, QNLI_DEV),
+    levels=levels(32_000, length=128),
+    variants={"dev": {"files": "dev", "length": 64}},
+)
+class Qnli(Sentences):
+    """Whether a sentence holds the answer to a question.
+
+    Source: 104,743 pairs to train on and 5,463, GLUE's development part.
+    Differs: see ``Sentences``. With ``files=dev`` only the development part is read, and one pair in five is the test.
+    """
+
+    @property
+    def source(self) -> DataSet[Parts]:
+        """Both parts, or dev alone."""
+        return QNLI_DEV if self.options.files is QnliFiles.dev else QNLI
+
+
+@dataclass
+class QqpOptions(Options):
+    """Options of QQP."""
+
+    owner: ClassVar[str] = "qqp"
+
+
+@register_task(
+    "qqp",
+    title="QQP",
+    version="1",
+    summary="Whether two questions ask the same; two classes, F1 of those that do.",
+    source=f"Iyer et al. 2017, {_CITED}",
+    licence=QQP.licence,
+    options=QqpOptions,
+    locations=("root", "tokenizer"),
+    metric="f1",
+    datasets=(QQP,),
+    levels=levels(110_000, length=128),
+    variants={"short": {"length": 64, "train": 2_000, "valid": 500}},
+)
+class Qqp(Sentences):
+    """Whether two questions ask the same.
+
+    Source: 363,846 pairs to train on and 40,430, GLUE's development part.
+    Differs: see ``Sentences``. The metric is F1, as GLUE's; the Linformer paper gives accuracy.
+    """
+
+    data = QQP
+
+
+@dataclass
+class MrpcOptions(Options):
+    """Options of MRPC."""
+
+    length: int = 384
+    """Tokens that are read; of the two texts the longer is cut."""
+
+    owner: ClassVar[str] = "mrpc"
+
+
+@register_task(
+    "mrpc",
+    title="MRPC",
+    version="1",
+    summary="Whether two sentences of news say the same; two classes, F1 of those that do.",
+    source="Dolan and Brockett 2005; in GLUE, Wang et al. 2019",
+    licence=MRPC.licence,
+    options=MrpcOptions,
+    locations=("root", "tokenizer"),
+    metric="f1",
+    datasets=(MRPC,),
+    levels=levels(1_200, length=128),
+    variants={"short": {"length": 64}},
+)
+class Mrpc(Sentences):
+    """Whether two sentences say the same.
+
+    Source: the published division into 4,076 pairs to train on and 1,725 to test on, whose labels are known.
+    Differs: see ``Sentences``; the Linformer paper does not report it. GLUE cuts its development part from the
+        4,076, here validation is.
+    """
+
+    data = MRPC
+
+
+@dataclass
+class ImdbOptions(Options):
+    """Options of IMDB."""
+
+    length: int = 1_024
+    """Tokens that are read, the first ones."""
+
+    owner: ClassVar[str] = "imdb"
+
+
+@register_task(
+    "imdb",
+    title="IMDB",
+    version="1",
+    summary="Sentiment of film reviews, by pieces of words; two classes.",
+    source="Maas et al. 2011; reported by Wang et al. 2020, arXiv:2006.04768, Table 2",
+    licence=IMDB.licence,
+    options=ImdbOptions,
+    locations=("root", "tokenizer"),
+    datasets=(IMDB,),
+    levels=levels(7_000, length=512),
+    variants={"short": {"length": 64, "train": 2_000, "valid": 500}},
+)
+class Imdb(Sentences):
+    """Whether a film review is positive.
+
+    Source: 25,000 reviews to train on and 25,000 to test on.
+    Differs: see ``Sentences``. Read as bytes it is the task ``text`` with other ids.
+    """
+
+    data = IMDB

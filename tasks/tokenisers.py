@@ -1,0 +1,239 @@
+"""How a text becomes tokens: its bytes, pieces of words learned from the training texts, or a tokeniser from a file.
+
+Ids are the same for all: 0 is padding, 1 parts two texts, 2 stands for a masked token, and what the tokeniser
+itself counts from 0 begins at 3.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attn_zoo.contract import MissingDataError
+from attn_zoo.data import reading, sha256
+
+SEPARATOR, MASK, FIRST = 1, 2, 3
+
+INSTALL = "pip install 'attn-zoo[text]'"
+
+
+class Tokens(Enum):
+    """What a token is."""
+
+    bytes = "bytes"
+    """A byte of UTF-8."""
+    wordpiece = "wordpiece"
+    """A piece of a word in lower case, learned from the training texts (WordPiece, as BERT's)."""
+    bpe = "bpe"
+    """A run of bytes, learned from the training texts (byte pair encoding, as RoBERTa's)."""
+    file = "file"
+    """What the ``tokenizer.json`` under the option ``tokenizer`` says."""
+
+
+DEFAULT_VOCABULARY = {Tokens.bytes: FIRST + 256, Tokens.wordpiece: 8_192, Tokens.bpe: 8_192, Tokens.file: 65_536}
+"""Ids there are unless ``vocabulary`` says otherwise."""
+
+
+class Encoded(NamedTuple):
+    """Tokens of a text, and for each the number of the word that it belongs to."""
+
+    ids: Sequence[int]
+    words: Sequence[int]
+
+
+class Tokeniser(ABC):
+    """Turns texts into ids below ``vocabulary``, never 0, 1 or 2."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        """Tokens of each text."""
+
+    @abstractmethod
+    def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
+        """Tokens of each text, with the words that they make."""
+
+
+class ByteTokeniser(Tokeniser):
+    """Bytes of UTF-8; a word is what stands between two spaces, with the space before it."""
+
+    _table = bytes((byte + FIRST) % 256 for byte in range(256))  # the bytes 253 to 255 do not occur in UTF-8
+
+    def __init__(self) -> None:
+        super().__init__(FIRST + 256)
+
+    def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        """Tokens of each text."""
+        return [text.encode("utf-8").translate(self._table) for text in texts]
+
+    def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
+        """Tokens of each text, with the words that they make."""
+        found = []
+        for text, ids in zip(texts, self.encode(texts), strict=True):
+            sizes = [len(piece.encode("utf-8")) for piece in re.findall(r"\s*\S+|\s+", text)]
+            found.append(Encoded(ids, list(chain.from_iterable([number] * size for number, size in enumerate(sizes)))))
+        return found
+
+
+class LibraryTokeniser(Tokeniser):
+    """A tokeniser of the ``tokenizers`` library, without the tokens that it would put around a text."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(FIRST + inner.get_vocab_size())
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner = inner
+
+    def encode(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        """Tokens of each text."""
+        return [[FIRST + i for i in one.ids] for one in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
+        """Tokens of each text, with the words that they make; what belongs to none is a word of its own."""
+        found = self._inner.encode_batch(list(texts), add_special_tokens=False)
+        return [Encoded([FIRST + i for i in one.ids], _whole_words(one.word_ids)) for one in found]
+
+    def save(self, path: Path) -> None:
+        """Write the ``tokenizer.json`` that ``tokens=file`` reads."""
+        self._inner.save(str(path))
+
+
+def _whole_words(words: Sequence[int | None]) -> list[int]:
+    """The words' numbers, where a token without one has a number that no other has."""
+    return [-1 - place if word is None else word for place, word in enumerate(words)]
+
+
+def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[], Iterable[str]]) -> Tokeniser:
+    """A tokeniser of at most so many ids.
+
+    Args:
+        path: a ``tokenizer.json``, or a folder that holds one, where ``tokens`` is ``file``.
+        texts: the training texts; only asked for where something is learned from them.
+
+    Raises:
+        ImportError: the library is not installed.
+        MissingDataError: there is no such file.
+        DamagedDataError: the file is no tokeniser.
+        ValueError: it has more ids than ``vocabulary``.
+    """
+    if tokens is Tokens.bytes:
+        return ByteTokeniser()
+    _library()
+    if tokens is Tokens.file:
+        found = LibraryTokeniser(_load(tokenizer_file(path)))
+    else:
+        train = _train_wordpiece if tokens is Tokens.wordpiece else _train_bpe
+        found = LibraryTokeniser(train(texts(), vocabulary - FIRST))
+    if found.vocabulary > vocabulary:
+        raise ValueError(
+            f"{path} has {found.vocabulary} ids with the three of the zoo; set vocabulary, now {vocabulary}, to as many"
+        )
+    return found
+
+
+def tokeniser_recipe(tokens: Tokens, vocabulary: int, path: str) -> list[Any]:
+    """All that a tokeniser depends on besides the training texts.
+
+    Raises:
+        ImportError, MissingDataError: as ``make_tokeniser``.
+    """
+    if tokens is Tokens.bytes:
+        return [tokens.value]
+    _library()
+    version = importlib.metadata.version("tokenizers")
+    return [tokens.value, vocabulary, version, *([sha256(tokenizer_file(path))] if tokens is Tokens.file else [])]
+
+
+def tokenizer_file(path: str) -> Path:
+    """The file meant by a path to it or to its folder.
+
+    Raises:
+        MissingDataError: it is not there.
+    """
+    place = Path(path).expanduser()
+    file = place / "tokenizer.json" if place.is_dir() else place
+    if not file.is_file():
+        raise MissingDataError(
+            f"tokens=file reads a tokenizer.json; {file} is not there, so set tokenizer=PATH to one or its folder"
+        )
+    return file
+
+
+def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> tuple[Tokens, int]:
+    """The kind of token and the number of ids that the options of a task mean.
+
+    Raises:
+        ValueError: an option breaks its rule; the message begins with ``owner``.
+    """
+    known = [choice.value for choice in Tokens]
+    if not isinstance(tokens, Tokens) and tokens not in known:
+        raise ValueError(f"{owner}.tokens must be one of {', '.join(known)}; got {tokens!r}")
+    kind = Tokens(tokens)
+    if kind is Tokens.bytes and vocabulary not in (0, DEFAULT_VOCABULARY[kind]):
+        raise ValueError(f"{owner}.vocabulary is {DEFAULT_VOCABULARY[kind]} for bytes; leave it 0, got {vocabulary}")
+    if vocabulary and not FIRST + 256 <= vocabulary <= 2**20:
+        raise ValueError(f"{owner}.vocabulary is 0 for the usual one or lies in {FIRST + 256} to {2**20:,}; got {vocabulary}")
+    if (kind is Tokens.file) != bool(path):
+        raise ValueError(
+            f"{owner}.tokenizer names a tokenizer.json where tokens is file, and only there; got {path!r} with {kind.value}"
+        )
+    return kind, vocabulary or DEFAULT_VOCABULARY[kind]
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ImportError(f"tokens other than bytes need the library tokenizers: {INSTALL}") from error
+    return tokenizers
+
+
+def _load(file: Path) -> Any:
+    library = _library()
+    with reading(file, "a tokenizer.json"):
+        text = file.read_text("utf-8")
+        try:
+            return library.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises nothing more exact
+            raise ValueError(str(error)) from error
+
+
+def _train_bpe(texts: Iterable[str], size: int) -> Any:
+    library = _library()
+    found = library.Tokenizer(library.models.BPE())
+    found.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(library.pre_tokenizers.ByteLevel.alphabet())
+    found.train_from_iterator(texts, library.trainers.BpeTrainer(vocab_size=size, show_progress=False, initial_alphabet=alphabet))
+    return found
+
+
+def _train_wordpiece(texts: Iterable[str], size: int) -> Any:
+    """WordPiece whose ids do not depend on the order in which the library happens to meet words.
+
+    Its trainer numbers the characters inside words as it meets them, in the order of a table that
+    is another in every process, and numbers decide between merges that are equally common. So they are
+    numbered beforehand, as special tokens, and what was learned is put into a tokeniser without these.
+    """
+    library = _library()
+    kept = list(texts)
+    normaliser = library.normalizers.BertNormalizer(lowercase=True)
+    found = _wordpiece(library, library.models.WordPiece(unk_token="[UNK]"), normaliser)
+    inside = sorted({sign for text in kept for sign in normaliser.normalize_str(text) if not sign.isspace()})
+    special = ["[UNK]", *(f"##{sign}" for sign in inside)]
+    found.train_from_iterator(kept, library.trainers.WordPieceTrainer(vocab_size=size, show_progress=False, special_tokens=special))
+    return _wordpiece(library, library.models.WordPiece(found.get_vocab(), unk_token="[UNK]"), normaliser)
+
+
+def _wordpiece(library: Any, model: Any, normaliser: Any) -> Any:
+    found = library.Tokenizer(model)
+    found.normalizer = normaliser
+    found.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    return found

@@ -1,0 +1,238 @@
+"""Masked language modelling: what is asked, whole words, division by author, and files of every layout."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from attn_zoo.tasks.datasets import running_text
+from attn_zoo.tasks.datasets.running_text import Document, articles
+from attn_zoo.tasks.masked_language import divided
+from attn_zoo.tasks.masking import first_of_word, mask
+from attn_zoo.tasks.tokenisers import FIRST, MASK
+
+from attn_zoo import build_task
+from attn_zoo.contract import UNASKED, DamagedDataError, MissingDataError, task
+
+REAL = Path(os.environ.get("ATTN_ZOO_DATA") or "data")
+
+
+def prose(seed: str, words: int = 120) -> str:
+    draw = Random(seed).random
+    return " ".join("".join("etaoinshrdlu"[int(draw() * 12)] for _ in range(1 + int(draw() * 7))) for _ in range(words))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("ATTN_ZOO_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def folder(tmp_path) -> str:
+    (tmp_path / "texts/deep").mkdir(parents=True)
+    for n in range(10):
+        (tmp_path / ("texts/deep" if n % 2 else "texts") / f"{n}.txt").write_text(prose(str(n)))
+    return str(tmp_path / "texts")
+
+
+def build(path: str, **options):
+    return build_task("masked_language", files="folder", path=path, length=32, **options)
+
+
+def everything(examples):
+    batch = examples.batch(range(len(examples)))
+    return batch.inputs, batch.labels, batch.valid
+
+
+def restored(inputs, labels):
+    """The text as it was: the label where one is asked."""
+    return torch.where(labels == UNASKED, inputs, labels)
+
+
+def test_fifteen_in_a_hundred_are_asked_and_most_of_them_hidden():
+    ids = np.random.RandomState(0).randint(FIRST, 200, (2000, 100)).astype(np.int16)
+    ids[:, 90:] = 0
+    seen, labels = mask(ids, np.broadcast_to(np.arange(100), ids.shape), 200, 0.15, [1])
+    asked = labels != UNASKED
+    assert (asked.sum(axis=1) == 13).all() and not asked[:, 90:].any(), "15 % of 90, rounded down, and no padding"
+    assert (labels[asked] == ids[asked]).all() and (seen[~asked] == ids[~asked]).all()
+    assert seen.dtype == labels.dtype == np.int16 and (seen[asked] > 0).all() and seen.max() < 200
+    assert (seen[asked] == MASK).mean() == pytest.approx(0.8, abs=0.01)
+    assert (seen[asked] == ids[asked]).mean() == pytest.approx(0.1 + 0.1 / 197, abs=0.01)
+    assert asked[:, :90].mean(axis=0) == pytest.approx(13 / 90, abs=0.04), "every place is asked as often"
+    assert (mask(ids, np.broadcast_to(np.arange(100), ids.shape), 200, 0.15, [1]).ids == seen).all()
+    assert (mask(ids, np.broadcast_to(np.arange(100), ids.shape), 200, 0.15, [2]).ids != seen).any()
+
+
+def test_whole_words_are_asked_for_whole_and_only_until_there_are_enough():
+    draw = np.random.RandomState(1)
+    words = first_of_word(np.sort(draw.randint(0, 25, (500, 64)), axis=1))
+    ids = draw.randint(FIRST, 300, (500, 64))
+    _, labels = mask(ids, words, 300, 0.15, [3])
+    asked = labels != UNASKED
+    assert (asked == np.take_along_axis(asked, words, axis=1)).all(), "a token is asked if the first of its word is"
+    longest = max(int(np.bincount(row).max()) for row in words)
+    assert (asked.sum(axis=1) >= 9).all() and (asked.sum(axis=1) < 9 + longest).all()
+
+
+def test_the_first_token_of_a_word():
+    assert first_of_word(np.array([[0, 0, 1, 2, 2, 2, -1, -2]])).tolist() == [[0, 0, 2, 3, 3, 3, 6, 7]]
+
+
+def test_sequences_hold_the_text_and_never_two(folder):
+    built = build(folder)
+    assert built.spec.labels == "position" and built.spec.classes == 259 and built.card.metric == "perplexity"
+    texts = {str(n): prose(str(n)) for n in range(10)}
+    where: dict[str, set[str]] = {split: set() for split in task.SPLITS}
+    total = 0
+    for split in task.SPLITS:
+        inputs, labels, valid = everything(built.examples(split))
+        for ids, real in zip(restored(inputs, labels), valid, strict=True):
+            piece = bytes((ids[real] - FIRST).tolist()).decode()
+            owners = {name for name, text in texts.items() if piece in text}
+            assert len(owners) == 1 and len(piece) > 16, "sequences are of nearly equal length, without a short rest"
+            where[split] |= owners
+            total += len(piece)
+    assert total == sum(map(len, texts.values())), "no token is lost"
+    assert [len(where[split]) for split in task.SPLITS] == [8, 1, 1] and len(set.union(*where.values())) == 10
+
+
+def test_training_masks_are_drawn_as_often_as_asked_and_evaluation_is_fixed(folder):
+    one, three = build(folder), build(folder, draws=3)
+    assert len(three.examples("train")) == 3 * len(one.examples("train"))
+    inputs, labels, _ = everything(three.examples("train"))
+    texts = [tuple(row) for row in restored(inputs, labels).tolist()]
+    assert all(texts.count(text) == 3 for text in set(texts))
+    assert len({tuple(row) for row in inputs.tolist()}) == len(texts), "each copy has a mask of its own"
+    for split in ("valid", "test"):
+        assert one.examples(split).digest() == three.examples(split).digest()
+    other = build(folder, data_seed=1)
+    assert other.examples("test").digest() != one.examples("test").digest()
+    assert len(build(folder, train=5, draws=2).examples("train")) == 10
+
+
+def test_whole_words_of_bytes(folder):
+    inputs, labels, valid = everything(build(folder, whole_words=True).examples("train"))
+    for ids, asked, real in zip(restored(inputs, labels), labels != UNASKED, valid, strict=True):
+        text = bytes((ids[real] - FIRST).tolist())
+        inside = [place for place in range(1, len(text)) if text[place : place + 1] != b" "]
+        assert all(asked[place] == asked[place - 1] for place in inside), "a word and the space before it are asked for together"
+
+
+def test_learned_tokens_and_their_words(folder):
+    pytest.importorskip("tokenizers")
+    built = build(folder, tokens="wordpiece", vocabulary=300, whole_words=True)
+    inputs, labels, _ = everything(built.examples("test"))
+    assert built.spec.classes == 300 and int(inputs.max()) < 300 and int(labels.max()) < 300
+    share = float((labels != UNASKED).sum() / (inputs != 0).sum())
+    assert 0.1 < share < 0.3
+
+
+def test_texts_of_an_author_stay_together():
+    library = {"all": [Document(f"author {n % 16}", f"text {n}") for n in range(64)]}
+    found = divided(library)
+    owner = {text: int(text.split()[1]) % 16 for texts in found.values() for text in texts}
+    owners = {split: {owner[text] for text in texts} for split, texts in found.items()}
+    assert [len(owners[split]) for split in task.SPLITS] == [12, 2, 2] and len(set.union(*owners.values())) == 16
+    assert divided({"all": library["all"][::-1]})["test"][::-1] == found["test"], "the order of the file decides nothing"
+    with pytest.raises(ValueError, match="three are needed, there are 2"):
+        divided({"all": library["all"][:2]})
+
+
+def wikitext(root: Path, monkeypatch, parts=("train", "valid", "test"), name="{}.txt") -> str:
+    (root / "wikitext-2").mkdir(parents=True)
+    counts = {}
+    for part in ("train", "valid", "test"):
+        pages = [f" \n = {part} {n} = \n \n = = Section = = \n \n {prose(f'{part} {n}')} \n" for n in range(6)]
+        counts[part] = sum(len(line.split()) + 1 for line in "".join(pages).splitlines())
+        if part in parts:
+            (root / "wikitext-2" / name.format(part)).write_text("".join(pages))
+    monkeypatch.setattr(running_text, "TOKENS", counts)
+    return str(root)
+
+
+def test_wikitext_keeps_its_parts_or_says_that_it_has_not_all(tmp_path, monkeypatch):
+    whole = wikitext(tmp_path / "one", monkeypatch)
+    tokens = wikitext(tmp_path / "two", monkeypatch, name="wiki.{}.tokens")
+    built = build_task("masked_language", root=whole, length=64)
+    assert built.examples("train").digest() == build_task("masked_language", root=tokens, length=64).examples("train").digest()
+    inputs, labels, valid = everything(built.examples("train"))
+    text = b"".join(bytes((ids[real] - FIRST).tolist()) for ids, real in zip(restored(inputs, labels), valid, strict=True)).decode()
+    assert all(f"= train {n} =" in text or f"train {n}" in text for n in range(6)) and "valid" not in text
+
+    part = wikitext(tmp_path / "three", monkeypatch, parts=("valid", "test"))
+    with pytest.raises(MissingDataError, match=r"train\.txt\.xz is missing"):
+        build_task("masked_language", root=part, length=64).examples("train")
+    own = build_task("masked_language", root=part, length=64, files="wikitext_valid")
+    assert own.data_title == "WikiText-2 (trained on most of its valid part)"
+    assert own.examples("test").digest() == built.examples("test").digest(), "the published test, whole, with the same masks"
+    (Path(part) / "wikitext-2/test.txt").write_text(" = Title = \n cut off")
+    with pytest.raises(DamagedDataError, match=r"test\.txt holds 7 words where"):
+        build_task("masked_language", root=part, length=32, files="wikitext_valid").examples("test")
+
+
+def test_articles_begin_at_their_titles():
+    found = articles(" \n = One = \n \n = = Section = = \n a = b \n = Two ( too ) = \n words \n")
+    assert [document.text.split("\n")[0] for document in found] == [" = One = ", " = Two ( too ) = "]
+    assert articles("no title")[0].text == "no title"
+
+
+def test_wikitext_is_fetched_as_it_was_published(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    own = Path(wikitext(tmp_path / "own", monkeypatch)) / "wikitext-2"
+
+    def load_dataset(name, config=None, *, split):
+        assert (name, config) == ("Salesforce/wikitext", "wikitext-2-v1")
+        lines = (own / f"{'valid' if split == 'validation' else split}.txt").read_text().splitlines(keepends=True)
+        return datasets.Dataset.from_dict({"text": [line if line.strip() else "" for line in lines]})
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert running_text.WIKITEXT2.download is not None
+    running_text.WIKITEXT2.download(tmp_path / "got")
+    for part in ("train", "valid", "test"):
+        assert (tmp_path / f"got/wikitext-2/{part}.txt").read_bytes() == (own / f"{part}.txt").read_bytes()
+
+
+def test_novels_are_divided_by_author(tmp_path):
+    (tmp_path / "novels").mkdir()
+    books = [{"id": f"Author{n % 8}_Title{n}_1900", "text": prose(str(n))} for n in range(16)]
+    (tmp_path / "novels/novels.jsonl").write_text("".join(json.dumps(book) + "\n" for book in books))
+    built = build_task("masked_language", root=str(tmp_path), files="novels", length=64)
+    sizes = [len(built.examples(split)) for split in task.SPLITS]
+    assert sizes[0] > 4 * sizes[1] and built.data_title == "English novels"
+    with pytest.raises(MissingDataError, match="Write one novel a line"):
+        build_task("masked_language", root=str(tmp_path / "none"), files="novels").examples("train")
+
+
+def test_folders_without_enough_texts_are_named(tmp_path, folder):
+    with pytest.raises(MissingDataError, match="at least three text files"):
+        build(str(tmp_path / "none")).examples("train")
+    (Path(folder) / "0.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(DamagedDataError, match=r"0\.txt is not whole UTF-8 text"):
+        build(folder, data_seed=5).examples("train")
+
+
+def test_options_are_refused_by_name():
+    refused = (
+        ({"files": "books"}, "files must be one of wikitext, wikitext_valid, novels, folder"),
+        ({"files": "folder"}, "path names a folder where files is folder"),
+        ({"path": "x"}, "path names a folder"),
+        ({"share": 0.9}, "share lies in"),
+        ({"draws": 0}, "draws lies in"),
+        ({"length": 8}, "length counts tokens"),
+    )
+    for given, said in refused:
+        with pytest.raises(ValueError, match=f"masked_language.{said}"):
+            build_task("masked_language", **given)
+
+
+@pytest.mark.skipif(not (REAL / "wikitext-2/test.txt.xz").exists(), reason="WikiText-2 is not in ATTN_ZOO_DATA")
+def test_wikitext_itself():
+    built = build_task("masked_language", root=str(REAL), files="wikitext_valid")
+    assert [len(built.examples(split)) for split in task.SPLITS] == [3_697, 711, 4_940]
+    assert built.examples("test").digest() == "312f3bbfc8b2d3508203cd619c8c4af2ab686e6c5f0696be8679212002990303"
