@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
+from pathlib import Path
 from random import Random
 
+import numpy as np
 import torch
 from jaxtyping import Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attn_zoo.contract import SPLITS, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.data import cached, data_root
+from attn_zoo.data.digests import dataset_digests
 from attn_zoo.registry import register_task
 
 from .arrays import ArrayExamples
+from .datasets.listops import LISTOPS, LONGEST, ROWS
+from .expressions import CLOSE_ID, DIGIT_IDS, OPEN_IDS, OPERATORS, PADDING, VOCABULARY, evaluate
+from .generated import choice
 
-PADDING = "_"
-OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
-CLOSE = "]"
-VOCABULARY = (PADDING, *map(str, range(10)), *OPERATORS, CLOSE)
-"""Token ids are places in this list. An operator holds its opening bracket; the closing one stands alone."""
-
-_DIGIT = {value: VOCABULARY.index(str(value)) for value in range(10)}
-_OPEN = {operator: VOCABULARY.index(operator) for operator in OPERATORS}
-_CLOSE = VOCABULARY.index(CLOSE)
 DIGIT_SHARE = 0.75
 """Probability that an argument that may be a digit is one, as in the published generator."""
 
 _SMALLEST = 4
 """Tokens of the shortest list: an operator, two digits, a closing bracket."""
+
+
+_WORTH_KEEPING = 20_000_000
+"""Tokens that take so long to draw that they are kept in the cache."""
+
+
+class Files(Enum):
+    """Which expressions."""
+
+    generated = "generated"
+    """Drawn here."""
+    lra = "lra"
+    """Those of Long Range Arena."""
 
 
 @dataclass
@@ -45,11 +59,19 @@ class Options:
     max_arguments: int = 10
     """Arguments of a list, at most; at least two."""
     train: int = 10_000
+    """Expressions to draw; of ``lra`` the first so many."""
     valid: int = 1_000
+    """As ``train``."""
     test: int = 2_000
+    """Expressions to draw; of ``lra`` all, which are 2,000."""
     data_seed: int = 0
+    files: Files = Files.generated
+    """``generated``, or ``lra`` for the files of Long Range Arena, whose depth, arguments and shortest length are given."""
+    root: str = ""
+    """Folder that holds ``lra_release``; empty means $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
+        self.files = choice("listops.files", self.files, Files)
         if not 16 <= self.length <= 16_384:
             raise ValueError(f"listops.length counts tokens and lies in 16 to 16,384; got {self.length}")
         if not 0.0 < self.shortest <= 0.9:
@@ -63,6 +85,17 @@ class Options:
                 f"listops: {self.max_depth} levels of {self.max_arguments} arguments make at most {room} tokens, fewer than "
                 f"length={self.length}; raise max_depth or max_arguments"
             )
+        if self.files is Files.lra:
+            self._require_what_the_files_hold()
+
+    def _require_what_the_files_hold(self) -> None:
+        if self.length < LONGEST:
+            raise ValueError(f"listops.files=lra needs a length of {LONGEST} or more, as none is cut; got {self.length}")
+        if self.train > ROWS["train"] or self.valid > ROWS["valid"] or self.test != ROWS["test"]:
+            raise ValueError(
+                f"listops.files=lra holds {ROWS['train']} examples in train, {ROWS['valid']} in valid and {ROWS['test']} in test, "
+                f"and all of test are taken; got train={self.train}, valid={self.valid}, test={self.test}"
+            )
 
 
 @register_task(
@@ -73,8 +106,41 @@ class Options:
     source="generated; after Nangia and Bowman 2018, arXiv:1804.06028, and Tay et al. 2020, arXiv:2011.04006",
     licence="Apache-2.0 (generated here)",
     options=Options,
-    levels={"quick": Level(model={}, budget={"steps": 300, "batch_size": 32, "learning_rate": 2e-3})},
-    variants={"short": {"length": 32, "train": 400, "valid": 100, "test": 100}},
+    locations=("root",),
+    datasets=(LISTOPS,),
+    levels={
+        "quick": Level(model={}, budget={"steps": 300, "batch_size": 32, "learning_rate": 2e-3}),
+        "smoke": Level(
+            model={"dim": 32, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
+            options={"train": 500, "valid": 100, "test": 200},
+            differs="shows only that it runs",
+        ),
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
+            budget={"steps": 1_000, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 100, "evaluate_every": 250},
+            options={"length": 256, "max_depth": 9, "train": 30_000, "valid": 1_000, "test": 2_000},
+            differs="2 layers of width 64 in place of 6 of width 512, expressions of up to 256 tokens, and fewer steps",
+        ),
+        "lra": Level(
+            model={"dim": 512, "depth": 6, "heads": 8, "mlp_ratio": 4.0, "dropout": 0.1},
+            budget={
+                "steps": 5_000,
+                "batch_size": 32,
+                "learning_rate": 1.58e-3,
+                "weight_decay": 0.1,
+                "warmup_steps": 1_000,
+                "evaluate_every": 250,
+            },
+            options={"length": 2_000, "max_depth": 9, "train": 96_000, "valid": 2_000, "test": 2_000},
+            differs="the rate rises over 1,000 steps to 0.05 / sqrt(1000) as published, then falls along a cosine, theirs "
+            "as 0.05 / sqrt(step); generated expressions unless files=lra",
+        ),
+    },
+    variants={
+        "short": {"length": 32, "train": 400, "valid": 100, "test": 100},
+        "lra": {"files": "lra", "length": 2_000, "train": 4_000},
+    },
 )
 class ListOps(Task):
     """The value, 0 to 9, of a prefix expression over digits.
@@ -92,7 +158,9 @@ class ListOps(Task):
         within lists; theirs counts the digits inside as one more, so its 10 are 9 here. Theirs
         draws all arguments of a list alike; here the last one drawn takes the tokens that are
         left, and the arguments are then put in random order. Theirs also writes binary brackets
-        that group arguments.
+        that group arguments; they say nothing that the others do not, and are left out of its files
+        (``files=lra``) too, as its own pipeline does since it was repaired in 2021. Closing brackets are
+        kept, nothing is cut, and every label of the files is worked out again while they are read.
         As theirs: a digit with probability 0.75, 2 to ``max_arguments`` arguments, the four
         operators, and no expression twice, within a split or across splits.
     """
@@ -105,10 +173,23 @@ class ListOps(Task):
         return TaskSpec(Tokens(len(VOCABULARY)), self.options.length, classes=10)
 
     def examples(self, split: Split) -> Examples:
-        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
+        """All examples of a split; the three are made together, once per process, and are disjoint.
+
+        Raises:
+            FileNotFoundError: the files of Long Range Arena are not there; the message says what to put where.
+            ValueError: one of them is damaged, or there are fewer different expressions than asked for.
+        """
         o = self.options
         sizes = (o.train, o.valid, o.test)
-        return _generate(o.length, o.shortest, o.max_depth, o.max_arguments, sizes, o.data_seed)[SPLITS.index(split)]
+        at = SPLITS.index(split)
+        if o.files is Files.lra:
+            return _published(data_root(o.root), o.length, sizes)[at]
+        return _generate(o.length, o.shortest, o.max_depth, o.max_arguments, sizes, o.data_seed)[at]
+
+    @property
+    def data_title(self) -> str:
+        """Which of the two."""
+        return LISTOPS.title if self.options.files is Files.lra else "generated"
 
 
 def render(ids: Int[Tensor, " length"]) -> str:
@@ -120,15 +201,45 @@ def render(ids: Int[Tensor, " length"]) -> str:
 def _generate(
     length: int, shortest: float, max_depth: int, max_arguments: int, sizes: tuple[int, ...], seed: int
 ) -> tuple[ArrayExamples, ...]:
-    author = _Author(f"listops {seed}", max(_SMALLEST, math.ceil(shortest * length)), length, max_depth, max_arguments)
+    least = max(_SMALLEST, math.ceil(shortest * length))
+
+    def make() -> dict[str, NDArray[np.uint8]]:
+        author = _Author(f"listops {seed}", least, length, max_depth, max_arguments)
+        return {f"{split} {what}": array for split, size in zip(SPLITS, sizes, strict=True) for what, array in author.write(size)}
+
+    recipe = {"version": 1, "length": length, "least": least, "limits": [max_depth, max_arguments], "sizes": sizes, "seed": seed}
+    worth_keeping = sum(sizes) * length >= _WORTH_KEEPING
+    return _as_examples(cached("listops", recipe, make) if worth_keeping else make())
+
+
+@lru_cache(maxsize=2)
+def _published(root: Path, length: int, sizes: tuple[int, ...]) -> tuple[ArrayExamples, ...]:
+    """The first so many of each file; what stands in a later split as well is left out of train and valid."""
+
+    def make() -> dict[str, NDArray[np.uint8]]:
+        read = LISTOPS.load(root)
+        seen: set[bytes] = set()
+        arrays = {}
+        for split, size in reversed(list(zip(SPLITS, sizes, strict=True))):
+            ids, labels = read[split]
+            fresh = [row for row in range(len(ids)) if split == "test" or ids[row].tobytes() not in seen][:size]
+            seen.update(ids[row].tobytes() for row in fresh)
+            arrays[f"{split} ids"], arrays[f"{split} labels"] = ids[fresh], labels[fresh]
+        return arrays
+
+    found = cached("listops-lra", {"version": 1, "files": dataset_digests(LISTOPS, root), "sizes": sizes}, make)
+    return _as_examples({name: _widen(array, length) if name.endswith("ids") else array for name, array in found.items()})
+
+
+def _widen(ids: NDArray[np.uint8], length: int) -> NDArray[np.uint8]:
+    return np.pad(ids[:, :length], ((0, 0), (0, max(0, length - ids.shape[1]))))
+
+
+def _as_examples(arrays: Mapping[str, NDArray[np.uint8]]) -> tuple[ArrayExamples, ...]:
     splits = []
-    for size in sizes:
-        ids = torch.zeros(size, length, dtype=torch.uint8)
-        labels = torch.zeros(size, dtype=torch.long)
-        for row in range(size):
-            tokens, labels[row] = author.fresh()
-            ids[row, : len(tokens)] = torch.frombuffer(tokens, dtype=torch.uint8)
-        splits.append(ArrayExamples(ids, labels, ids != 0))
+    for split in SPLITS:
+        ids = torch.from_numpy(arrays[f"{split} ids"])
+        splits.append(ArrayExamples(ids, torch.from_numpy(arrays[f"{split} labels"]).long(), ids != 0))
     return tuple(splits)
 
 
@@ -156,21 +267,30 @@ class _Author:
             f"ask for fewer or longer ones"
         )
 
+    def write(self, size: int) -> list[tuple[str, NDArray[np.uint8]]]:
+        """So many expressions, padded with 0, and their values."""
+        ids = np.zeros((size, self.length), dtype=np.uint8)
+        labels = np.zeros(size, dtype=np.uint8)
+        for row in range(size):
+            tokens, labels[row] = self.fresh()
+            ids[row, : len(tokens)] = tokens
+        return [("ids", ids), ("labels", labels)]
+
     def _below(self, bound: int) -> int:
         return int(self.random() * bound)
 
     def _list(self, budget: int, depth: int, tokens: bytearray) -> int:
         """Append a list of at most ``budget`` tokens and ``depth`` levels; return its value."""
         operator = OPERATORS[self._below(len(OPERATORS))]
-        tokens.append(_OPEN[operator])
+        tokens.append(OPEN_IDS[operator])
         values = []
         for share in self._shares(budget - 2, self.rooms[depth - 1]):
             if share < _SMALLEST:  # too little for a list: a digit
                 values.append(self._below(10))
-                tokens.append(_DIGIT[values[-1]])
+                tokens.append(DIGIT_IDS[values[-1]])
             else:
                 values.append(self._list(share, depth - 1, tokens))
-        tokens.append(_CLOSE)
+        tokens.append(CLOSE_ID)
         return evaluate(operator, values)
 
     def _shares(self, inner: int, room: int) -> list[int]:
@@ -187,18 +307,6 @@ class _Author:
             other = self._below(at + 1)
             shares[at], shares[other] = shares[other], shares[at]
         return shares
-
-
-def evaluate(operator: str, values: list[int]) -> int:
-    """Value of one list whose arguments are evaluated already."""
-    if operator == "[MIN":
-        return min(values)
-    if operator == "[MAX":
-        return max(values)
-    if operator == "[SM":
-        return sum(values) % 10
-    ordered, half = sorted(values), len(values) // 2
-    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) // 2
 
 
 def _room(depth: int, max_arguments: int) -> int:

@@ -91,7 +91,7 @@ class Options:
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
             budget={"steps": 300, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 30, "evaluate_every": 150},
             options={"length": 256},
-            differs="2 layers of width 64, published are 4 of width 128; 256 bytes of a document in place of 4,000; 300 steps of 5,000",
+            differs="2 layers of width 64 in place of 4 of width 128, 256 bytes of a document in place of 4,000, fewer steps",
         ),
         "smoke": Level(
             model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 2.0},

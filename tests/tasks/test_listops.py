@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from attn_zoo.tasks import listops
+from attn_zoo.tasks import expressions, listops
+from attn_zoo.tasks.datasets import listops as published
 
-from attn_zoo import build_task
-from attn_zoo.contract import SPLITS
+from attn_zoo import build_task, task_card
+from attn_zoo.contract import SPLITS, DamagedDataError, MissingDataError
 
 
 def value_of(text: str) -> int:
@@ -81,7 +84,7 @@ def test_the_flaws_of_published_pipelines_would_be_noticed():
 
 
 def test_the_vocabulary_has_one_id_a_symbol_and_renders():
-    assert " ".join(listops.VOCABULARY) == "_ 0 1 2 3 4 5 6 7 8 9 [MIN [MAX [MED [SM ]"
+    assert " ".join(expressions.VOCABULARY) == "_ 0 1 2 3 4 5 6 7 8 9 [MIN [MAX [MED [SM ]"
     assert listops.render(torch.tensor([12, 5, 11, 8, 3, 15, 2, 15, 0, 0])) == "[MAX 4 [MIN 7 2 ] 1 ]"
 
 
@@ -158,3 +161,182 @@ def test_digest_is_of_content():
     one, other = (build_task("listops", train=50, valid=20, test=20, data_seed=s).examples("test").digest() for s in (0, 1))
     assert one != other
     assert len(one) == len(hashlib.sha256().hexdigest())
+
+
+def test_a_generated_expression_has_its_value_by_the_evaluator_that_reads_files():
+    batch = build_task("listops").examples("test").batch(range(500))
+    for ids, label in zip(batch.inputs, batch.labels.tolist(), strict=True):
+        assert expressions.value_of(ids[ids > 0].tolist()) == label
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[MAX 1 2 ] ]", "closes that none opened"),
+        ("[MAX 1 [MIN 2 3 ]", "1 brackets are open"),
+        ("[MAX ]", "no arguments"),
+        ("[MAX 1 2 ] 3", "2 expressions, not one"),
+        ("", "0 expressions, not one"),
+    ],
+)
+def test_what_is_no_expression_has_no_value(text, message):
+    with pytest.raises(ValueError, match=message):
+        expressions.value_of([expressions.VOCABULARY.index(word) for word in text.split()])
+
+
+def published_form(text: str) -> str:
+    """An expression with the round brackets of the published files: each argument, and the end, joined to all before it."""
+    lists: list[str] = []
+    for word in text.split():
+        if word.startswith("["):
+            lists.append(word)
+            continue
+        done = word
+        if word == "]":
+            done = f"( {lists.pop()} ] )"
+        if not lists:
+            return done
+        lists[-1] = f"( {lists[-1]} {done} )"
+    raise AssertionError("brackets do not match")
+
+
+def test_the_published_form_is_as_we_remember_it():
+    assert published_form("[MAX 4 [MIN 7 2 ] 1 ]") == "( ( ( ( [MAX 4 ) ( ( ( [MIN 7 ) 2 ) ] ) ) 1 ) ] )"
+
+
+@pytest.fixture
+def released(monkeypatch, tmp_path):
+    """Files like the published ones, but of 30, 10 and 10 short expressions, one of which stands in train and in test."""
+    rows = {"train": 30, "valid": 10, "test": 10}
+    monkeypatch.setenv("ATTN_ZOO_CACHE", "off")
+    monkeypatch.setattr(published, "ROWS", rows)
+    monkeypatch.setattr(listops, "ROWS", rows)
+    monkeypatch.setattr(published, "SHORTEST", 4)
+    folder = tmp_path / "lra_release" / "listops-1000"
+    folder.mkdir(parents=True)
+    author = listops._Author("released", 8, 40, 4, 5)
+    texts = [listops.render(torch.tensor(list(author.fresh()[0]))) for _ in range(50)]
+    texts[3] = texts[45]
+    for split, at in (("train", 0), ("valid", 30), ("test", 40)):
+        lines = [f"{published_form(text)}\t{value_of(text)}" for text in texts[at : at + rows[split]]]
+        write(folder / published.FILES[split], lines)
+    listops._published.cache_clear()
+    yield folder, texts
+    listops._published.cache_clear()
+
+
+def write(path: Path, lines: list[str]) -> None:
+    path.write_bytes("".join(f"{line}\r\n" for line in ["Source\tTarget", *lines]).encode())
+
+
+def lra(folder: Path, **options):
+    sizes = {"train": 30, "valid": 10, "test": 10}
+    return build_task("listops", files="lra", length=2000, root=str(folder.parent.parent), **{**sizes, **options})
+
+
+def test_the_files_of_long_range_arena_are_read_whole(released):
+    folder, texts = released
+    task = lra(folder)
+    assert task.data_title == "LRA ListOps"
+    assert task.spec.length == 2000
+    parts = [task.examples(split) for split in SPLITS]
+    assert [len(part) for part in parts] == [29, 10, 10], "what stands in test as well is left out of train"
+    found = [listops.render(row) for part in parts for row in part.batch(range(len(part))).inputs]
+    assert found == [text for at, text in enumerate(texts) if at != 3]
+    assert [label for part in parts for label in part.labels().tolist()] == [value_of(text) for text in found]
+    assert all(text.count("[") == text.count("]") > 0 for text in found), "brackets survive"
+    few = lra(folder, train=7).examples("train")
+    assert len(few) == 7
+    assert few.batch(range(7)).inputs.equal(parts[0].batch(range(7)).inputs)
+
+
+def test_generated_data_say_so():
+    assert build_task("listops").data_title == "generated"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda source, value: f"{source}\t{(int(value) + 1) % 10}", r"basic_train.tsv, line 6: the expression's value is"),
+        (lambda source, value: f"{source[: len(source) // 2]}", r"basic_train.tsv, line 6: "),
+        (lambda source, value: source.replace(" ] )", " )", 1) + f"\t{value}", r"line 6: .*brackets? (are|open)"),
+        (lambda source, value: source.replace("( ", "", 1) + f"\t{value}", r"line 6: \d+ round brackets open and"),
+        (lambda source, value: source.replace("[", "") + f"\t{value}", r"line 6: '\w+' is no symbol of ListOps"),
+        (lambda source, value: f"{source}\t", r"line 6: .*the file says ''"),
+        (lambda source, value: "( ( ( [MAX 1 ) 2 ) ] )\t2", r"line 6: it has 4 tokens where 6 to"),
+    ],
+)
+def test_a_damaged_line_is_named(released, monkeypatch, damage, message):
+    folder, _ = released
+    monkeypatch.setattr(published, "SHORTEST", 6)
+    path = folder / "basic_train.tsv"
+    lines = path.read_text().splitlines()[1:]
+    lines[4] = damage(*lines[4].split("\t"))
+    write(path, lines)
+    with pytest.raises(DamagedDataError, match=message):
+        lra(folder).examples("train")
+
+
+def test_files_cut_short_or_missing_are_named(released):
+    folder, _ = released
+    path = folder / "basic_val.tsv"
+    lines = path.read_text().splitlines()[1:]
+    write(path, lines[:-2])
+    with pytest.raises(DamagedDataError, match=r"basic_val.tsv holds 8 expressions where 10 belong; it is cut short"):
+        lra(folder).examples("train")
+    write(path, [*lines, *lines])
+    with pytest.raises(DamagedDataError, match=r"basic_val.tsv holds more than the 10"):
+        lra(folder).examples("train")
+    path.write_text("\n".join(lines))
+    with pytest.raises(DamagedDataError, match=r"basic_val.tsv begins with"):
+        lra(folder).examples("train")
+    path.unlink()
+    with pytest.raises(MissingDataError, match=r"basic_val.tsv is missing"):
+        lra(folder).examples("train")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"files": "theirs"}, "listops.files must be generated or lra; got 'theirs'"),
+        ({"files": "lra"}, "needs a length of 1999 or more"),
+        ({"files": "lra", "length": 2000, "train": 96_001}, "got train=96001"),
+        ({"files": "lra", "length": 2000, "test": 100}, "all of test are taken"),
+    ],
+)
+def test_what_the_files_do_not_hold_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build_task("listops", **options)
+
+
+def test_levels_stand_in_order_and_can_be_built():
+    levels = task_card("listops").levels
+    assert list(levels) == ["quick", "smoke", "cpu", "lra"]
+    for level in levels.values():
+        build_task("listops", **level.options)
+    theirs = build_task("listops", **levels["lra"].options).options
+    assert (theirs.length, theirs.train, theirs.valid, theirs.test) == (2000, 96_000, 2_000, 2_000)
+    assert (levels["lra"].model["depth"], levels["lra"].model["dim"], levels["lra"].model["heads"]) == (6, 512, 8)
+
+
+def test_what_is_kept_in_the_cache_is_what_was_drawn(monkeypatch, tmp_path):
+    monkeypatch.setenv("ATTN_ZOO_CACHE", str(tmp_path))
+    options = {"length": 100, "train": 50, "valid": 10, "test": 10}
+    drawn = [build_task("listops", **options).examples(split).digest() for split in SPLITS]
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(listops, "_WORTH_KEEPING", 0)
+    for _ in range(2):
+        listops._generate.cache_clear()
+        assert [build_task("listops", **options).examples(split).digest() for split in SPLITS] == drawn
+        assert len(list(tmp_path.iterdir())) == 1
+    listops._generate.cache_clear()
+
+
+@pytest.mark.skipif(
+    not any(Path(os.environ.get("ATTN_ZOO_DATA") or "nowhere", folder, "basic_test.tsv").exists() for folder in published.FOLDERS),
+    reason="the files of Long Range Arena are read where ATTN_ZOO_DATA says they are",
+)
+def test_the_real_files_have_their_known_content():
+    task = build_task("listops", files="lra", length=2000, train=96_000, valid=2_000)
+    assert len(task.examples("test")) == 2_000
+    assert len(task.examples("train")) > 95_000

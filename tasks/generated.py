@@ -1,0 +1,128 @@
+"""Drawing examples in blocks, none twice, with random numbers that are the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attn_zoo.contract import SPLITS, Split
+
+from .arrays import ArrayExamples
+
+BLOCK = 1024
+"""Examples drawn at once; memory stays small whatever the size of a split."""
+
+_BLOCKS_IN_VAIN = 20
+
+Choice = TypeVar("Choice", bound=Enum)
+
+Drawn = tuple[NDArray[np.int64], ...]
+"""Tokens (examples, length) first, then whatever belongs to each example."""
+
+
+def draw_splits(
+    name: str, seed: int, sizes: Mapping[Split, int], draw: Callable[[np.random.RandomState, int, Split], Drawn]
+) -> dict[Split, Drawn]:
+    """Splits that share no token sequence, and hold none twice.
+
+    Each split has a stream of random numbers of its own and the test split is drawn first, so that
+    it stays the same whatever the size of the others.
+
+    Args:
+        name: the task, part of what seeds the streams.
+        draw: makes up to so many examples of a split; it may use ``random_sample`` only, which numpy promises
+            never to change, and comparisons or whole numbers after that.
+
+    Raises:
+        ValueError: there seem to be fewer different examples than asked for.
+    """
+    seen: set[bytes] = set()
+    found = {}
+    for split in reversed(SPLITS):
+        random = np.random.RandomState(_words(f"{name} {seed} {split}"))
+        blocks: list[Drawn] = []
+        count = in_vain = 0
+        while count < sizes[split]:
+            block = _unseen(draw(random, BLOCK, split), seen, sizes[split] - count)
+            count += len(block[0])
+            in_vain = 0 if len(block[0]) else in_vain + 1
+            if in_vain == _BLOCKS_IN_VAIN:
+                raise ValueError(
+                    f"{name}: {len(seen)} different examples seem to be all there are; ask for fewer, or for longer ones"
+                )
+            blocks.append(block)
+        found[split] = tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return found
+
+
+def examples_of(drawn: Drawn) -> ArrayExamples:
+    """Tokens and labels, both in the smallest type that holds them; nothing is padded."""
+    return ArrayExamples(_compact(drawn[0]), _compact(drawn[1]))
+
+
+def below(random: np.random.RandomState, bound: int, *shape: int) -> NDArray[np.int64]:
+    """Numbers from 0 to ``bound`` - 1, all alike; ``randint`` would differ between systems of 32 and 64 bits."""
+    return (random.random_sample(shape) * bound).astype(np.int64)
+
+
+def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDArray[np.int64]:
+    """``size`` different numbers below ``of`` in each row, in random order."""
+    chance = random.random_sample((rows, of))
+    if size < of // 8:  # sorting all to keep a few takes several times as long
+        chosen = np.sort(np.argpartition(chance, size, axis=1)[:, :size], axis=1)
+        order = np.argsort(np.take_along_axis(chance, chosen, axis=1), axis=1, kind="stable")
+        return np.take_along_axis(chosen, order, axis=1)
+    return np.argsort(chance, axis=1, kind="stable")[:, :size]
+
+
+def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
+    """An option must lie between two numbers, both included.
+
+    Raises:
+        ValueError: it does not; the message names the option, what it means, and what came.
+    """
+    if not low <= value <= high:
+        raise ValueError(f"{name} {meaning} and lies in {low:,} to {high:,}; got {value}")
+
+
+def choice(name: str, value: object, kind: type[Choice]) -> Choice:
+    """The member of an enumeration, which people and files name by its value.
+
+    Raises:
+        ValueError: it has no such member; the message lists those it has.
+    """
+    if isinstance(value, kind):
+        return value
+    known = [member.value for member in kind]
+    if value not in known:
+        raise ValueError(f"{name} must be {' or '.join(known)}; got {value!r}")
+    return kind(value)
+
+
+def _unseen(block: Drawn, seen: set[bytes], at_most: int) -> Drawn:
+    kept = []
+    for row, ids in enumerate(block[0]):
+        key = hashlib.blake2b(ids.tobytes(), digest_size=16).digest()
+        if key not in seen:
+            seen.add(key)
+            kept.append(row)
+            if len(kept) == at_most:
+                break
+    return tuple(array[kept] for array in block)
+
+
+def _compact(array: NDArray[np.int64]) -> torch.Tensor:
+    low, high = int(array.min()), int(array.max())
+    kind = np.uint8 if low >= 0 and high < 256 else np.int16 if high < 2**15 else np.int32
+    return torch.from_numpy(array.astype(kind))
+
+
+def _words(text: str) -> list[int]:
+    digest = hashlib.sha256(text.encode()).digest()
+    return [int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)]
