@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.cli.analyze import spectrum_table
+from attn_zoo.cli.listing import task_table
 from attn_zoo.cost.growth.table import growth_table
 from attn_zoo.cost.linformer_table3.table import linformer_table3_table
 from attn_zoo.cost.peers.table import peers_table
@@ -15,7 +16,10 @@ from attn_zoo.leaderboard import leaderboard
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = {README: ("quickstart", "growth"), ROOT / "results" / "README.md": ("peers", "linformer_table3", "spectrum")}
+PAGES = {
+    README: ("quickstart", "tasks", "lra_cpu", "growth"),
+    ROOT / "results" / "README.md": ("peers", "linformer_table3", "spectrum", "lra_cpu_tasks", "tasks_cpu"),
+}
 """Files with generated tables, and which ones each has."""
 
 
@@ -23,6 +27,10 @@ def tables() -> dict[str, str]:
     """Text of every generated table by its name."""
     return {
         "quickstart": leaderboard(ROOT / "results" / "quickstart", format="github"),
+        "tasks": task_table(),
+        "lra_cpu": leaderboard(ROOT / "results" / "lra_cpu", format="github", overview=True),
+        "lra_cpu_tasks": leaderboard(ROOT / "results" / "lra_cpu", format="github"),
+        "tasks_cpu": leaderboard(ROOT / "results" / "tasks_cpu", format="github"),
         "growth": growth_table(_measured("growth")),
         "peers": peers_table(_measured("peers")),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
