@@ -53,7 +53,7 @@ class Options:
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
             budget={"steps": 400, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 40, "evaluate_every": 200},
             options={"valid": 1_000},
-            differs="two layers of 64 that see 12,800 images once, 1,000 for validation; published are one layer of 32 and 200 epochs",
+            differs="two layers of 64 that see 12,800 images once; published are one layer of 32 and 200 epochs of 45,000",
         ),
         "smoke": Level(
             model={"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 1.0},
