@@ -49,7 +49,6 @@ class Options:
         "smoke": Level(
             model={"dim": 16, "depth": 1, "heads": 2},
             budget={"steps": 10, "batch_size": 32, "warmup_steps": 2, "evaluate_every": 10},
-            options={"patch": 4},
             differs="some steps, to see that everything runs",
         ),
         "cpu": Level(model={"heads": 2}, budget={"steps": 2_000, "evaluate_every": 200}),

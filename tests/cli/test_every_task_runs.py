@@ -1,0 +1,74 @@
+"""Every task trains and is tested at its level ``smoke``, through the command line, as far as its data are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attn_zoo import registry
+from attn_zoo.cli import main
+from attn_zoo.data import data_root
+
+REFUSES = {"linformer": "causal"}
+"""What a mechanism cannot, as the reason of a refused record says."""
+
+
+def tasks() -> list[str]:
+    registry.load_plugins()
+    return list(registry.task_names())
+
+
+def lacks(name: str) -> str | None:
+    """Why a task cannot run here."""
+    card = registry.task_card(name)
+    task = card.build(registry.make_options(f"task {name}", card.options, card.levels["smoke"].options))
+    try:
+        task.examples("test")
+    except (FileNotFoundError, ValueError) as error:
+        return str(error).split(";")[0]
+    return None
+
+
+@pytest.mark.parametrize("name", tasks())
+def test_a_task_runs_at_its_smallest_level(name, tmp_path, monkeypatch):
+    if reason := lacks(name):
+        pytest.skip(reason)
+    monkeypatch.setenv("ATTN_ZOO_DATA", str(data_root().resolve()))
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", f"task={name}", "attention=linformer", "level=smoke"]) == 0
+    (path,) = Path("runs").glob("*.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    causal = registry.task_card(name).build(registry.task_card(name).options()).spec.causal
+    if causal:
+        assert record["status"] == "refused" and REFUSES["linformer"] in record["reason"]
+        return
+    assert record["status"] == "done", record["reason"]
+    assert record["task_card"]["data"] and record["chance"] is not None
+    assert record["data"]["test"]["examples"] == len(registry_task(record).examples("test"))
+
+
+def registry_task(record):
+    return registry.build_task(record["spec"]["task"], **record["spec"]["task_options"])
+
+
+def test_long_range_arena_is_an_experiment(tmp_path, monkeypatch, capsys):
+    """All that is generated, and both controls; the rest needs data."""
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "run",
+        "-m",
+        "experiment=lra_cpu",
+        "level=smoke",
+        "task=listops",
+        "attention=softmax,longformer,none",
+        "dials.longformer.window=9",
+    ]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "ListOps" in said and "longformer" in said
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in Path("runs").glob("*.json")]
+    options = {record["spec"]["attention"]: record["spec"]["options"] for record in records}
+    assert options["longformer"]["window"] == 9, "a dial given goes before the experiment's"
+    assert {record["spec"]["implementation"] for record in records} <= {"sdpa", "eager", "flex"}
