@@ -5,11 +5,18 @@ Without a GPU, Triton's kernels run in its interpreter, which is decided when th
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
+import shutil
+import tempfile
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which the interpreter uses, and torch's fight over the cores
+
+if "ATTN_ZOO_CACHE" not in os.environ:  # what a user's cache holds may come of another version; workers share this one
+    os.environ["ATTN_ZOO_CACHE"] = tempfile.mkdtemp(prefix="attn-zoo-tests-")
+    atexit.register(shutil.rmtree, os.environ["ATTN_ZOO_CACHE"], ignore_errors=True)
 
 import torch
 
