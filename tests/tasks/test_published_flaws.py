@@ -1,0 +1,85 @@
+"""Faults that published suites had, each looked for in every task of ours.
+
+Brackets lost and expressions cut (ListOps) are looked for in ``test_listops.py``, test examples dropped
+in ``tests/runner/test_run.py``, validation that is the test by the kit's ``splits_are_disjoint``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from enum import Enum
+from typing import Any
+
+import pytest
+import torch
+
+from attn_zoo import registry
+from attn_zoo.contract import SPLITS, Task
+
+
+ALIKE = {"imdb": "mrpc", "qnli": "mrpc", "qqp": "mrpc", "sst2": "mrpc", "cifar100": "cifar10", "fashion_mnist": "cifar10"}
+"""Tasks that share their code with another, which stands for them here."""
+
+
+def smallest(name: str, **changes: Any) -> Task:
+    """A task as its level ``smoke`` proposes it, with changes."""
+    return registry.build_task(name, **{**registry.task_card(name).levels["smoke"].options, **changes})
+
+
+def cases() -> list[tuple[str, str]]:
+    registry.load_plugins()
+    cards = [registry.task_card(name) for name in registry.task_names() if name not in ALIKE]
+    return [(card.name, f.name) for card in cards for f in fields(card.options) if f.name not in card.locations]
+
+
+def other_values(value: Any) -> Iterator[Any]:
+    """Values near one that an option may take as well."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, Enum):
+        yield from (member.value for member in type(value) if member is not value)
+    elif isinstance(value, int):
+        yield from (value + 1, value + 2, 2 * value, value // 2, value - 1, 100)
+    elif isinstance(value, float):
+        yield from (value / 2, (1 + value) / 2, value + 0.25, value - 0.25)
+
+
+def seen(task: Task) -> list[Any]:
+    """All that a model or a reader of tables could see of a task."""
+    train = task.examples("train")
+    batch = train.batch(range(min(16, len(train))))
+    augmented = task.augment(batch, torch.Generator().manual_seed(1)).inputs
+    return [task.spec, task.data_title, augmented.tolist(), *(task.examples(split).digest() for split in SPLITS)]
+
+
+@pytest.mark.parametrize(("name", "option"), cases())
+def test_every_option_of_a_task_is_read(name, option):
+    """A published configuration set a value that nothing read, and its table told another story than its code."""
+    try:
+        before = seen(smallest(name))
+    except FileNotFoundError as error:
+        pytest.skip(str(error).split(";")[0])
+    value = getattr(smallest(name).options, option)
+    tried = []
+    for other in other_values(value):
+        if other == value:
+            continue
+        try:
+            changed = smallest(name, **{option: other})
+            after = seen(changed)
+        except (ValueError, FileNotFoundError):
+            continue
+        if after != before:
+            return
+        tried.append(other)
+    if isinstance(value, str) or not tried:
+        pytest.skip(f"no other value of {name}.{option} than {value!r} is to be had here")
+    raise AssertionError(f"{name}.{option} reaches nothing: {value!r} and {tried} give the same task")
+
+
+@pytest.mark.parametrize("name", [name for name, option in cases() if option == "length"])
+def test_the_length_is_one_and_is_told(name):
+    """A published score was the best of four lengths."""
+    task = smallest(name)
+    assert task.spec.length == task.options.length
