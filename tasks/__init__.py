@@ -2,14 +2,19 @@
 
 from . import cifar10 as cifar10
 from . import cifar100 as cifar100
+from . import copying as copying
 from . import digits as digits
 from . import fashion_mnist as fashion_mnist
+from . import haystack as haystack
 from . import image_arrays as image_arrays
 from . import image_folder as image_folder
+from . import induction as induction
 from . import listops as listops
 from . import masked_language as masked_language
 from . import mnist as mnist
+from . import mqar as mqar
 from . import pixels as pixels
 from . import retrieval as retrieval
+from . import selective as selective
 from . import sentences as sentences
 from . import text as text

@@ -118,8 +118,8 @@ class Options:
         ),
         "cpu": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
-            budget={"steps": 1_000, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 100, "evaluate_every": 250},
-            options={"length": 256, "max_depth": 9, "train": 30_000, "valid": 1_000, "test": 2_000},
+            budget={"steps": 600, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 60, "evaluate_every": 200},
+            options={"length": 256, "max_depth": 9, "train": 20_000, "valid": 1_000, "test": 2_000},
             differs="2 layers of width 64 in place of 6 of width 512, expressions of up to 256 tokens, and fewer steps",
         ),
         "lra": Level(

@@ -17,7 +17,6 @@ import torch
 from attn_zoo import registry
 from attn_zoo.contract import SPLITS, Task
 
-
 ALIKE = {"imdb": "mrpc", "qnli": "mrpc", "qqp": "mrpc", "sst2": "mrpc", "cifar100": "cifar10", "fashion_mnist": "cifar10"}
 """Tasks that share their code with another, which stands for them here."""
 

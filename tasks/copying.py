@@ -1,0 +1,150 @@
+"""Copying: symbols to be remembered, a delimiter, and as many blanks where they are to be written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+
+from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.registry import register_task
+
+from .arrays import ArrayExamples
+from .generated import Drawn, below, choice, draw_splits, examples_of, require_range, subsets
+
+DELIMITER = 1
+BLANK = 2
+FIRST_SYMBOL = 3
+"""Token ids; symbols take all from the last one on."""
+
+
+class Order(Enum):
+    """In which order the symbols are to be written."""
+
+    forward = "forward"
+    reversed = "reversed"
+
+
+@dataclass
+class Options:
+    """Options of copying."""
+
+    length: int = 64
+    """Tokens in all: symbols and blanks, the delimiter, and the blanks to be filled."""
+    tokens: int = 16
+    """Symbols to be remembered; twice as many and the delimiter fit into ``length``."""
+    vocabulary: int = 16
+    """Different symbols."""
+    scattered: bool = True
+    """Whether the symbols stand at random places among blanks, so that content decides, or one after another at the start."""
+    order: Order = Order.forward
+    """Order in which they are to be written: ``forward`` or ``reversed``."""
+    causal: bool = False
+    """Position i may see positions up to i only."""
+    train: int = 20_000
+    valid: int = 1_000
+    test: int = 2_000
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.order = choice("copying.order", self.order, Order)
+        require_range("copying.length", self.length, 5, 16_384, "counts tokens")
+        most = (self.length - 1) // 2
+        require_range("copying.tokens", self.tokens, 1, most, f"is at most half of length={self.length} less the delimiter")
+        require_range("copying.vocabulary", self.vocabulary, 2, 10_000, "counts symbols")
+        for name in ("train", "valid", "test"):
+            require_range(f"copying.{name}", getattr(self, name), 1, 10**7, "counts examples")
+
+
+@register_task(
+    "copying",
+    title="Copying",
+    version="1",
+    summary="Symbols among blanks, a delimiter, then blanks at which the symbols are to be written in order. By position.",
+    source="generated; after Arjovsky et al. 2016, arXiv:1511.06464, scattered as by Jing et al. 2019, arXiv:1706.02761",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 1000, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"causal": True},
+            differs="nothing was published at this size",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
+            options={"length": 24, "tokens": 4, "train": 500, "valid": 100, "test": 100},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
+            budget={
+                "steps": 10_000,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "weight_decay": 0.1,
+                "warmup_steps": 500,
+                "evaluate_every": 500,
+            },
+            options={"length": 1024, "tokens": 128, "train": 100_000, "valid": 2_000, "test": 2_000},
+            differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
+        ),
+    },
+    variants={
+        "reversed": {"order": "reversed", "causal": True, "train": 500, "valid": 90, "test": 90},
+        "together": {"scattered": False, "length": 41, "tokens": 20, "vocabulary": 4, "train": 500, "valid": 90, "test": 90},
+    },
+)
+class Copying(Task):
+    """The symbols that stood before the delimiter, one at each blank after it.
+
+    Who sees which symbols occur and not where answers with the most frequent one, and is right a
+    little more often than once in ``vocabulary``.
+
+    Source: the copying memory of Arjovsky et al. 2016 (in one piece), and its selective form, in
+        which the symbols are scattered among the blanks (Jing et al. 2019; Gu and Dao 2023, arXiv:2312.00752).
+    Differs: scattered is the default, as in one piece an answer always stands at the same distance,
+        which fixed weights by position solve. Theirs is causal; here that is an option. Reversed
+        order is ours.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Delimiter, blank and symbols are tokens; classes are the symbols."""
+        o = self.options
+        return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
+
+    def examples(self, split: Split) -> Examples:
+        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
+        o = self.options
+        sizes = (o.train, o.valid, o.test)
+        return _splits(o.length, o.tokens, o.vocabulary, o.scattered, o.order is Order.reversed, sizes, o.data_seed)[split]
+
+
+@lru_cache(maxsize=2)
+def _splits(
+    length: int, tokens: int, vocabulary: int, scattered: bool, reverse: bool, sizes: tuple[int, int, int], seed: int
+) -> dict[Split, ArrayExamples]:
+    delimiter = length - tokens - 1
+
+    def draw(random: np.random.RandomState, rows: int, _: Split) -> Drawn:
+        symbols = below(random, vocabulary, rows, tokens)
+        ids = np.full((rows, length), BLANK, dtype=np.int64)
+        ids[:, delimiter] = DELIMITER
+        if scattered:
+            at = np.sort(subsets(random, rows, tokens, delimiter), axis=1)
+            np.put_along_axis(ids, at, FIRST_SYMBOL + symbols, axis=1)
+        else:
+            ids[:, :tokens] = FIRST_SYMBOL + symbols
+        labels = np.full((rows, length), UNASKED, dtype=np.int64)
+        labels[:, delimiter + 1 :] = symbols[:, ::-1] if reverse else symbols
+        return ids, labels
+
+    train, valid, test = sizes
+    drawn = draw_splits("copying", seed, {"train": train, "valid": valid, "test": test}, draw)
+    return {split: examples_of(parts) for split, parts in drawn.items()}

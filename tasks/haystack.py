@@ -1,0 +1,275 @@
+"""Needle in a byte haystack: one sentence in a long text says what the question at its end asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from random import Random
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.registry import register_task
+
+from .arrays import ArrayExamples
+from .generated import Drawn, below, choice, draw_splits, examples_of, require_range, subsets
+
+KEYS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+NEEDLE = "{key} is {value}. "
+QUESTION = "what is {key}?"
+WORDS = 512
+_WIDEST = 8
+"""Bytes of a needle, and of the longest word with its space."""
+
+
+class Values(Enum):
+    """What a needle says of its key."""
+
+    digits = "digits"
+    letters = "letters"
+
+
+ALPHABETS = {Values.digits: "0123456789", Values.letters: "abcdefghijklmnopqrstuvwxyz"}
+
+
+@dataclass
+class Options:
+    """Options of the haystack."""
+
+    length: int = 256
+    """Bytes in all, the question included."""
+    values: Values = Values.digits
+    """``digits`` for ten classes, or ``letters`` for 26."""
+    distractors: int = 1
+    """Needles about other keys; at most 25."""
+    causal: bool = False
+    """Position i may see positions up to i only."""
+    shallowest: float = 0.0
+    """Depth of the needle is drawn evenly from this to ``deepest``: 0 is the start of the text, 1 its end."""
+    deepest: float = 1.0
+    """As ``shallowest``; equal to it for one fixed depth."""
+    train: int = 20_000
+    valid: int = 1_000
+    test: int = 2_000
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.values = choice("haystack.values", self.values, Values)
+        require_range("haystack.distractors", self.distractors, 0, len(KEYS) - 1, "counts needles about other keys")
+        least = _bytes_not_filler(self.values, self.distractors) + 2 * _WIDEST
+        meaning = f"counts bytes, {least} of which {self.distractors} distractors and all digits or letters to compare need,"
+        require_range("haystack.length", self.length, least, 65_536, meaning)
+        if not 0 <= self.shallowest <= self.deepest <= 1:
+            raise ValueError(
+                f"haystack.shallowest and haystack.deepest are depths in 0 to 1, in this order; got {self.shallowest} and "
+                f"{self.deepest}"
+            )
+        for name in ("train", "valid", "test"):
+            require_range(f"haystack.{name}", getattr(self, name), 1, 10**7, "counts examples")
+
+
+@register_task(
+    "haystack",
+    title="Needle in a byte haystack",
+    version="1",
+    summary="Bytes of made-up words among which one sentence gives a key its value; the question at its end names the key.",
+    source="generated; after Kamradt 2023 (needle in a haystack) and Hsieh et al. 2024 (RULER), arXiv:2404.06654",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 600, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"causal": True},
+            differs="nothing was published at this size",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
+            options={"length": 96, "train": 500, "valid": 100, "test": 100},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
+            budget={
+                "steps": 10_000,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "weight_decay": 0.1,
+                "warmup_steps": 500,
+                "evaluate_every": 500,
+            },
+            options={"length": 4096, "distractors": 3, "train": 40_000, "valid": 2_000, "test": 2_000},
+            differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
+        ),
+    },
+    variants={
+        "letters": {"values": "letters", "distractors": 3, "length": 512, "causal": True, "train": 1000, "valid": 100, "test": 100},
+        "middle": {"shallowest": 0.5, "deepest": 0.5, "train": 500, "valid": 90, "test": 90},
+    },
+)
+class Haystack(Task):
+    """The value of the key that the question names, asked at the last byte, its question mark.
+
+    The text is words of two to seven letters; in between stand the needle (``K is 7.``), needles
+    about other keys, and digits (or letters) alone, just so many that each of them occurs equally
+    often, be it in a needle or alone. Values of needles differ from each other as
+    long as there are enough. So counting bytes tells nothing, and who finds needles but cannot
+    match keys is right once in ``distractors + 1``.
+
+    Tokens are bytes plus one, so that 0 is padding; nothing is padded. Depth is where the needle
+    starts, as a share of the places where it could: see ``depths``, and ``depth_map`` for accuracy by it.
+
+    Source: Kamradt 2023 buried a sentence in essays, at a grid of depths and lengths, for language
+        models; RULER added keys, values and distractors.
+    Differs: made for training from scratch: words are made up, keys are single capital letters, the
+        value is one byte, and the answer is a class, given at one position.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Bytes plus one are tokens; classes are the values."""
+        o = self.options
+        return TaskSpec(Tokens(257), o.length, len(ALPHABETS[o.values]), labels="position", causal=o.causal)
+
+    def examples(self, split: Split) -> Examples:
+        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
+        return self._splits()[split][0]
+
+    def depths(self, split: Split) -> Float[Tensor, " examples"]:
+        """Where the needle of each example starts, from 0 (at once) to 1 (right before the question)."""
+        return self._splits()[split][1]
+
+    def _splits(self) -> dict[Split, tuple[ArrayExamples, Float[Tensor, " examples"]]]:
+        o = self.options
+        return _splits(o.length, o.values, o.distractors, o.shallowest, o.deepest, (o.train, o.valid, o.test), o.data_seed)
+
+
+def depth_map(
+    correct: Bool[Tensor, " examples"], depths: Float[Tensor, " examples"], bins: int = 10
+) -> list[tuple[float, float, int, float]]:
+    """Accuracy by depth: from, to, how many examples, and the share of them that are right (NaN where there are none).
+
+    Rows of a map of depth against length: one call for each length.
+
+    Raises:
+        ValueError: there are not as many answers as depths, or no bins.
+    """
+    if len(correct) != len(depths) or bins < 1:
+        raise ValueError(f"a depth for every answer and at least one bin; got {len(depths)}, {len(correct)} and {bins} bins")
+    at = (depths * bins).long().clamp(0, bins - 1)
+    counts = torch.bincount(at, minlength=bins)
+    right = torch.bincount(at, weights=correct.double(), minlength=bins) / counts
+    return [(low / bins, (low + 1) / bins, int(counts[low]), float(right[low])) for low in range(bins)]
+
+
+def text_of(ids: Tensor) -> str:
+    """An example as people read it."""
+    return bytes((ids[ids > 0] - 1).tolist()).decode()
+
+
+@lru_cache(maxsize=2)
+def _splits(
+    length: int, values: Values, distractors: int, shallowest: float, deepest: float, sizes: tuple[int, int, int], seed: int
+) -> dict[Split, tuple[ArrayExamples, Float[Tensor, " examples"]]]:
+    author = _Author(length, ALPHABETS[values], distractors, shallowest, deepest)
+    train, valid, test = sizes
+    drawn = draw_splits("haystack", seed, {"train": train, "valid": valid, "test": test}, author.draw)
+    room = length - len(QUESTION.format(key="K")) - _WIDEST
+    return {split: (examples_of(parts), torch.from_numpy(parts[2] / room).float()) for split, parts in drawn.items()}
+
+
+def _bytes_not_filler(values: Values, distractors: int) -> int:
+    needles, kinds = distractors + 1, len(ALPHABETS[values])
+    single = -(-needles // kinds) * kinds - needles
+    return len(QUESTION.format(key="K")) + needles * _WIDEST + 2 * single
+
+
+class _Author:
+    """Draws texts, a block at a time. What stands in a text is an item: a word, a single value, or a needle."""
+
+    def __init__(self, length: int, alphabet: str, distractors: int, shallowest: float, deepest: float) -> None:
+        self.length, self.alphabet, self.distractors = length, alphabet, distractors
+        self.shallowest, self.deepest = shallowest, deepest
+        self.words = _words()
+        single = [f"{value} " for value in alphabet]
+        needles = [NEEDLE.format(key=key, value=value) for key in KEYS for value in alphabet]
+        items = [*(word + " " for word in self.words), *single, *needles]
+        self.sizes = np.array([len(item) for item in items])
+        self.bytes = np.array([list(item.encode().ljust(_WIDEST)) for item in items])
+        self.first_single, self.first_needle = len(self.words), len(self.words) + len(single)
+        self.questions = np.array([list(QUESTION.format(key=key).encode()) for key in KEYS])
+        self.body = length - self.questions.shape[1]
+
+    def draw(self, random: np.random.RandomState, rows: int, _: Split) -> Drawn:
+        """Tokens, labels, and where the needle starts."""
+        keys = subsets(random, rows, self.distractors + 1, len(KEYS))
+        values = self._deal(random, rows)
+        needles = self.first_needle + keys * len(self.alphabet) + values[:, : keys.shape[1]]
+        extras = np.concatenate([needles[:, 1:], self.first_single + values[:, keys.shape[1] :]], axis=1)
+        items, counts = self._mix(random, extras)
+        text, starts = self._write(random, items, counts, needles[:, 0])
+        labels = np.full((rows, self.length), UNASKED, dtype=np.int64)
+        labels[:, -1] = values[:, 0]
+        return np.concatenate([text, self.questions[keys[:, 0]]], axis=1) + 1, labels, starts
+
+    def _deal(self, random: np.random.RandomState, rows: int) -> NDArray[np.int64]:
+        """Values for the needles and then for those that stand alone: whole decks, each shuffled."""
+        kinds = len(self.alphabet)
+        decks = -(-(self.distractors + 1) // kinds)
+        return np.concatenate([subsets(random, rows, kinds, kinds) for _ in range(decks)], axis=1)
+
+    def _mix(self, random: np.random.RandomState, extras: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Words and extras in random order, and how many items of each row leave room for just the needle."""
+        rows, most = len(extras), extras.shape[1]
+        room = self.body - _WIDEST - self.sizes[extras].sum(axis=1)
+        words = below(random, len(self.words), rows, int(room.max()) // 3)  # a word and its space are at least three bytes
+        counts = (self.sizes[words].cumsum(axis=1) <= room[:, None]).sum(axis=1) + most
+        chance = random.random_sample((rows, int(counts.max())))
+        chance[np.arange(chance.shape[1]) >= counts[:, None]] = 2  # past the last item
+        places = np.argsort(chance, axis=1, kind="stable")[:, :most]
+        extra = np.zeros(chance.shape, dtype=bool)
+        np.put_along_axis(extra, places, True, axis=1)
+        next_word = np.minimum((~extra).cumsum(axis=1) - 1, words.shape[1] - 1).clip(min=0)
+        items = np.take_along_axis(words, next_word, axis=1)
+        np.put_along_axis(items, places, extras, axis=1)
+        return items, counts
+
+    def _write(
+        self, random: np.random.RandomState, items: NDArray[np.int64], counts: NDArray[np.int64], needles: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Bytes of the items with each row's needle put where it starts nearest to its depth, and that start."""
+        rows = len(items)
+        depths = self.shallowest + random.random_sample(rows) * (self.deepest - self.shallowest)
+        ends = np.concatenate([np.zeros((rows, 1), dtype=np.int64), self.sizes[items].cumsum(axis=1)], axis=1)
+        off = np.abs(ends - depths[:, None] * (self.body - _WIDEST))
+        off[np.arange(off.shape[1]) > counts[:, None]] = np.inf
+        at = off.argmin(axis=1)
+        starts = ends[np.arange(rows), at]
+        column = np.arange(items.shape[1] + 1)
+        shifted = np.take_along_axis(items, np.minimum(column - (column > at[:, None]), items.shape[1] - 1), axis=1)
+        shifted[np.arange(rows), at] = needles
+        sizes = np.where(column <= counts[:, None], self.sizes[shifted], 0)
+        first = sizes.cumsum(axis=1) - sizes
+        text = np.full((rows, self.body), ord(" "), dtype=np.int64)
+        row, place, byte = np.nonzero(np.arange(_WIDEST) < sizes[:, :, None])
+        text[row, first[row, place] + byte] = self.bytes[shifted[row, place], byte]
+        return text, starts
+
+
+@lru_cache(maxsize=1)
+def _words() -> list[str]:
+    """Words of two to seven letters, made of syllables; none is a word of needle or question."""
+    random = Random("haystack words").random  # only this method: Python promises its sequence for every version
+    found = dict.fromkeys(["what", "is"])
+    while len(found) < WORDS + 2:
+        syllables = ["bdfgklmnprstvz"[int(random() * 14)] + "aeiou"[int(random() * 5)] for _ in range(1 + int(random() * 3))]
+        found["".join(syllables) + ("nrsl"[int(random() * 4)] if random() < 0.4 else "")] = None
+    return list(found)[2:]

@@ -1,0 +1,126 @@
+"""Induction: which token followed the last one's earlier occurrence?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.registry import register_task
+
+from .arrays import ArrayExamples
+from .generated import Drawn, below, draw_splits, examples_of, require_range, subsets
+
+FIRST_SYMBOL = 1
+
+
+@dataclass
+class Options:
+    """Options of induction."""
+
+    length: int = 64
+    """Tokens in all."""
+    vocabulary: int = 16
+    """Different symbols, any of which can be the last token."""
+    occurrences: int = 1
+    """How often the last token occurred before; what followed the latest of these is asked."""
+    causal: bool = False
+    """Position i may see positions up to i only."""
+    train: int = 20_000
+    valid: int = 1_000
+    test: int = 2_000
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_range("induction.length", self.length, 4, 16_384, "counts tokens")
+        require_range("induction.vocabulary", self.vocabulary, 3, 10_000, "counts symbols")
+        most = (self.length - 1) // 2
+        require_range("induction.occurrences", self.occurrences, 1, most, f"fits with what follows into length={self.length}")
+        for name in ("train", "valid", "test"):
+            require_range(f"induction.{name}", getattr(self, name), 1, 10**7, "counts examples")
+
+
+@register_task(
+    "induction",
+    title="Induction",
+    version="1",
+    summary="Random symbols; the last one occurred before, and what followed it then is asked at its position.",
+    source="generated; after Elhage et al. 2021 and Olsson et al. 2022, arXiv:2209.11895, and Fu et al. 2023, arXiv:2212.14052",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 800, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"length": 32, "vocabulary": 8, "causal": True},
+            differs="nothing was published at this size",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
+            options={"length": 16, "train": 500, "valid": 100, "test": 100},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
+            budget={
+                "steps": 10_000,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "weight_decay": 0.1,
+                "warmup_steps": 500,
+                "evaluate_every": 500,
+            },
+            options={"length": 256, "vocabulary": 64, "train": 100_000, "valid": 2_000, "test": 2_000},
+            differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
+        ),
+    },
+    variants={
+        "repeated": {"occurrences": 4, "vocabulary": 8, "causal": True, "train": 500, "valid": 90, "test": 90},
+    },
+)
+class Induction(Task):
+    """The symbol that followed the latest earlier occurrence of the last symbol, asked at the last position.
+
+    The last symbol is drawn first; it occurs before at ``occurrences`` random places, never twice
+    in a row, and nowhere else. Every other place holds one of the other symbols, all alike.
+
+    Source: the pattern ``A B ... A -> B`` of Elhage et al. 2021, as a task by Fu et al. 2023.
+    Differs: the task of Fu et al. marks the place with one token that is always the same; here any
+        symbol can be the one, so that the match is by content. It is asked once, at the end, by
+        position: a class token would need one step of attention more.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Symbols are tokens and classes."""
+        o = self.options
+        return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
+
+    def examples(self, split: Split) -> Examples:
+        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
+        o = self.options
+        return _splits(o.length, o.vocabulary, o.occurrences, (o.train, o.valid, o.test), o.data_seed)[split]
+
+
+@lru_cache(maxsize=2)
+def _splits(length: int, vocabulary: int, occurrences: int, sizes: tuple[int, int, int], seed: int) -> dict[Split, ArrayExamples]:
+    def draw(random: np.random.RandomState, rows: int, _: Split) -> Drawn:
+        asked = below(random, vocabulary, rows, 1)
+        symbols = (asked + 1 + below(random, vocabulary - 1, rows, length)) % vocabulary  # any but the asked one
+        symbols[:, -1:] = asked
+        # Each occurrence holds the place after it, so a gap between their order and the real place makes room for that.
+        at = np.sort(subsets(random, rows, occurrences, length - 1 - occurrences), axis=1) + np.arange(occurrences)
+        answers = np.take_along_axis(symbols, at[:, -1:] + 1, axis=1)
+        np.put_along_axis(symbols, at, asked, axis=1)
+        labels = np.full((rows, length), UNASKED, dtype=np.int64)
+        labels[:, -1:] = answers
+        return FIRST_SYMBOL + symbols, labels
+
+    train, valid, test = sizes
+    drawn = draw_splits("induction", seed, {"train": train, "valid": valid, "test": test}, draw)
+    return {split: examples_of(parts) for split, parts in drawn.items()}

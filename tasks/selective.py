@@ -1,0 +1,176 @@
+"""Selective sum and majority: only the digits that follow a mark count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.registry import register_task
+
+from .arrays import ArrayExamples
+from .generated import Drawn, below, choice, draw_splits, examples_of, require_range, subsets
+
+MARK = 1
+ASK = 2
+FIRST_DIGIT = 3
+"""Token ids; digits take all from the last one on."""
+
+
+class Kind(Enum):
+    """What is asked of the marked digits."""
+
+    sum = "sum"
+    majority = "majority"
+
+
+@dataclass
+class Options:
+    """Options of selective sum and majority."""
+
+    length: int = 64
+    """Tokens in all, marks and the last one, which asks, included."""
+    marked: int = 5
+    """Digits that count; ``marked * (modulus + 1)`` is less than ``length``, so that all digits can be equally frequent."""
+    modulus: int = 4
+    """Different digits, and classes."""
+    kind: Kind = Kind.majority
+    """``sum`` of the marked digits modulo ``modulus``, or the ``majority``: the most frequent of them, never a tie."""
+    causal: bool = False
+    """Position i may see positions up to i only."""
+    train: int = 20_000
+    valid: int = 1_000
+    test: int = 2_000
+    data_seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.kind = choice("selective.kind", self.kind, Kind)
+        require_range("selective.length", self.length, 4, 16_384, "counts tokens")
+        require_range("selective.modulus", self.modulus, 2, 1_000, "counts digits")
+        most = (self.length - 1) // (self.modulus + 1)
+        require_range("selective.marked", self.marked, 1, most, f"is at most (length - 1) / (modulus + 1), here {most},")
+        if self.kind is Kind.majority and self.marked == 2:
+            raise ValueError("selective.marked of 2 has no majority but two equal digits; take 1, 3 or more; got 2")
+        for name in ("train", "valid", "test"):
+            require_range(f"selective.{name}", getattr(self, name), 1, 10**7, "counts examples")
+
+
+@register_task(
+    "selective",
+    title="Selective sum / majority",
+    version="1",
+    summary="Digits, some of which follow a mark: their sum modulo m, or the most frequent of them. By position, at the end.",
+    source="generated",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 1000, "batch_size": 32, "learning_rate": 4e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"causal": True},
+            differs="nothing was published at this size",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
+            options={"length": 32, "train": 500, "valid": 100, "test": 100},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
+            budget={
+                "steps": 10_000,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "weight_decay": 0.1,
+                "warmup_steps": 500,
+                "evaluate_every": 500,
+            },
+            options={"length": 1024, "marked": 25, "train": 100_000, "valid": 2_000, "test": 2_000},
+            differs="nothing was published at this size; the model is near that of Long Range Arena's smaller tasks",
+        ),
+    },
+    variants={
+        "sum": {"kind": "sum", "marked": 3, "modulus": 10, "causal": True, "train": 1000, "valid": 100, "test": 100},
+    },
+)
+class Selective(Task):
+    """A digit computed from those digits that follow a mark, and from no other.
+
+    Over all tokens every digit is equally frequent, up to a few left over that are drawn apart:
+    counting tells nothing, in either kind. The marked digits are drawn first, all values alike;
+    the others make up the counts and stand in random order. The last token asks, and the answer
+    is given at its position: a class token before all others could not see them in causal form.
+
+    Source: none; one attention must find the marks, another add what follows them. In the spirit of
+        selective copying (Gu and Dao 2023, arXiv:2312.00752) and of the parity and majority circuits
+        by which efficient attentions are told apart.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """The mark, the token that asks and the digits are tokens; classes are the digits."""
+        o = self.options
+        return TaskSpec(Tokens(FIRST_DIGIT + o.modulus), o.length, o.modulus, labels="position", causal=o.causal)
+
+    def examples(self, split: Split) -> Examples:
+        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
+        o = self.options
+        return _splits(o.length, o.marked, o.modulus, o.kind is Kind.majority, (o.train, o.valid, o.test), o.data_seed)[split]
+
+
+@lru_cache(maxsize=2)
+def _splits(
+    length: int, marked: int, modulus: int, majority: bool, sizes: tuple[int, int, int], seed: int
+) -> dict[Split, ArrayExamples]:
+    def draw(random: np.random.RandomState, rows: int, _: Split) -> Drawn:
+        chosen = below(random, modulus, rows, marked)
+        counts = counts_of(chosen, modulus)
+        if majority:
+            ordered = np.sort(counts, axis=1)
+            clear = ordered[:, -1] > ordered[:, -2]
+            chosen, counts = chosen[clear], counts[clear]
+        others = _make_up(random, counts, length - 1 - 2 * marked)
+        ids, labels = (np.full((len(chosen), length), fill, dtype=np.int64) for fill in (ASK, UNASKED))
+        ids[:, :-1] = _arrange(random, chosen, others)
+        labels[:, -1] = counts.argmax(axis=1) if majority else chosen.sum(axis=1) % modulus
+        return ids, labels
+
+    train, valid, test = sizes
+    drawn = draw_splits("selective", seed, {"train": train, "valid": valid, "test": test}, draw)
+    return {split: examples_of(parts) for split, parts in drawn.items()}
+
+
+def counts_of(digits: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
+    """How often each digit occurs in each row."""
+    return np.stack([(digits == digit).sum(axis=1) for digit in range(modulus)], axis=1)
+
+
+def _make_up(random: np.random.RandomState, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """``size`` digits a row, in random order, that make all counts of a row equal, up to those left over."""
+    rows, modulus = counts.shape
+    each, over = divmod(size + int(counts[0].sum()), modulus)
+    lacking = each - counts
+    np.add.at(lacking, (np.arange(rows)[:, None], subsets(random, rows, over, modulus)), 1)
+    ends = lacking.cumsum(axis=1)
+    digits = (np.arange(size) >= ends[:, :, None]).sum(axis=1)
+    return np.take_along_axis(digits, subsets(random, rows, size, size), axis=1)
+
+
+def _arrange(random: np.random.RandomState, chosen: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Tokens: the chosen digits behind marks at random places, in order, the others everywhere else, in order."""
+    rows, marked = chosen.shape
+    units = marked + others.shape[1]
+    places = np.sort(subsets(random, rows, marked, units), axis=1)
+    marks = places + np.arange(marked)  # each mark before moves what follows by one
+    ids = np.zeros((rows, units + marked), dtype=np.int64)
+    np.put_along_axis(ids, marks, MARK, axis=1)
+    np.put_along_axis(ids, marks + 1, FIRST_DIGIT + chosen, axis=1)
+    ids[ids == 0] = FIRST_DIGIT + others.ravel()  # row by row, so in order
+    return ids

@@ -1,0 +1,377 @@
+"""Diagnostic tasks: an oracle solves each from its tokens alone, and what should not be enough is not."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from attn_zoo.tasks import copying, generated, haystack, induction, mqar, selective
+from torch import Tensor
+
+from attn_zoo import build_task, task_card
+from attn_zoo.contract import SPLITS, UNASKED, Examples, Split, Task, Tokens
+
+NAMES = ("mqar", "copying", "induction", "selective", "haystack")
+
+
+def everything(examples: Examples) -> tuple[Tensor, Tensor]:
+    batch = examples.batch(range(len(examples)))
+    assert batch.valid is None
+    return batch.inputs, batch.labels
+
+
+def assert_solved(task: Task, oracle) -> None:
+    """The oracle sees one example's tokens and says all labels: an integer, or a dictionary of the positions asked."""
+    for split in SPLITS:
+        for ids, label in zip(*everything(task.examples(split)), strict=True):
+            asked = (label != UNASKED).nonzero()[:, 0].tolist() if label.dim() else None
+            expected = {at: int(label[at]) for at in asked} if asked is not None else int(label)
+            assert oracle(ids.tolist()) == expected
+
+
+def bag_of_tokens_accuracy(task: Task, steps: int = 300) -> float:
+    """Test accuracy of a linear model of the counts of tokens, where the last position is asked."""
+    assert isinstance(task.spec.inputs, Tokens)
+    vocabulary, classes = task.spec.inputs.vocabulary, task.spec.classes
+    (x, y), (tx, ty) = (everything(task.examples(split)) for split in ("train", "test"))
+    y, ty = y[:, -1], ty[:, -1]
+    x, tx = (torch.stack([torch.bincount(row, minlength=vocabulary) for row in ids]).float() for ids in (x, tx))
+    mean, deviation = x.mean(0), x.std(0) + 1e-6
+    torch.manual_seed(0)
+    model = torch.nn.Linear(vocabulary, classes)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05, weight_decay=1e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model((x - mean) / deviation), y).backward()
+        optimizer.step()
+    return float((model((tx - mean) / deviation).argmax(1) == ty).float().mean())
+
+
+def depths_of(task: Task, split: Split) -> Tensor:
+    assert isinstance(task, haystack.Haystack)
+    return task.depths(split)
+
+
+def most_frequent(examples: Examples, at: Tensor | None = None) -> float:
+    """Accuracy of the most frequent label, of the whole split or by each value of ``at``."""
+    labels = examples.labels()
+    asked = labels[labels != UNASKED]
+    groups = torch.zeros_like(asked) if at is None else at
+    right = sum(int(asked[groups == group].bincount().max()) for group in groups.unique())
+    return right / len(asked)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"train": 500, "valid": 50, "test": 50},
+        {"length": 40, "pairs": 6, "vocabulary": 20, "fillers": 5, "alpha": 1.0, "train": 500},
+        {"length": 16, "pairs": 4, "vocabulary": 8, "train": 500, "valid": 50, "test": 50},
+    ],
+)
+def test_mqar_is_solved_by_looking_up_pairs(options):
+    task = build_task("mqar", **options)
+    o = task.options
+    first_key, first_value = 1 + o.fillers, 1 + o.fillers + o.vocabulary // 2
+
+    def oracle(ids):
+        pairs = {ids[at]: ids[at + 1] for at in range(0, 2 * o.pairs, 2) if ids[at] >= first_key}
+        assert all(value >= first_value > key for key, value in pairs.items())
+        assert len(set(pairs.values())) == len(pairs)
+        queries = {at: ids[at] for at in range(2 * o.pairs, o.length) if ids[at] >= first_key}
+        assert sorted(queries.values()) == sorted(pairs), "each key is asked once"
+        assert all(at % 2 == 0 for at in queries)
+        return {at: pairs[key] - first_value for at, key in queries.items()}
+
+    assert_solved(task, oracle)
+
+
+def test_mqar_tells_nothing_but_by_the_pairs():
+    task = build_task("mqar", length=64, pairs=8, vocabulary=32, train=4000)
+    ids, labels = everything(task.examples("train"))
+    rows, at = (labels != UNASKED).nonzero(as_tuple=True)
+    asked, keys = labels[rows, at], ids[rows, at]
+    for hint in (torch.zeros_like(at), at, keys):  # nothing, the place of the query, its key
+        assert most_frequent(task.examples("train"), hint) < 1 / 16 + 0.04
+    values = ids[:, 1:16:2] - (2 + 16)
+    for pair in range(8):  # none of the pairs is asked more than others, wherever the query is
+        share = (values[rows, pair] == asked).float()
+        assert share.mean() == pytest.approx(1 / 8, abs=0.001)
+        assert share[at == at.min()].mean() == pytest.approx(1 / 8, abs=0.03)
+
+
+def test_mqar_gaps_follow_the_power_law():
+    weights = mqar.gap_weights(4, -1.0)
+    assert weights.tolist() == [2**32, 2**32 // 4, 2**32 // 9, 2**32 // 16]
+    assert set(mqar.gap_weights(9, 1.0).tolist()) == {2**32}
+    drawn = mqar.weighted_subsets(np.random.RandomState(0), 20_000, 1, weights)[:, 0]
+    assert np.bincount(drawn) / 20_000 == pytest.approx(weights / weights.sum(), abs=0.01)
+    drawn = mqar.weighted_subsets(np.random.RandomState(0), 500, 4, weights)
+    assert (np.sort(drawn, axis=1) == np.arange(4)).all(), "never twice the same place"
+    near, even = (
+        (build_task("mqar", alpha=alpha, length=128, pairs=4, train=2000).examples("train").labels() != UNASKED)
+        .nonzero()[:, 1]
+        .float()
+        .mean()
+        for alpha in (0.01, 1.0)
+    )
+    assert near < even - 15
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("scattered", [False, True])
+def test_copying_is_solved_by_reading_off_the_symbols(scattered, backwards):
+    order = "reversed" if backwards else "forward"
+    task = build_task("copying", scattered=scattered, order=order, train=500, valid=50, test=50)
+    o = task.options
+
+    def oracle(ids):
+        delimiter = ids.index(copying.DELIMITER)
+        symbols = [token - copying.FIRST_SYMBOL for token in ids[:delimiter] if token != copying.BLANK]
+        assert set(ids[delimiter + 1 :]) == {copying.BLANK}
+        return dict(zip(range(delimiter + 1, o.length), symbols[:: -1 if backwards else 1], strict=True))
+
+    assert_solved(task, oracle)
+
+
+def test_copying_takes_the_order_and_the_symbols():
+    task = build_task("copying", train=4000)
+    ids, labels = everything(task.examples("train"))
+    answers = labels[:, -16:]
+    assert most_frequent(task.examples("train"), torch.arange(16).repeat(4000)) < 1 / 16 + 0.02
+    first = torch.stack([row[row > copying.BLANK] - copying.FIRST_SYMBOL for row in ids])
+    in_bag = first.mode(dim=1).values[:, None].expand_as(answers)
+    assert float((in_bag == answers).float().mean()) < 0.22
+    assert float((first.flip(1) == answers).float().mean()) < 1 / 16 + 0.02
+    fixed = torch.stack([ids[:, at] - copying.FIRST_SYMBOL for at in range(47)], dim=1)
+    best = max(float((fixed == answers[:, [n]]).float().mean(0).max()) for n in range(16))
+    assert best < 0.45, "one fixed place a blank must not be enough when symbols are scattered"
+
+
+@pytest.mark.parametrize("occurrences", [1, 2, 5])
+def test_induction_is_solved_by_the_latest_occurrence(occurrences):
+    task = build_task("induction", occurrences=occurrences, train=1000, valid=50, test=50)
+
+    def oracle(ids):
+        before = [at for at, token in enumerate(ids[:-1]) if token == ids[-1]]
+        assert len(before) == occurrences
+        return {len(ids) - 1: ids[before[-1] + 1] - induction.FIRST_SYMBOL}
+
+    assert_solved(task, oracle)
+
+
+def test_induction_takes_the_earlier_occurrence():
+    task = build_task("induction", train=6000)
+    ids, labels = everything(task.examples("train"))
+    answers = labels[:, -1]
+    for hint in (torch.zeros_like(answers), ids[:, -1], ids[:, -2]):
+        assert most_frequent(task.examples("train"), hint) < 1 / 15 + 0.05
+    places = (ids[:, :-1] == ids[:, -1:]).nonzero()[:, 1]
+    assert places.min() == 0
+    assert places.max() == 61
+    counts = torch.stack([torch.bincount(row, minlength=17) for row in ids[:, :-1] - 1])
+    guess = counts.scatter(1, ids[:, -1:] - 1, 0).argmax(1)
+    assert float((guess == answers).float().mean()) < 0.15
+
+
+@pytest.mark.parametrize(("kind", "marked", "modulus"), [("sum", 3, 10), ("majority", 5, 4), ("majority", 1, 2), ("sum", 1, 3)])
+def test_selective_is_solved_by_the_marked_digits(kind, marked, modulus):
+    task = build_task("selective", kind=kind, marked=marked, modulus=modulus, train=500, valid=50, test=50)
+
+    def oracle(ids):
+        digits = [token - selective.FIRST_DIGIT for before, token in pairwise(ids) if before == selective.MARK]
+        assert len(digits) == marked == ids.count(selective.MARK)
+        assert ids[-1] == selective.ASK
+        if kind == "sum":
+            return {len(ids) - 1: sum(digits) % modulus}
+        (first, most), *rest = Counter(digits).most_common()
+        assert not rest or rest[0][1] < most, "no tie"
+        return {len(ids) - 1: first}
+
+    assert_solved(task, oracle)
+
+
+@pytest.mark.parametrize("options", [{}, {"kind": "sum", "marked": 3, "modulus": 10}])
+def test_selective_tells_nothing_by_counts_or_by_the_last_token(options):
+    task = build_task("selective", train=6000, **options)
+    ids, labels = everything(task.examples("train"))
+    classes, labels = task.spec.classes, labels[:, -1]
+    counts = torch.stack([torch.bincount(row, minlength=classes + 3)[3:] for row in ids])
+    assert (counts.max(1).values - counts.min(1).values).max() <= 1, "every digit is equally frequent, up to those left over"
+    assert bag_of_tokens_accuracy(task) < 1 / classes + 0.04
+    assert most_frequent(task.examples("train"), ids[:, -2]) < 1 / classes + 0.06
+    shares = labels.bincount(minlength=classes) / len(labels)
+    assert shares.max() < 1 / classes + 0.03
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"values": "letters", "distractors": 3, "length": 512},
+        {"distractors": 0},
+        {"distractors": 12},
+        {"shallowest": 1.0},
+        {"deepest": 0.0},
+    ],
+)
+def test_haystack_is_solved_by_reading(options):
+    task = build_task("haystack", train=300, valid=50, test=50, **options)
+    o = task.options
+    alphabet = haystack.ALPHABETS[o.values]
+
+    def oracle(ids):
+        text = haystack.text_of(torch.tensor(ids))
+        assert len(text) == o.length
+        said = re.fullmatch(r".*what is (.)\?", text)
+        assert said
+        needles = dict(re.findall(r"([A-Z]) is (.)\. ", text))
+        assert len(needles) == o.distractors + 1
+        return {o.length - 1: alphabet.index(needles[said[1]])}
+
+    assert_solved(task, oracle)
+
+
+def test_a_haystack_reads_like_text():
+    task = build_task("haystack", train=20, valid=5, test=5, length=200)
+    text = haystack.text_of(task.examples("test").batch([0]).inputs[0])
+    assert re.fullmatch(r"(([a-z]{2,7}|\d|[A-Z] is \d\.) )+ *what is [A-Z]\?", text), text
+    words = haystack._words()
+    assert len(set(words)) == haystack.WORDS
+    assert not {"is", "what"} & set(words)
+    assert all(re.fullmatch("[a-z]{2,7}", word) for word in words)
+
+
+@pytest.mark.parametrize("distractors", [1, 4])
+def test_a_haystack_tells_nothing_by_counts(distractors):
+    task = build_task("haystack", distractors=distractors, train=4000)
+    ids, labels = everything(task.examples("train"))
+    labels = labels[:, -1]
+    digits = torch.stack([(ids == ord(digit) + 1).sum(1) for digit in "0123456789"])
+    assert (digits == 1).all(), "every digit once, in a needle or alone"
+    assert bag_of_tokens_accuracy(task, steps=100) < 0.15
+    assert (labels.bincount(minlength=10) / len(labels)).max() < 0.13
+    places = (ids >= ord("0") + 1) & (ids <= ord("9") + 1)
+    last = ids[torch.arange(len(ids)), 255 - places.flip(1).int().argmax(1)] - ord("0") - 1
+    assert float((last == labels).float().mean()) < 0.2, "the last digit is not the answer"
+
+
+def test_needles_lie_at_the_depth_asked_for():
+    for low, high in ((0.0, 0.0), (0.5, 0.5), (1.0, 1.0), (0.0, 1.0), (0.2, 0.4)):
+        task = build_task("haystack", shallowest=low, deepest=high, length=512, train=2000, valid=20, test=20)
+        depths = depths_of(task, "train")
+        assert depths.shape == (2000,)
+        assert depths.min() >= low - 0.02
+        assert depths.max() <= high + 0.02
+        assert depths.mean() == pytest.approx((low + high) / 2, abs=0.015)
+        for ids, depth in list(zip(everything(task.examples("train"))[0], depths, strict=True))[:50]:
+            text = haystack.text_of(ids)
+            assert text.index(f"{text[-2]} is ") == pytest.approx(float(depth) * (512 - 10 - 8 - 1), abs=1)
+    quarters = torch.histc(depths_of(build_task("haystack", train=4000), "train"), bins=4, min=0, max=1) / 4000
+    assert quarters.min() > 0.2
+
+
+def test_accuracy_by_depth():
+    depths = torch.tensor([0.0, 0.1, 0.3, 0.74, 1.0])
+    rows = haystack.depth_map(torch.tensor([True, False, True, False, True]), depths, bins=4)
+    assert [row[:3] for row in rows] == [(0.0, 0.25, 2), (0.25, 0.5, 1), (0.5, 0.75, 1), (0.75, 1.0, 1)]
+    assert [row[3] for row in rows] == [0.5, 1.0, 0.0, 1.0]
+    assert np.isnan(haystack.depth_map(torch.tensor([True]), torch.tensor([0.9]), bins=2)[0][3])
+    with pytest.raises(ValueError, match="a depth for every answer"):
+        haystack.depth_map(torch.tensor([True]), depths)
+
+
+def test_by_depth_counts_a_mechanism_that_sees_one_half():
+    task = build_task("haystack", train=500, valid=50, test=400)
+    depths, labels = depths_of(task, "test"), task.examples("test").labels()[:, -1]
+    answers = torch.where(depths < 0.5, labels, (labels + 1) % 10)
+    assert [row[3] for row in haystack.depth_map(answers == labels, depths, bins=2)] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_test_split_stays_whatever_the_size_of_the_others(name):
+    sizes = [{"train": 300, "valid": 40}, {"train": 200, "valid": 50}]
+    first, second = (build_task(name, test=60, **size).examples("test").digest() for size in sizes)
+    assert first == second
+    changed = build_task(name, test=60, train=300, valid=40, data_seed=1)
+    assert changed.examples("test").digest() != first
+
+
+DIGESTS = {
+    "mqar": "9dd8b17db182ddeb2e5bae815181bb05e105c74351cba87d45ed923109735638",
+    "copying": "33b985469296a53c044f70e695a568f88335d323e0d684128b72d4c38fbb6e30",
+    "induction": "ba7a3098818ddde280f055d0d4656f3fb2df5c065700fe3f55b7303bf0f874d2",
+    "selective": "1ad83b8cc31474d8b62b560258d20e188576164e05f1ce635980792e30d1e0da",
+    "haystack": "f358cf16f06f53052abd53a429c01d08c6fcdd2a8ec6668a0c40a27a2a2ee70b",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_bytes_on_every_machine(name):
+    assert build_task(name, train=2000, valid=500).examples("train").digest() == DIGESTS[name], (
+        "the examples changed; raise the task's version, then this digest"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ten_thousand_examples_take_seconds(name):
+    started = time.process_time()
+    build_task(name, train=8000, valid=1000, test=1000, data_seed=5).examples("train")
+    assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mqar", {"length": 65}, "length is even"),
+        ("mqar", {"length": 64, "pairs": 17}, "at most a quarter of length=64 and lies in 1 to 16; got 17"),
+        ("mqar", {"pairs": 16, "vocabulary": 30}, "holds 16 of each; got 30"),
+        ("mqar", {"alpha": 9.0}, "alpha is the power"),
+        ("mqar", {"fillers": 0}, "fillers counts tokens"),
+        ("copying", {"length": 32, "tokens": 16}, "copying.tokens .* lies in 1 to 15; got 16"),
+        ("copying", {"order": "sideways"}, "copying.order must be forward or reversed; got 'sideways'"),
+        ("copying", {"vocabulary": 1}, "counts symbols"),
+        ("induction", {"length": 3}, "induction.length"),
+        ("induction", {"occurrences": 32}, "lies in 1 to 31; got 32"),
+        ("induction", {"vocabulary": 2}, "counts symbols"),
+        ("selective", {"marked": 13, "modulus": 4}, "here 12"),
+        ("selective", {"marked": 2}, "no majority"),
+        ("selective", {"kind": "median"}, "must be sum or majority"),
+        ("haystack", {"distractors": 26}, "needles about other keys"),
+        ("haystack", {"length": 40}, "haystack.length counts bytes"),
+        ("haystack", {"shallowest": 0.6, "deepest": 0.5}, "in this order; got 0.6 and 0.5"),
+        ("haystack", {"values": "words"}, "must be digits or letters"),
+        *((name, {"train": 0}, f"{name}.train counts examples") for name in NAMES),
+    ],
+)
+def test_bad_options_are_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_task(name, **options)
+
+
+def test_too_few_different_examples_end_with_an_error():
+    task = build_task("induction", length=4, vocabulary=3, train=1000)
+    with pytest.raises(ValueError, match="seem to be all there are"):
+        task.examples("train")
+
+
+def test_subsets_hold_different_numbers_in_random_order():
+    for size, of in ((3, 6), (2, 100), (6, 6)):
+        found = generated.subsets(np.random.RandomState(1), 4000, size, of)
+        assert found.shape == (4000, size)
+        assert all(len(set(row)) == size for row in found.tolist())
+        for column in found.T:
+            assert np.bincount(column, minlength=of) == pytest.approx(4000 / of, rel=0.5 if of < 50 else 0.9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_level_can_be_built(name):
+    card = task_card(name)
+    assert next(iter(card.levels)) == "cpu"
+    for level in card.levels.values():
+        assert build_task(name, **level.options).spec.length > 0
