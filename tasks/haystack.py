@@ -123,7 +123,7 @@ class Haystack(Task):
     match keys is right once in ``distractors + 1``.
 
     Tokens are bytes plus one, so that 0 is padding; nothing is padded. Depth is where the needle
-    starts, as a share of the places where it could: see ``depths``, and ``depth_map`` for accuracy by it.
+    starts, as a share of the places where it could; scores are recorded by fifths of it (``slices``).
 
     Source: Kamradt 2023 buried a sentence in essays, at a grid of depths and lengths, for language
         models; RULER added keys, values and distractors.
@@ -147,27 +147,14 @@ class Haystack(Task):
         """Where the needle of each example starts, from 0 (at once) to 1 (right before the question)."""
         return self._splits()[split][1]
 
+    def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
+        """Fifths of the depth, so that records hold a row of the map of depth against length."""
+        fifth = (self.depths(split) * 5).long().clamp(0, 4)
+        return {f"depth {at / 5:.1f}-{(at + 1) / 5:.1f}": fifth == at for at in range(5)}
+
     def _splits(self) -> dict[Split, tuple[ArrayExamples, Float[Tensor, " examples"]]]:
         o = self.options
         return _splits(o.length, o.values, o.distractors, o.shallowest, o.deepest, (o.train, o.valid, o.test), o.data_seed)
-
-
-def depth_map(
-    correct: Bool[Tensor, " examples"], depths: Float[Tensor, " examples"], bins: int = 10
-) -> list[tuple[float, float, int, float]]:
-    """Accuracy by depth: from, to, how many examples, and the share of them that are right (NaN where there are none).
-
-    Rows of a map of depth against length: one call for each length.
-
-    Raises:
-        ValueError: there are not as many answers as depths, or no bins.
-    """
-    if len(correct) != len(depths) or bins < 1:
-        raise ValueError(f"a depth for every answer and at least one bin; got {len(depths)}, {len(correct)} and {bins} bins")
-    at = (depths * bins).long().clamp(0, bins - 1)
-    counts = torch.bincount(at, minlength=bins)
-    right = torch.bincount(at, weights=correct.double(), minlength=bins) / counts
-    return [(low / bins, (low + 1) / bins, int(counts[low]), float(right[low])) for low in range(bins)]
 
 
 def text_of(ids: Tensor) -> str:

@@ -276,23 +276,6 @@ def test_needles_lie_at_the_depth_asked_for():
     assert quarters.min() > 0.2
 
 
-def test_accuracy_by_depth():
-    depths = torch.tensor([0.0, 0.1, 0.3, 0.74, 1.0])
-    rows = haystack.depth_map(torch.tensor([True, False, True, False, True]), depths, bins=4)
-    assert [row[:3] for row in rows] == [(0.0, 0.25, 2), (0.25, 0.5, 1), (0.5, 0.75, 1), (0.75, 1.0, 1)]
-    assert [row[3] for row in rows] == [0.5, 1.0, 0.0, 1.0]
-    assert np.isnan(haystack.depth_map(torch.tensor([True]), torch.tensor([0.9]), bins=2)[0][3])
-    with pytest.raises(ValueError, match="a depth for every answer"):
-        haystack.depth_map(torch.tensor([True]), depths)
-
-
-def test_by_depth_counts_a_mechanism_that_sees_one_half():
-    task = build_task("haystack", train=500, valid=50, test=400)
-    depths, labels = depths_of(task, "test"), task.examples("test").labels()[:, -1]
-    answers = torch.where(depths < 0.5, labels, (labels + 1) % 10)
-    assert [row[3] for row in haystack.depth_map(answers == labels, depths, bins=2)] == [1.0, 0.0]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_test_split_stays_whatever_the_size_of_the_others(name):
     sizes = [{"train": 300, "valid": 40}, {"train": 200, "valid": 50}]
@@ -375,3 +358,14 @@ def test_every_level_can_be_built(name):
     assert next(iter(card.levels)) == "cpu"
     for level in card.levels.values():
         assert build_task(name, **level.options).spec.length > 0
+
+
+def test_scores_are_recorded_by_depth():
+    task = build_task("haystack", length=128, train=50, valid=50, test=400)
+    parts = task.slices("test")
+    assert list(parts) == ["depth 0.0-0.2", "depth 0.2-0.4", "depth 0.4-0.6", "depth 0.6-0.8", "depth 0.8-1.0"]
+    assert torch.stack(list(parts.values())).sum(0).eq(1).all(), "every example belongs to one depth"
+    depths = task.depths("test")
+    assert depths[parts["depth 0.4-0.6"]].min() >= 0.4 and depths[parts["depth 0.4-0.6"]].max() <= 0.6
+    fixed = build_task("haystack", length=128, shallowest=1.0, deepest=1.0, train=50, valid=50, test=60).slices("test")
+    assert int(fixed["depth 0.8-1.0"].sum()) == 60
