@@ -365,7 +365,7 @@ def test_scores_are_recorded_by_depth():
     parts = task.slices("test")
     assert list(parts) == ["depth 0.0-0.2", "depth 0.2-0.4", "depth 0.4-0.6", "depth 0.6-0.8", "depth 0.8-1.0"]
     assert torch.stack(list(parts.values())).sum(0).eq(1).all(), "every example belongs to one depth"
-    depths = task.depths("test")
+    depths = depths_of(task, "test")
     assert depths[parts["depth 0.4-0.6"]].min() >= 0.4 and depths[parts["depth 0.4-0.6"]].max() <= 0.6
     fixed = build_task("haystack", length=128, shallowest=1.0, deepest=1.0, train=50, valid=50, test=60).slices("test")
     assert int(fixed["depth 0.8-1.0"].sum()) == 60
