@@ -1,0 +1,279 @@
+"""Images of dashed curves that never touch, with dots on two ends: drawn so that the curves alone tell which ends."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from hashlib import blake2b
+from itertools import product
+from math import isqrt
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+
+from .stamps import COSINE, DEGREES, SAMPLES, SINE, WAYS, Mark, Stamps
+
+DOT = 255
+"""Grey level of the inside of a dot, and of nothing else."""
+BRIGHTEST = 191
+"""Grey level of the brightest dash: the published 0.75."""
+
+Images = UInt8[NDArray[np.uint8], "images side side"]
+Labels = UInt8[NDArray[np.uint8], " images"]
+
+_ATTEMPTS = 6
+"""Steps an arm may take for each of its dashes, those taken back included."""
+_WAITING = 8
+"""Scenes that may wait for a twin of one kind."""
+_IN_VAIN = 20_000
+"""Scenes drawn, or given up, without finding a pair, after which there seems to be none."""
+_BLOCK = 1_000
+"""Images held as drawings at once; even, as they come in pairs."""
+
+
+class Plan(NamedTuple):
+    """What an image shows."""
+
+    side: int
+    contour: int
+    """Dashes of each of the two long paths."""
+    distractors: int
+    """Short paths, a third as long."""
+    turn: int
+    """Degrees that a path turns from dash to dash, at most."""
+    contrast: float
+    """Grey level of the faintest dash as a share of the brightest."""
+
+
+class Drawing(NamedTuple):
+    """An image before it is rendered."""
+
+    dashes: list[Mark]
+    levels: list[int]
+    dots: tuple[Mark, Mark]
+    label: int
+
+
+class _Path(NamedTuple):
+    dashes: list[Mark]
+    ends: list[Mark]
+    """Dots that the two ends have room for."""
+    taken: int
+    """Where nothing else may be drawn any more."""
+
+
+class _Scene:
+    """Two long paths, before any dots are put on them."""
+
+    def __init__(self, one: _Path, other: _Path) -> None:
+        self.dashes, self.taken = one.dashes + other.dashes, other.taken
+        a, b = one.ends, other.ends
+        self.choices = [(1, a), (1, b), *((0, [x, y]) for x, y in product(a, b))]
+        """Ends to put dots on, with the label that this gives."""
+        self.used = False
+
+
+class Draughtsman:
+    """Draws images in pairs of a positive and a negative, none twice.
+
+    The two of a pair are alike in how far apart their dots are, in how near they are to the border, and in
+    the directions in which paths leave them; else these alone would tell most labels (a short path cannot
+    have its ends far apart, and the ends of one path look towards each other). A scene waits until
+    another comes that makes a pair with it, and is forgotten if none comes.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.stamps = Stamps(plan.side, plan.turn // DEGREES)
+        self._seen: set[bytes] = set()
+        self._waiting: dict[tuple[object, ...], list[tuple[_Scene, list[Mark]]]] = defaultdict(list)
+        self._random = Random().random
+
+    def images(self, count: int, seed: str) -> tuple[Images, Labels]:
+        """So many new images and their labels, as many of either label (of an odd number one more), in random order.
+
+        Raises:
+            ValueError: the paths do not fit into the image.
+        """
+        self._random = Random(seed).random  # only this method: Python promises its sequence for every version and machine
+        places = np.arange(count)
+        for at in range(count - 1, 0, -1):
+            other = self._below(at + 1)
+            places[[at, other]] = places[[other, at]]
+        images = np.zeros((count, self.plan.side, self.plan.side), dtype=np.uint8)
+        labels = np.zeros(count, dtype=np.uint8)
+        for start in range(0, count, _BLOCK):
+            drawings = self.draw(min(_BLOCK, count - start))
+            here = places[start : start + _BLOCK]
+            images[here], labels[here] = self.render(drawings), [drawing.label for drawing in drawings]
+        return images, labels
+
+    def draw(self, count: int) -> list[Drawing]:
+        """So many new drawings, pair by pair.
+
+        Raises:
+            ValueError: the paths do not fit into the image.
+        """
+        found: list[Drawing] = []
+        in_vain = 0
+        while len(found) < count:
+            pair = self._pair()
+            found += pair
+            in_vain = 0 if pair else in_vain + 1
+            if in_vain == _IN_VAIN:
+                raise ValueError(f"{self.plan} leaves too little room; ask for fewer or shorter paths, more turn, or a larger side")
+        return found[:count]
+
+    def _below(self, bound: int) -> int:
+        return int(self._random() * bound)
+
+    def _pair(self) -> list[Drawing]:
+        """Add a scene to those waiting; a positive and a negative if it makes a pair with one of them."""
+        one = self._path(self.plan.contour, self.stamps.outside, dotted=True)
+        other = self._path(self.plan.contour, one.taken, dotted=True) if one else None
+        if one is None or other is None:
+            return []
+        scene = _Scene(one, other)
+        first = self._below(len(scene.choices))
+        kinds = [(label, ends, self._kind(*ends)) for label, ends in scene.choices[first:] + scene.choices[:first]]
+        for label, ends, kind in kinds:
+            waiting = self._waiting[(*kind, 1 - label)]
+            while waiting:
+                twin, dots = waiting.pop()
+                if not twin.used:
+                    twin.used = True
+                    return self._finished((scene, ends, label), (twin, dots, 1 - label))
+        for label, ends, kind in kinds:
+            waiting = self._waiting[(*kind, label)]
+            if len(waiting) < _WAITING:
+                waiting.append((scene, ends))
+        return []
+
+    def _kind(self, one: Mark, other: Mark) -> tuple[object, ...]:
+        """All in which the two of a pair are alike; neither the order of the dots nor a mirror changes it."""
+        side = self.plan.side * SAMPLES
+        dx, dy = other.x - one.x, other.y - one.y
+        far = isqrt(dx**2 + dy**2) * 16 // side
+        looks = (_sector(one.way, dx, dy), _sector(other.way, -dx, -dy))
+        looks = min(looks, looks[::-1], (-looks[0], -looks[1]), (-looks[1], -looks[0]))
+        near = sorted(self._near(mark) for mark in (one, other))
+        return far, looks, *near
+
+    def _near(self, mark: Mark) -> int:
+        """Sixteenths of a side between a mark and the border, of which more than four are as good as four."""
+        side, start = self.plan.side * SAMPLES, self.stamps.margin * SAMPLES
+        gaps = (mark.x - start, mark.y - start, start + side - mark.x, start + side - mark.y)
+        return min(min(gaps) * 16 // side, 4)
+
+    def _finished(self, *scenes: tuple[_Scene, list[Mark], int]) -> list[Drawing]:
+        """The scenes with short paths, grey levels and dots, none if one of them has no room or was drawn before."""
+        drawings = []
+        for scene, (first, second), label in scenes:
+            dashes, taken = list(scene.dashes), scene.taken
+            for _ in range(self.plan.distractors):
+                path = next(filter(None, (self._path(max(2, self.plan.contour // 3), taken) for _ in range(60))), None)
+                if path is None:
+                    return []
+                dashes, taken = dashes + path.dashes, path.taken
+            share = self.plan.contrast
+            levels = [int(BRIGHTEST * (share + (1 - share) * self._random())) for _ in dashes]
+            drawings.append(Drawing(dashes, levels, (first, second), label))
+        keys = [self._key(drawing) for drawing in drawings]
+        if self._seen.intersection(keys):
+            return []
+        self._seen.update(keys)
+        return drawings
+
+    def _key(self, drawing: Drawing) -> bytes:
+        canvas = 0
+        for mark in (*drawing.dashes, *drawing.dots):
+            canvas |= mark.lit << mark.shift
+        return blake2b(canvas.to_bytes((self.stamps.stride**2 + 7) // 8, "little"), digest_size=16).digest()
+
+    def _path(self, count: int, taken: int, dotted: bool = False) -> _Path | None:
+        """A path that grows both ways from a dash in its middle, or none where it got stuck."""
+        side, start = self.plan.side * SAMPLES, self.stamps.margin * SAMPLES
+        way = self._below(WAYS)
+        middle = self.stamps.dash(start + self._below(side), start + self._below(side), way)
+        if middle.lit << middle.shift & taken:
+            return None
+        back = (count - 1) // 2
+        one = self._arm(middle, count - 1 - back, taken, dotted)
+        if one is None:
+            return None
+        other = self._arm(middle._replace(way=(way + WAYS // 2) % WAYS), back, one.taken, dotted)
+        if other is None:
+            return None
+        taken = other.taken | self.stamps.wide(middle)
+        return _Path([middle, *one.dashes, *other.dashes], one.ends + other.ends, taken)
+
+    def _arm(self, first: Mark, count: int, taken: int, dotted: bool) -> _Path | None:
+        """So many dashes after the first, and a dot; where no dash fits, a few are taken back.
+
+        What is taken in the end leaves out the surroundings of the first, from where the other arm has yet to grow.
+        """
+        marks, blocked = [first], [taken]
+        """For each dash what hinders the next: all but its own surroundings."""
+        for _ in range(_ATTEMPTS * count + 4):
+            last = marks[-1]
+            if len(marks) <= count:
+                new = self._step(last, blocked[-1])
+                if new:
+                    marks.append(new)
+                    blocked.append(blocked[-1] | self.stamps.wide(last))
+                    continue
+                kept = max(1, len(marks) - 3)
+            else:
+                dot = self.stamps.dot(last) if dotted else None
+                if dot is None or not dot.lit << dot.shift & blocked[max(0, count - 1)]:
+                    own = [*marks[1:], *([dot] if dot else [])]
+                    for mark in own:
+                        taken |= self.stamps.wide(mark)
+                    return _Path(marks[1:], own[count:], taken)
+                kept = max(1, len(marks) - 2)
+            del marks[kept:], blocked[kept:]
+        return None
+
+    def _step(self, last: Mark, blocked: int) -> Mark | None:
+        """A dash after the last that hits nothing: three turns by chance are tried, then the two sharpest."""
+        choices, shift, random = self.stamps.next(last), last.shift, self._random
+        many = len(choices)
+        if many:
+            for at in (int(random() * many), int(random() * many), int(random() * many), 0, -1):
+                new = choices[at]
+                if not new.lit << shift + new.shift & blocked:
+                    return Mark(last.x + new.x, last.y + new.y, new.way, new.stamp, shift + new.shift, new.lit)
+        return None
+
+    def render(self, drawings: Sequence[Drawing]) -> Images:
+        """Drawings as grey levels."""
+        s = self.stamps
+        covers = np.stack([stamp.cover for stamp in s.all])
+        canvas = np.zeros((len(drawings), s.stride**2), dtype=np.uint8)
+        dots = [(i, mark.stamp, mark.shift, DOT) for i, d in enumerate(drawings) for mark in d.dots]
+        dashes = [
+            (i, mark.stamp, mark.shift, level)
+            for i, d in enumerate(drawings)
+            for mark, level in zip(d.dashes, d.levels, strict=True)
+        ]
+        for marks in (dashes, dots):
+            image, stamp, shift, level = np.array(marks, dtype=np.int64).T
+            for y, x in product(range(s.size), repeat=2):
+                cover = covers[stamp, y, x].astype(np.int64)
+                on = cover > 0
+                place = image[on], shift[on] + y * s.stride + x
+                canvas[place] = np.maximum(canvas[place], cover[on] * level[on] // SAMPLES**2)  # a dot covers its path's end
+        inner = slice(s.margin, -s.margin)
+        return canvas.reshape(-1, s.stride, s.stride)[:, inner, inner]
+
+
+def _sector(way: int, dx: int, dy: int) -> int:
+    """Sixteenth of a turn, counted from -8 to 8 without 0, from (dx, dy) to a direction; 5/12 is nearly tan 22.5 degrees."""
+    along, across = COSINE[way] * dx + SINE[way] * dy, SINE[way] * dx - COSINE[way] * dy
+    ahead, aside = abs(along), abs(across)
+    quarter = 1 if 12 * aside < 5 * ahead else 2 if aside < ahead else 3 if 5 * aside < 12 * ahead else 4
+    found = quarter if along > 0 else 9 - quarter
+    return found if across > 0 else -found

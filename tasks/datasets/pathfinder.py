@@ -1,0 +1,142 @@
+"""Pathfinder as Long Range Arena released it: folders of PNG files, and lists that give their labels."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+
+from attn_zoo.contract import DamagedDataError, DataSet, Layout, MissingDataError
+from attn_zoo.data import reading
+
+SIDES = (32, 64, 128, 256)
+LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
+"""Folder of each level of difficulty, by dashes of the target path."""
+
+Labelled = tuple[UInt8[NDArray[np.uint8], "images side side"], UInt8[NDArray[np.uint8], " images"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The images of one size. The lists are read and every file they name is looked for at once, pixels when asked for."""
+
+    folder: Path
+    side: int
+    listed: dict[int, list[tuple[Path, int]]]
+    """By dashes of the target path: the images in the order of the lists, with their labels."""
+
+    def level(self, contour: int) -> Path:
+        """Folder of a level.
+
+        Raises:
+            MissingDataError: it is not there.
+        """
+        if contour not in self.listed:
+            raise MissingDataError(
+                f"LRA Pathfinder-{self.side}: {self.folder} has no folder {LEVELS[contour]}, which holds target paths of "
+                f"{contour} dashes; unpack it from lra_release, or ask for contour={' or '.join(map(str, self.listed))}"
+            )
+        return self.folder / LEVELS[contour]
+
+    def read(self, contour: int) -> Labelled:
+        """Images and labels of a level, in the order of its lists; files of no bytes, which the release has, are left out.
+
+        Raises:
+            MissingDataError: the level is not there.
+            DamagedDataError: a file is no grey image of the right size.
+        """
+        self.level(contour)
+        kept = [(path, label) for path, label in self.listed[contour] if path.stat().st_size]
+        images = np.zeros((len(kept), self.side, self.side), dtype=np.uint8)
+        for at, (path, _) in enumerate(kept):
+            images[at] = _image(path, self.side)
+        return images, np.array([label for _, label in kept], dtype=np.uint8)
+
+
+def read_release(side: int, paths: Sequence[Path]) -> Release:
+    """What lies in a folder such as ``pathfinder32``.
+
+    Raises:
+        DamagedDataError: there is no level in it, a list cannot be read, or names a file that is not there.
+    """
+    (folder,) = paths
+    found = {contour: _listed(folder / name) for contour, name in LEVELS.items() if (folder / name).exists()}
+    if not found:
+        raise DamagedDataError(f"{folder} holds none of {', '.join(LEVELS.values())}")
+    return Release(folder, side, found)
+
+
+def _listed(level: Path) -> list[tuple[Path, int]]:
+    """Images that the lists of a level name, list by list in the order of their numbers."""
+    lists = [path for path in (level / "metadata").glob("*.npy") if path.stem.isdecimal()]
+    if not lists:
+        raise DamagedDataError(f"{level / 'metadata'} holds no lists; 0.npy and so on belong there")
+    found = []
+    there: dict[str, set[str]] = {}
+    for path in sorted(lists, key=lambda path: int(path.stem)):
+        for number, row in enumerate(_rows(path), 1):
+            if len(row) < 4 or row[3] not in ("0", "1"):
+                raise DamagedDataError(
+                    f"{path}, row {number} is no folder, file, number and label 0 or 1, but {' '.join(row)[:60]!r}"
+                )
+            place, name = row[:2]
+            if place not in there:
+                there[place] = set(os.listdir(level / place)) if (level / place).is_dir() else set()
+            if name not in there[place]:
+                raise DamagedDataError(f"{level / place / name} is not there, though {path}, row {number} names it")
+            found.append((level / place / name, int(row[3])))
+    return found
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    """Rows of a list, which is text whatever its name says; one that numpy wrote is read as well, if it holds no objects."""
+    with reading(path, "a list of images, one a line"):
+        data = path.read_bytes()
+        if data.startswith(b"\x93NUMPY"):
+            table = np.load(io.BytesIO(data), allow_pickle=False)
+            if table.ndim != 2 or table.dtype.kind not in "US":
+                raise DamagedDataError(f"{path} holds {table.dtype} of {table.ndim} axes where rows of text belong")
+            yield from table.astype(str).tolist()
+        else:
+            yield from (line.split() for line in data.decode("utf-8").splitlines())
+
+
+def _image(path: Path, side: int) -> UInt8[NDArray[np.uint8], "side side"]:
+    from PIL import Image
+
+    with reading(path, f"a grey PNG of {side} x {side} pixels"), Image.open(path) as image:
+        if image.size != (side, side) or image.mode not in ("L", "RGB"):
+            raise DamagedDataError(
+                f"{path} is {image.width} x {image.height} pixels of mode {image.mode}, not grey of {side} x {side}"
+            )
+        return np.asarray(image.convert("L"), dtype=np.uint8)
+
+
+def _data_set(side: int) -> DataSet[Release]:
+    name = f"pathfinder{side}"
+    return DataSet(
+        name=name,
+        title=f"LRA Pathfinder-{side}",
+        source="Tay et al. 2020, Long Range Arena; drawn by the program of Linsley et al. 2018 and Kim et al. 2020",
+        licence="none given for the files",
+        layouts=(
+            Layout(
+                "Long Range Arena's release",
+                ((f"lra_release/{name}", f"lra_release/lra_release/{name}", name),),
+                partial(read_release, side),
+            ),
+        ),
+        obtain=f"Unpack {name} of lra_release.gz, named at https://github.com/google-research/long-range-arena, into the data "
+        "folder; no library fetches it",
+    )
+
+
+PATHFINDER = {side: _data_set(side) for side in SIDES}
+"""By side of the images."""

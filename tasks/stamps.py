@@ -1,0 +1,177 @@
+"""Dashes and dots as patterns of pixels, for every direction and place in a pixel, computed with whole numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int, UInt8
+from numpy.typing import NDArray
+
+SAMPLES = 4
+"""Samples a pixel and axis. Centres lie on the same grid, so that grey levels are counts, and patterns are few."""
+DEGREES = 5
+"""Between neighbouring directions."""
+WAYS = 360 // DEGREES
+
+_UNIT = 4096
+_FALLING = (4096, 4080, 4034, 3956, 3849, 3712, 3547, 3355, 3138, 2896, 2633, 2349, 2048, 1731, 1401, 1060, 711, 357, 0)
+COSINE = (*_FALLING, *(-c for c in _FALLING[-2::-1]), *(-c for c in _FALLING[1:]), *_FALLING[-2:0:-1])
+"""4,096 times the cosine of each direction, written down because the last bit of ``math.cos`` is the machine's own."""
+SINE = tuple(COSINE[way - WAYS // 4] for way in range(WAYS))
+
+_FAINTEST_DASH, _FAINTEST_DOT = 6, 8
+"""Samples, of 16, that a pixel needs to be lit at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pen:
+    """Sizes of what is drawn: in sixteenths of a pixel, ``reach`` and ``apart`` in whole ones along the longer axis."""
+
+    length: int
+    width: int
+    gap: int
+    radius: int
+    """Of a dot."""
+    reach: int
+    """Dashes that follow each other have fewer dark pixels between them than this, and at least one."""
+    apart: int
+    """Any others have at least so many: no fewer than ``reach``, so that closeness tells which dashes make a path."""
+
+
+PENS = {
+    16: Pen(length=20, width=14, gap=16, radius=18, reach=2, apart=2),
+    32: Pen(length=32, width=14, gap=18, radius=24, reach=2, apart=2),
+    64: Pen(length=80, width=16, gap=24, radius=40, reach=2, apart=3),
+    128: Pen(length=80, width=24, gap=40, radius=48, reach=3, apart=4),
+    256: Pen(length=80, width=32, gap=56, radius=80, reach=4, apart=6),
+}
+"""By side of the image; from 32 on near what the Long Range Arena files were drawn with."""
+
+
+class Mark(NamedTuple):
+    """A dash or a dot on a canvas."""
+
+    x: int
+    """Of its centre, in samples, as ``y``."""
+    y: int
+    way: int
+    """Its direction; of a dot the one in which its path ends."""
+    stamp: int
+    shift: int
+    """Bits from the first pixel of the canvas to the first of the stamp."""
+    lit: int
+    """Its pixels, as bits, the first of the stamp first."""
+
+
+class Stamp(NamedTuple):
+    """A dash or a dot, wherever it may be put."""
+
+    lit: int
+    wide: int
+    """All pixels nearer to it than other paths may come, seen from ``Stamps.lead`` bits before its first."""
+    cover: UInt8[NDArray[np.uint8], "size size"]
+    """Samples of each pixel that are lit, of 16."""
+
+
+class Stamps:
+    """All that a pen can draw on a canvas whose pixels are the bits of a number, the image in its middle.
+
+    Args:
+        side: pixels a side of the image.
+        bend: directions that a path may turn from dash to dash, at most.
+    """
+
+    def __init__(self, side: int, bend: int) -> None:
+        self.side, self.pen, self.bend = side, PENS[side], bend
+        self.half = max((self.pen.length + self.pen.width) // 2, self.pen.radius) // 16 + 1
+        self.size = 2 * self.half + 1
+        self.margin = self.half + self.pen.apart + (self.pen.length + self.pen.gap) // 16 + 2
+        self.stride = side + 2 * self.margin
+        self.lead = self.pen.apart * (self.stride + 1)
+        self.all = [*self._dashes(), *self._dots()]
+        row = ((1 << side) - 1) << self.margin
+        self.outside = ((1 << self.stride**2) - 1) ^ sum(row << (self.margin + y) * self.stride for y in range(side))
+        """The margin around the image."""
+        self._next: dict[tuple[int, int, int], list[Mark]] = {}
+
+    def dash(self, x: int, y: int, way: int) -> Mark:
+        """A dash centred here."""
+        return self._mark(x, y, way, way % (WAYS // 2) * SAMPLES**2)
+
+    def dot(self, last: Mark) -> Mark:
+        """A dot on the outer tip of a path's last dash."""
+        x = last.x + _samples(self.pen.length * COSINE[last.way])
+        y = last.y + _samples(self.pen.length * SINE[last.way])
+        return self._mark(x, y, last.way, WAYS // 2 * SAMPLES**2)
+
+    def wide(self, mark: Mark) -> int:
+        """What a mark keeps other paths from, on the canvas."""
+        return self.all[mark.stamp].wide << mark.shift - self.lead
+
+    def next(self, mark: Mark) -> list[Mark]:
+        """Dashes that may follow, from the sharpest turn one way to the sharpest the other; places relative to the mark."""
+        key = mark.x % SAMPLES, mark.y % SAMPLES, mark.way
+        if key not in self._next:
+            here = self.margin * SAMPLES
+            self._next[key] = list(self._follow(self.dash(here + key[0], here + key[1], mark.way)))
+        return self._next[key]
+
+    def _mark(self, x: int, y: int, way: int, first: int) -> Mark:
+        stamp = first + y % SAMPLES * SAMPLES + x % SAMPLES
+        shift = (y // SAMPLES - self.half) * self.stride + x // SAMPLES - self.half
+        return Mark(x, y, way, stamp, shift, self.all[stamp].lit)
+
+    def _follow(self, mark: Mark) -> Iterator[Mark]:
+        """In each direction the gap nearest to the pen's that is dark and within reach; none where there is no such gap."""
+        lit = mark.lit << mark.shift
+        touching, close = _grown(lit, 1, self.stride), _grown(lit, self.pen.reach, self.stride)
+        for way in ((mark.way + bend) % WAYS for bend in range(-self.bend, self.bend + 1)):
+            for stretch in (0, -2, 2, -4, 4):
+                step = self.pen.length + self.pen.gap + stretch
+                dx, dy = (_samples(step * (wave[mark.way] + wave[way])) for wave in (COSINE, SINE))
+                other = self.dash(mark.x + dx, mark.y + dy, way)
+                pixels = other.lit << other.shift
+                if pixels & close and not pixels & touching:
+                    yield Mark(dx, dy, way, other.stamp, other.shift - mark.shift, other.lit)
+                    break
+
+    def _dashes(self) -> Iterator[Stamp]:
+        length, width = self.pen.length * _UNIT // 2, self.pen.width * _UNIT // 2
+        for c, s in zip(COSINE[: WAYS // 2], SINE, strict=False):
+            for y, x in self._grids():
+                yield self._stamp((abs(x * c + y * s) <= length) & (abs(y * c - x * s) <= width), _FAINTEST_DASH)
+
+    def _dots(self) -> Iterator[Stamp]:
+        for y, x in self._grids():
+            yield self._stamp(x * x + y * y <= self.pen.radius**2, _FAINTEST_DOT)
+
+    def _grids(self) -> Iterator[tuple[Int[NDArray[np.int64], "samples 1"], Int[NDArray[np.int64], "1 samples"]]]:
+        """Samples of a stamp in sixteenths of a pixel from its centre, for each place of the centre in its pixel."""
+        unit = 16 // SAMPLES
+        line = np.arange(self.size * SAMPLES, dtype=np.int64) * unit - self.half * 16
+        for place in range(SAMPLES**2):
+            y, x = divmod(place, SAMPLES)
+            yield (line - y * unit)[:, None], (line - x * unit)[None, :]
+
+    def _stamp(self, samples: Bool[NDArray[np.bool_], "samples samples"], faintest: int) -> Stamp:
+        cover = samples.reshape(self.size, SAMPLES, self.size, SAMPLES).sum(axis=(1, 3)).astype(np.uint8)
+        cover[cover < faintest] = 0
+        lit = sum(1 << int(y) * self.stride + int(x) for y, x in zip(*cover.nonzero(), strict=True))
+        return Stamp(lit, _grown(lit << self.lead, self.pen.apart, self.stride), cover)
+
+
+def _samples(moved: int) -> int:
+    """Half of a length in sixteenths of a pixel, given times ``_UNIT``, as the nearest number of samples."""
+    unit = 2 * _UNIT * 16 // SAMPLES
+    return (moved + unit // 2) // unit
+
+
+def _grown(lit: int, reach: int, stride: int) -> int:
+    """Pixels, and all within reach of them along rows, columns and both."""
+    for unit in (1, stride):
+        for _ in range(reach):
+            lit |= lit << unit | lit >> unit
+    return lit
