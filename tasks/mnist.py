@@ -50,7 +50,7 @@ class Options:
     locations=("root",),
     levels={
         "quick": Level(model={}, budget={"steps": 1000, "learning_rate": 2e-3}),
-        **patch_levels("none", epochs=4),
+        **patch_levels("none", epochs=7),
     },
     datasets=(MNIST,),
 )
