@@ -9,9 +9,9 @@ from pathlib import Path
 from attn_zoo.data.images import Expected
 from attn_zoo.registry import register_task
 
-from .augment import Augment
 from .datasets.images import CIFAR100, EXPECTED
-from .images import PatchTask, Splits, patch_levels, require_options, split_images, standardised
+from .parts.augment import Augment
+from .parts.images import PatchTask, Splits, patch_levels, require_options, split_images, standardised
 
 
 @dataclass

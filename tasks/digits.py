@@ -11,7 +11,7 @@ import torch
 from attn_zoo.contract import SPLITS, Examples, Level, Patches, Split, Task, TaskSpec
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples, standardise
+from .parts.arrays import ArrayExamples, standardise
 
 SIDE = 8
 SHARES = (0.70, 0.10, 0.20)

@@ -10,8 +10,8 @@ from attn_zoo.contract import Level, MissingDataError
 from attn_zoo.data.images import Expected, read_npz
 from attn_zoo.registry import register_task
 
-from .augment import Augment, augment_named
-from .images import PatchTask, Splits, patch_levels, require_patch, split_images, standardised
+from .parts.augment import Augment, augment_named
+from .parts.images import PatchTask, Splits, patch_levels, require_patch, split_images, standardised
 
 
 @dataclass

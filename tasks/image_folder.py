@@ -20,9 +20,9 @@ from attn_zoo.data.image_folder import ImageFiles, load_image, read_image_folder
 from attn_zoo.data.images import Expected
 from attn_zoo.registry import register_task
 
-from .augment import Augment, augment_named
-from .division import Row, divide
-from .images import SMOKE, TINY, PatchTask, Splits, require_patch
+from .parts.augment import Augment, augment_named
+from .parts.division import Row, divide
+from .parts.images import SMOKE, TINY, PatchTask, Splits, require_patch
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet's red, green and blue, as is usual for any photographs."""

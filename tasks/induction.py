@@ -10,8 +10,8 @@ import numpy as np
 from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples
-from .generated import Drawn, below, draw_splits, examples_of, require_range, subsets
+from .parts.arrays import ArrayExamples
+from .parts.generated import Drawn, below, draw_splits, examples_of, require_range, subsets
 
 FIRST_SYMBOL = 1
 

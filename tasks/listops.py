@@ -21,10 +21,10 @@ from attn_zoo.data import cached, data_root
 from attn_zoo.data.digests import dataset_digests
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples
 from .datasets.listops import LISTOPS, LONGEST, ROWS
-from .expressions import CLOSE_ID, DIGIT_IDS, OPEN_IDS, OPERATORS, PADDING, VOCABULARY, evaluate
-from .generated import choice
+from .parts.arrays import ArrayExamples
+from .parts.expressions import CLOSE_ID, DIGIT_IDS, OPEN_IDS, OPERATORS, PADDING, VOCABULARY, evaluate
+from .parts.generated import choice
 
 DIGIT_SHARE = 0.75
 """Probability that an argument that may be a digit is one, as in the published generator."""

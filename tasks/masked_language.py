@@ -20,10 +20,10 @@ from attn_zoo.data import cached, data_root, sha256
 from attn_zoo.data.digests import dataset_digests
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples
 from .datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, read_text_files, text_files
-from .masking import first_of_word, mask
-from .tokenisers import Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
+from .parts.arrays import ArrayExamples
+from .parts.masking import first_of_word, mask
+from .parts.tokenisers import Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 HELD_OUT = 8
 """Where a set has no validation or test part, one owner of texts in so many is kept for each."""

@@ -12,10 +12,10 @@ from attn_zoo.contract import Level
 from attn_zoo.data.images import Expected
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples, standardise
-from .augment import Augment
 from .datasets.images import EXPECTED, MNIST
-from .images import PatchTask, Splits, channel_scale, patch_levels, require_options
+from .parts.arrays import ArrayExamples, standardise
+from .parts.augment import Augment
+from .parts.images import PatchTask, Splits, channel_scale, patch_levels, require_options
 
 
 @dataclass

@@ -20,11 +20,11 @@ from attn_zoo.data import cached, data_root
 from attn_zoo.data.digests import folder_digest
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples
-from .contours import Draughtsman, Plan
 from .datasets.pathfinder import LEVELS, PATHFINDER, SIDES, Release
-from .generated import choice, require_range
-from .stamps import DEGREES, PENS
+from .parts.arrays import ArrayExamples
+from .parts.contours import Draughtsman, Plan
+from .parts.generated import choice, require_range
+from .parts.stamps import DEGREES, PENS
 
 _VERSION = 1
 _WORTH_KEEPING = 20_000_000

@@ -15,9 +15,9 @@ from attn_zoo.data import data_root
 from attn_zoo.data.images import Images, ImageSplits
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples
 from .datasets.images import CIFAR10, EXPECTED
-from .images import require_shares, split_images
+from .parts.arrays import ArrayExamples
+from .parts.images import require_shares, split_images
 
 
 @dataclass

@@ -20,11 +20,11 @@ from attn_zoo.data import cached, data_root
 from attn_zoo.data.digests import dataset_digests
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples
-from .byte_tokens import VOCABULARY, byte_tokens, pad
 from .datasets.aan import AAN
 from .datasets.posts import NEWSGROUPS, body
-from .division import Row, divide, hashed_order
+from .parts.arrays import ArrayExamples
+from .parts.byte_tokens import VOCABULARY, byte_tokens, pad
+from .parts.division import Row, divide, hashed_order
 
 LEAST = 100
 """Characters of the shortest post that is taken; what is left of others tells no topic."""

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples
-from .generated import Drawn, below, choice, draw_splits, examples_of, require_range, subsets
+from .parts.arrays import ArrayExamples
+from .parts.generated import Drawn, below, choice, draw_splits, examples_of, require_range, subsets
 
 MARK = 1
 ASK = 2

@@ -20,11 +20,11 @@ from attn_zoo.data.digests import dataset_digests
 from attn_zoo.data.labelled_text import Parts
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples
 from .datasets.glue import MRPC, QNLI, QNLI_DEV, QQP, SST2
 from .datasets.imdb import IMDB
-from .rows import divided, encode_rows
-from .tokenisers import Tokens, check_tokens, make_tokeniser, tokeniser_recipe
+from .parts.arrays import ArrayExamples
+from .parts.rows import divided, encode_rows
+from .parts.tokenisers import Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 
 @dataclass

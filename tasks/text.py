@@ -15,10 +15,10 @@ from attn_zoo.data import cached, data_root
 from attn_zoo.data.digests import dataset_digests
 from attn_zoo.registry import register_task
 
-from .arrays import ArrayExamples
-from .byte_tokens import VOCABULARY, byte_tokens, pad
 from .datasets.imdb import IMDB
-from .division import divide
+from .parts.arrays import ArrayExamples
+from .parts.byte_tokens import VOCABULARY, byte_tokens, pad
+from .parts.division import divide
 
 
 @dataclass

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attn_zoo.contract import DamagedDataError, DataSet, Layout
 from attn_zoo.data import open_text
 
-from ..expressions import VOCABULARY, value_of
+from ..parts.expressions import VOCABULARY, value_of
 
 ROWS = {"train": 96_000, "valid": 2_000, "test": 2_000}
 SHORTEST, LONGEST = 501, 1_999

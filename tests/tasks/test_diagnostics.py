@@ -10,7 +10,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from attn_zoo.tasks import copying, generated, haystack, induction, mqar, selective
+from attn_zoo.tasks import copying, haystack, induction, mqar, selective
+from attn_zoo.tasks.parts import generated
 from torch import Tensor
 
 from attn_zoo import build_task, task_card

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from attn_zoo.tasks import mnist
-from attn_zoo.tasks.arrays import ArrayExamples, standardise
 from attn_zoo.tasks.datasets import images as published
+from attn_zoo.tasks.parts.arrays import ArrayExamples, standardise
 
 from attn_zoo import build_task
 from attn_zoo.contract import DamagedDataError, MissingDataError

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from attn_zoo.tasks import expressions, listops
+from attn_zoo.tasks import listops
 from attn_zoo.tasks.datasets import listops as published
+from attn_zoo.tasks.parts import expressions
 
 from attn_zoo import build_task, task_card
 from attn_zoo.contract import SPLITS, DamagedDataError, MissingDataError

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from attn_zoo.tasks import contours, pathfinder, stamps, tracing
-from attn_zoo.tasks.contours import Draughtsman, Plan
+from attn_zoo.tasks import pathfinder
+from attn_zoo.tasks.parts import contours, stamps, tracing
+from attn_zoo.tasks.parts.contours import Draughtsman, Plan
 from PIL import Image
 
 from attn_zoo import build_task

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from attn_zoo.tasks.byte_tokens import byte_tokens, pad
 from attn_zoo.tasks.datasets import imdb
-from attn_zoo.tasks.division import divide
+from attn_zoo.tasks.parts.byte_tokens import byte_tokens, pad
+from attn_zoo.tasks.parts.division import divide
 
 from attn_zoo import build_task
 from attn_zoo.contract import DamagedDataError, MissingDataError

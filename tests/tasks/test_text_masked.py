@@ -13,8 +13,8 @@ import torch
 from attn_zoo.tasks.datasets import running_text
 from attn_zoo.tasks.datasets.running_text import Document, articles
 from attn_zoo.tasks.masked_language import divided
-from attn_zoo.tasks.masking import first_of_word, mask
-from attn_zoo.tasks.tokenisers import FIRST, MASK
+from attn_zoo.tasks.parts.masking import first_of_word, mask
+from attn_zoo.tasks.parts.tokenisers import FIRST, MASK
 
 from attn_zoo import build_task
 from attn_zoo.contract import UNASKED, DamagedDataError, MissingDataError, task

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 from attn_zoo.tasks.datasets import glue
-from attn_zoo.tasks.rows import joined
+from attn_zoo.tasks.parts.rows import joined
+from attn_zoo.tasks.parts.tokenisers import FIRST, SEPARATOR, ByteTokeniser, Tokens, make_tokeniser
 from attn_zoo.tasks.sentences import Options
-from attn_zoo.tasks.tokenisers import FIRST, SEPARATOR, ByteTokeniser, Tokens, make_tokeniser
 
 from attn_zoo import build_task
 from attn_zoo.contract import DamagedDataError, MissingDataError, task
@@ -157,7 +157,7 @@ def test_bytes_need_no_library_and_know_their_words():
 CORPUS = [" ".join(f"{'ab' if (n * k) % 3 else 'Ba'}{(n * k) % 17} né{k}" for k in range(1, 9)) for n in range(200)]
 _VOCABULARY = """
 import hashlib, json, sys
-from attn_zoo.tasks.tokenisers import Tokens, make_tokeniser
+from attn_zoo.tasks.parts.tokenisers import Tokens, make_tokeniser
 corpus = json.load(sys.stdin)
 for kind in (Tokens.wordpiece, Tokens.bpe):
     found = make_tokeniser(kind, 400, "", lambda: corpus)

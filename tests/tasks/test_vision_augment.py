@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from attn_zoo.tasks.augment import MARGIN, Augment, augmented, shifted, to_levels
-from attn_zoo.tasks.images import channel_scale
+from attn_zoo.tasks.parts.augment import MARGIN, Augment, augmented, shifted, to_levels
+from attn_zoo.tasks.parts.images import channel_scale
 
 from attn_zoo import build_task
 from attn_zoo.contract import Batch

@@ -13,7 +13,7 @@ import pytest
 import torch
 from attn_zoo.tasks import cifar10, cifar100, fashion_mnist, image_arrays, pixels
 from attn_zoo.tasks.datasets import images as published
-from attn_zoo.tasks.images import split_images
+from attn_zoo.tasks.parts.images import split_images
 from PIL import Image
 
 from attn_zoo import build_task, task_card

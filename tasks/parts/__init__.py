@@ -1,0 +1,1 @@
+"""What tasks are made of: examples in memory, division into splits, drawing, tokens, images."""
