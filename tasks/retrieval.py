@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -159,10 +159,10 @@ def _splits(root: Path, files: Files, length: int, sizes: tuple[int, int, int], 
     make: Callable[[], dict[str, NDArray[Any]]]
     if files is Files.aan:
         recipe |= {"files": dataset_digests(AAN, root), "train": sizes[0]}
-        make = lambda: _published(root, length, sizes[0])  # noqa: E731
+        make = partial(_published, root, length, sizes[0])
     else:
         recipe |= {"files": dataset_digests(NEWSGROUPS, root), "sizes": sizes, "seed": seed}
-        make = lambda: _drawn(root, length, sizes, seed)  # noqa: E731
+        make = partial(_drawn, root, length, sizes, seed)
     arrays = cached(f"retrieval-{files.value}", recipe, make)
     splits = []
     for split in SPLITS:

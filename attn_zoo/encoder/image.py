@@ -46,9 +46,8 @@ class ImageClassifier(nn.Module):
         if backbone:
             self.transformer = _create(backbone, attn_layer=layer, **shared)
         else:
-            from timm.models.vision_transformer import (
-                VisionTransformer,
-            )  # importing timm takes seconds that token tasks need not wait
+            # Importing timm takes seconds that token tasks need not wait.
+            from timm.models.vision_transformer import VisionTransformer
 
             self.transformer = VisionTransformer(class_token=True, global_pool="token", qkv_bias=True, attn_layer=layer, **shared)
         join_layers(self.transformer)

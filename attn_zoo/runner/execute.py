@@ -62,8 +62,11 @@ def resolve_spec(spec: RunSpec) -> RunSpec:
     if implementation == "auto":
         task = build_task(spec.task, **task_options).spec
         geometry = Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
-        built = build_attention(spec.attention, geometry, implementation="auto", device=device, **options)
-        implementation = built.implementation
+        try:
+            built = build_attention(spec.attention, geometry, implementation="auto", device=device, **options)
+            implementation = built.implementation
+        except UnsupportedError:  # whichever is named, the run will be refused, and a refused run is a record and not the end
+            implementation = entry.implementations[0]
     return replace(spec, options=options, task_options=task_options, model=model, device=device, implementation=implementation)
 
 

@@ -72,3 +72,15 @@ def test_long_range_arena_is_an_experiment(tmp_path, monkeypatch, capsys):
     options = {record["spec"]["attention"]: record["spec"]["options"] for record in records}
     assert options["longformer"]["window"] == 9, "a dial given goes before the experiment's"
     assert {record["spec"]["implementation"] for record in records} <= {"sdpa", "eager", "flex"}
+
+
+def test_a_mechanism_that_cannot_is_a_cell_whoever_chooses_its_implementation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "-m", "task=mqar", "task.causal=true", "level=smoke", "attention=linformer,none", "implementation=auto"]
+    assert main(words) == 0
+    found = {record["spec"]["attention"]: record["status"] for record in map(_read, Path("runs").glob("*.json"))}
+    assert found == {"linformer": "refused", "none": "done"}
+
+
+def _read(path: Path):
+    return json.loads(path.read_text(encoding="utf-8"))
