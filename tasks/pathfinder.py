@@ -114,7 +114,7 @@ def _or(values: Any) -> str:
             budget={"steps": 1_000, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 100, "evaluate_every": 250},
             options={"side": 16, "contour": 6, "distractors": 2, "turn": 60, "train": 32_000, "valid": 1_000, "test": 2_000},
             differs="images of 16 pixels a side with paths of 6 dashes in place of 32 and 14, two layers of 64 in place of one of "
-            "128, a fifth of the images, each seen once; places and directions of the two dots alone are right 62 % of the time",
+            "128, a fifth of the images, each seen once; on so small images places and directions of the dots tell more than chance",
         ),
         "smoke": Level(
             model={"dim": 32, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
@@ -152,11 +152,10 @@ class Pathfinder(Task):
     Source: two long snakes and short distractors as in Linsley et al. 2018 and Kim et al. 2020, with the
         sizes of dashes, gaps, dots and distractors that Long Range Arena's builder names for each side.
     Differs: theirs puts dots on ends as they come. The ends of one path look towards each other and keep
-        certain distances, so that a classifier that sees only places and directions of the two dots is
-        right in 92 %, 72 % and 82 % of the images at sides 16, 32 and 128 if dots are put so in this
-        generator. Here positives and negatives are drawn in pairs alike in the distance of the dots, in
-        their nearness to the border, and in the directions in which paths leave them, which leaves that
-        classifier 62 %, 54 % and 59 %. Dashes of one path are nearer to each other than to any other
+        certain distances, so that places and directions of the two dots alone give most labels
+        away. Here positives and negatives are drawn in pairs alike in the distance of the dots, in
+        their nearness to the border, and in the directions in which paths leave them, which leaves
+        that way little, and most at side 16. Dashes of one path are nearer to each other than to any other
         path by at least a pixel, so that each image has one answer; theirs keeps one margin for both.
         Paths grow both ways from their middle, anywhere; theirs from one end, near each other in the
         centre. Dashes have 11 levels of grey at their edges, smoothed by counting
