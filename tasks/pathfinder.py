@@ -114,7 +114,7 @@ def _or(values: Any) -> str:
             budget={"steps": 1_000, "batch_size": 32, "learning_rate": 2e-3, "warmup_steps": 100, "evaluate_every": 250},
             options={"side": 16, "contour": 6, "distractors": 2, "turn": 60, "train": 32_000, "valid": 1_000, "test": 2_000},
             differs="images of 16 pixels a side with paths of 6 dashes in place of 32 and 14, two layers of 64 in place of one of "
-            "128, a fifth of the images, each seen once; on so small images places and directions of the dots tell more than chance",
+            "128, a fifth of the images, each seen once; on so small images the dots alone tell more than chance",
         ),
         "smoke": Level(
             model={"dim": 32, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
