@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from attn_zoo.records.spec import RunSpec
 
-SCHEMA = 1
-"""Shape of the file. Old shapes keep loading."""
+SCHEMA = 2
+"""Shape of the file. Old shapes keep loading: 1 had no ``warnings``."""
 
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -53,6 +53,10 @@ class RunRecord:
     ``peak_bytes``."""
     environment: Mapping[str, Any]
     """Versions, device, cores, commit, dirty, UTC start, command."""
+    warnings: tuple[str, ...] = ()
+    """What makes the setting a doubtful one, such as a window as long as the input."""
+    source: str | None = field(default=None, compare=False)
+    """File it was read from, relative to the folder of records; not part of the file."""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -66,11 +70,13 @@ class RunRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
-        return asdict(self)
+        data = asdict(self)
+        del data["source"]
+        return data
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> RunRecord:
-        """The inverse of ``to_dict``.
+    def from_dict(cls, data: Mapping[str, Any], source: str | None = None) -> RunRecord:
+        """The inverse of ``to_dict``, for a file ``source``.
 
         Raises:
             RecordError: a field is missing or unknown, or the schema is newer than this code.
@@ -79,14 +85,17 @@ class RunRecord:
             raise RecordError("not a run record: the field 'schema' is missing")
         if not isinstance(data["schema"], int) or not 1 <= data["schema"] <= SCHEMA:
             raise RecordError(f"schema {data['schema']!r} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
-        known = {f.name for f in fields(cls)}
+        if data["schema"] == 1:
+            data = {**data, "schema": SCHEMA, "warnings": []}
+        known = {f.name for f in fields(cls)} - {"source"}
         if missing := known - set(data):
             raise RecordError(f"not a whole record: {', '.join(sorted(missing))} missing")
         if unknown := set(data) - known:
             raise RecordError(f"fields no record of schema {data['schema']} has: {', '.join(sorted(unknown))}")
         try:
             spec = RunSpec.from_dict(data["spec"])
-            return cls(**{**data, "spec": spec, "curve": tuple(data["curve"])})
+            told = {"spec": spec, "curve": tuple(data["curve"]), "warnings": tuple(data["warnings"])}
+            return cls(**{**data, **told, "source": source})
         except RecordError:
             raise
         except (KeyError, TypeError, ValueError) as error:

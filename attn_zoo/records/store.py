@@ -85,7 +85,8 @@ class Store:
         damaged: list[Damaged] = []
         for path in self._files():
             try:
-                records.append(RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8"))))
+                source = path.relative_to(self.root).as_posix()
+                records.append(RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8")), source))
             except (OSError, ValueError) as error:  # RecordError, bad JSON and bad UTF-8 are ValueErrors
                 damaged.append(Damaged(path, str(error) if isinstance(error, RecordError) else f"not readable as JSON: {error}"))
         return records, damaged
