@@ -1,28 +1,34 @@
 """attn-zoo: efficient attention mechanisms behind one interface, compared fairly."""
 
-from attn_zoo.contract import (
-    Attention,
-    AttentionCard,
-    Capabilities,
-    Cost,
-    Geometry,
-    Task,
-    TaskCard,
-    UnknownNameError,
-    UnsupportedError,
-)
-from attn_zoo.layer import MultiHeadAttention, join_layers
-from attn_zoo.registry import (
-    attentions,
-    build_attention,
-    build_task,
-    card,
-    load_plugins,
-    register_attention,
-    register_task,
-    task_card,
-    task_names,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attn_zoo.contract import (
+        Attention,
+        AttentionCard,
+        Capabilities,
+        Cost,
+        Geometry,
+        Task,
+        TaskCard,
+        UnknownNameError,
+        UnsupportedError,
+    )
+    from attn_zoo.layer import MultiHeadAttention, join_layers
+    from attn_zoo.registry import (
+        attentions,
+        build_attention,
+        build_task,
+        card,
+        load_plugins,
+        register_attention,
+        register_task,
+        task_card,
+        task_names,
+    )
 
 __version__ = "0.1.0"
 
@@ -48,3 +54,21 @@ __all__ = [
     "task_card",
     "task_names",
 ]
+
+_ROOMS = ("contract", "layer", "registry")
+"""Where the names above live."""
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a name when it is first asked for: tables of records need no tensor library, whose import takes seconds."""
+    if name in __all__:
+        for room in _ROOMS:
+            found = getattr(import_module(f"attn_zoo.{room}"), name, None)
+            if found is not None:
+                globals()[name] = found
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

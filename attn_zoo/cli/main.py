@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.cli.experiments import EXPERIMENTS, describe
-from attn_zoo.contract import UnknownNameError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,7 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run_command(arguments[1:])
         parsed = _parser().parse_args(arguments)
         return int(parsed.handler(parsed))
-    except (ValueError, UnknownNameError, OSError) as error:
+    except BrokenPipeError:  # the reader, head say, has seen enough; what Python would still flush at its end must go somewhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, LookupError, OSError) as error:
+        if isinstance(error, KeyError | IndexError):  # our own mistake; an UnknownNameError is neither
+            raise
         if _comes_of_an_interrupt(error):
             return _say_interrupted(arguments)
         print(f"attn-zoo: {error}", file=sys.stderr)
@@ -45,6 +50,12 @@ def _say_interrupted(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from attn_zoo.cli.diff import add_to as add_diff
+    from attn_zoo.cli.leaderboard import add_to as add_leaderboard
+    from attn_zoo.cli.recommend import add_to as add_recommend
+    from attn_zoo.cli.records import add_to as add_records
+    from attn_zoo.cli.show import add_to as add_show
+
     parser = argparse.ArgumentParser(
         prog="attn-zoo", description="Efficient attention, compared so that the table can be believed."
     )
@@ -59,13 +70,9 @@ def _parser() -> argparse.ArgumentParser:
         "run", help="train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m sweeps)", add_help=False
     )
 
-    board = commands.add_parser("leaderboard", help="tables of what is recorded")
-    board.add_argument("--records", default="runs", help="folder of records (default: runs)")
-    board.add_argument("--task", help="only this task")
-    board.add_argument("--attention", help="only this attention")
-    board.add_argument("--format", default="terminal", choices=("terminal", "github", "csv", "json", "latex"))
-    board.add_argument("--overview", action="store_true", help="one table of scores by attention and task, without the costs")
-    board.set_defaults(handler=_leaderboard)
+    add_leaderboard(commands)
+    add_show(commands)
+    add_diff(commands)
 
     check = commands.add_parser("check", help="the conformance kit on an attention or a task")
     check.add_argument("target", metavar="NAME | pkg.module:Class", help="a registered name, or a class with a card")
@@ -83,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     measure.set_defaults(handler=_measure)
 
     _add_data(commands.add_parser("data", help="data sets: which there are, fetching them, checking them"))
+    add_records(commands)
+    add_recommend(commands)
 
     analyze = commands.add_parser("analyze", help="look inside a model: how low-rank its attention is")
     _add_spectrum(analyze.add_subparsers(required=True, metavar="ANALYSIS"))
@@ -134,14 +143,6 @@ def _list(parsed: argparse.Namespace) -> int:
     from attn_zoo.cli.listing import describe_task, listing
 
     print(describe_task(parsed.task) if parsed.task else listing())
-    return 0
-
-
-def _leaderboard(parsed: argparse.Namespace) -> int:
-    from attn_zoo.leaderboard import leaderboard
-
-    filters = {"task": parsed.task, "attention": parsed.attention}
-    print(leaderboard(parsed.records, format=parsed.format, overview=parsed.overview, **filters))
     return 0
 
 

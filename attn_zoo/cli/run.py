@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -41,7 +42,9 @@ def run_command(overrides: Sequence[str]) -> int:
                 f"{total} runs, {total - left} of them recorded already, {left} to do; records go to {planned.records!r}",
                 flush=True,
             )
-        _hydra_main()
+        with tempfile.TemporaryDirectory(prefix="attn-zoo-") as scratch:
+            os.environ["ATTN_ZOO_SCRATCH"] = scratch  # Hydra leaves a file of its own there, which has no place among records
+            _hydra_main()
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(explain(error)) from error
     return 0
@@ -53,17 +56,39 @@ def _hydra_main(config: DictConfig) -> None:
 
 
 def one_run(config: DictConfig) -> RunRecord | None:
-    """Do one composed run and record it, unless an equal one is recorded with a final status."""
+    """Do one composed run and record it, unless an equal one is recorded with a final status or another process is at it.
+
+    Raises:
+        OSError: the folder cannot take the record; where it was written instead, the message says so.
+    """
     spec = spec_from(config)
     store = Store(config.records)
     label = f"{spec.attention} on {spec.task}, seed {spec.seed}"
-    if store.finished(spec.run_id(task_card(spec.task).version)):
-        print(f"{label}: recorded already", flush=True)
-        return None
-    record = run(spec, RichProgress(), locations_from(config))
-    store.add(record)
+    run_id = spec.run_id(task_card(spec.task).version)
+    store.check_writable()  # before each run, since disks fill up in the course of a sweep
+    with store.claim(run_id) as ours:
+        if store.finished(run_id):
+            print(f"{label}: recorded already", flush=True)
+            return None
+        if not ours:
+            print(f"{label}: left to another process, which is at it; the same command will show whether it ended", flush=True)
+            return None
+        record = run(spec, RichProgress(), locations_from(config))
+        _keep(record, store)
     print(f"{label}: {_outcome(record)}", flush=True)
     return record
+
+
+def _keep(record: RunRecord, store: Store) -> None:
+    """Add the record; where its folder takes no more, write it to the system's temporary one, as it may have taken hours."""
+    try:
+        store.add(record)
+    except OSError as error:
+        try:
+            kept = Store(tempfile.mkdtemp(prefix="attn-zoo-kept-")).add(record)
+        except OSError:
+            raise error from None
+        raise OSError(f"{error}; it is not lost: copy {str(kept)!r} to there first") from error
 
 
 def explain(error: BaseException) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from attn_zoo.leaderboard.assemble import tables
+from attn_zoo.leaderboard.orders import ORDERS, ordered
 from attn_zoo.leaderboard.render import FORMATS, render
-from attn_zoo.leaderboard.rows import Row, Table, tables
+from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate
 from attn_zoo.records import Store
 
-__all__ = ["FORMATS", "Estimate", "Row", "Table", "estimate", "leaderboard", "render", "tables"]
+__all__ = ["FORMATS", "ORDERS", "Estimate", "Row", "Table", "estimate", "leaderboard", "ordered", "render", "tables"]
 
 
 def leaderboard(
@@ -19,22 +22,29 @@ def leaderboard(
     task: str | None = None,
     attention: str | None = None,
     overview: bool = False,
+    by: str = "score",
+    equal: Mapping[str, float] | None = None,
+    seeds: bool = False,
 ) -> str:
     """The tables of a records folder as text; files that are no records are named beneath, and stop nothing.
 
-    With ``overview``, one table of scores by attention and task and no more; CSV and JSON are always whole.
+    Args:
+        overview: one table of scores by attention and task and no more; CSV and JSON are always whole.
+        by: order of rows, one of ``ORDERS``.
+        equal: budgets of the boards; see ``tables``.
+        seeds: show the score of every seed as well.
 
     Raises:
-        ValueError: no such format.
+        ValueError: no such format or order.
     """
     records, damaged = Store(root).load()
-    made = tables(records, task=task, attention=attention)
+    made = [ordered(table, by) for table in tables(records, task=task, attention=attention, equal=equal)]
     if not made:
         wanted = "".join(f" {kind} {name!r}" for kind, name in (("task", task), ("attention", attention)) if name)
         text = f"no records{' of' + wanted if wanted else ''} in {str(root)!r} yet; attn-zoo run makes one"
         text = text if format not in ("csv", "json") else render([], format)
     else:
-        text = render(made, format, overview=overview)
+        text = render(made, format, overview=overview, seeds=seeds)
     if damaged and format not in ("csv", "json"):
         text += "\n\nFiles that are no whole records and were left out:\n"
         text += "\n".join(f"- {item.path.name}: {item.reason}" for item in damaged)

@@ -1,15 +1,22 @@
-"""Means with their uncertainty."""
+"""Means with their uncertainty, and differences that noise does not explain."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from scipy.stats import t
+import numpy as np
+from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
+_QUANTISATION = 1 / 6
+"""Variance of a difference of two figures that were each rounded to a grid of 1."""
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +27,69 @@ class Estimate:
     half_width: float | None
     count: int
 
+    def minus(self, constant: float) -> Estimate:
+        """The same estimate against a figure that is known exactly."""
+        return Estimate(self.mean - constant, self.half_width, self.count)
+
 
 def estimate(values: Sequence[float]) -> Estimate | None:
     """Mean and Student's t interval of ``CONFIDENCE``; None where there is no value."""
     if not values:
         return None
     count = len(values)
+    mean = statistics.fmean(values)
     if count == 1:
-        return Estimate(values[0], None, 1)
-    quantile = float(t.ppf((1 + CONFIDENCE) / 2, count - 1))
-    return Estimate(statistics.fmean(values), quantile * statistics.stdev(values) / math.sqrt(count), count)
+        return Estimate(mean, None, 1)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+    return Estimate(mean, _quantile(count - 1) * deviation / math.sqrt(count), count)
+
+
+def paired(these: Mapping[int, float], those: Mapping[int, float]) -> Estimate | None:
+    """``these`` minus ``those`` at the seeds that both have, where what a seed does to both cancels; None where they share none."""
+    return estimate([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
+
+
+def pair_p_values(scores: Any, grain: float = 0.0) -> Floats:
+    """Two-sided p values of paired t tests between all rows.
+
+    Args:
+        scores: shape (..., rows, seeds); NaN where a row has no score at a seed, which is then no part of that row's pairs.
+        grain: the step in which scores can differ, such as 1 / examples. Seeds that agree better than rounding to this
+            grid allows agree by chance of rounding alone, so the variance of differences is taken to be larger by what
+            rounding does to it. Without this, of 15 equal rows with 3 seeds on a coarse test most tables rank some falsely.
+
+    Returns:
+        Shape (..., rows (rows - 1) / 2), in the order of ``numpy.triu_indices(rows, 1)``; 1 where fewer than two seeds are shared.
+    """
+    from scipy.special import stdtr  # here, as it takes half a second that most commands have no use for
+
+    scores = np.asarray(scores, dtype=float)
+    first, second = np.triu_indices(scores.shape[-2], 1)
+    differences = scores[..., first, :] - scores[..., second, :]
+    shared = ~np.isnan(differences)
+    count = shared.sum(axis=-1)
+    mean = np.where(shared, differences, 0.0).sum(axis=-1) / np.maximum(count, 1)
+    squares = np.where(shared, (differences - mean[..., None]) ** 2, 0.0).sum(axis=-1)
+    variance = squares / np.maximum(count - 1, 1) + _QUANTISATION * grain**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        statistic = np.where(mean == 0, 0.0, np.abs(mean) / np.sqrt(variance / np.maximum(count, 1)))
+    return np.where(count < 2, 1.0, 2 * stdtr(np.maximum(count - 1, 1), -statistic))
+
+
+def holm(p_values: Any) -> Floats:
+    """p values corrected for their number along the last axis (Holm 1979): calling what is at most 0.05 different is wrong in
+    any of them in at most 5 % of families, however they depend on each other."""
+    p_values = np.asarray(p_values, dtype=float)
+    count = p_values.shape[-1]
+    order = np.argsort(p_values, axis=-1)
+    ascending = np.take_along_axis(p_values, order, axis=-1) * np.arange(count, 0, -1)
+    corrected = np.empty_like(ascending)
+    np.put_along_axis(corrected, order, np.minimum(np.maximum.accumulate(ascending, axis=-1), 1.0), axis=-1)
+    return corrected
+
+
+@cache
+def _quantile(freedom: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

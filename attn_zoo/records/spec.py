@@ -94,10 +94,10 @@ class RunSpec:
         """The inverse of ``to_dict``."""
         return cls(**{**data, "model": ModelSpec(**data["model"]), "budget": Budget(**data["budget"])})
 
-    def run_id(self, task_version: str) -> str:
+    def run_id(self, task_version: str, protocol: str = PROTOCOL) -> str:
         """Digest of the spec, the protocol and the task's version: equal ids mean the same experiment."""
         data = self.to_dict()
         if not data["model"]["backbone"]:  # younger than the first records, whose ids hold
             del data["model"]["backbone"]
-        canonical = json.dumps([PROTOCOL, task_version, data], sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps([protocol, task_version, data], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -9,12 +9,20 @@ import re
 import secrets
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from attn_zoo.records.claim import claimed
 from attn_zoo.records.record import FINAL_STATUSES, RecordError, RunRecord
+
+ROOM = 2**18
+"""Bytes that a folder must take before a run is begun; a record takes some kilobytes."""
+
+TRY, HALF = ".try-", ".half"
+"""Begins and ends the names of what is written on trial and of what is not whole yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class Store:
         self.root = Path(root)
 
     def check_writable(self) -> None:
-        """Make the folder and try it, so that no work starts whose result could not be kept.
+        """Make the folder and try it with ``ROOM`` bytes, so that no work starts whose result could not be kept.
 
         Raises:
             OSError: naming the folder, why it cannot take records, and what to do.
@@ -46,8 +54,9 @@ class Store:
             raise NotADirectoryError(f"the records folder {str(self.root)!r} is a file; {advice}")
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.root, prefix=".try-"):
-                pass
+            with tempfile.NamedTemporaryFile(dir=self.root, prefix=TRY) as file:
+                file.write(bytes(ROOM))
+                file.flush()
         except OSError as error:
             raise OSError(
                 f"the records folder {str(self.root)!r} cannot be written ({error.strerror or error}); {advice}"
@@ -64,7 +73,7 @@ class Store:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         path = self.root / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', stem)}-{stamp}-{secrets.token_hex(3)}.json"
         text = json.dumps(_finite(record.to_dict()), indent=1, sort_keys=True, allow_nan=False) + "\n"
-        half = path.with_name(f".{path.name}.half")
+        half = path.with_name(f".{path.name}{HALF}")
         try:
             with half.open("w", encoding="utf-8") as file:
                 file.write(text)
@@ -72,7 +81,8 @@ class Store:
                 os.fsync(file.fileno())
             half.replace(path)
         except OSError as error:
-            half.unlink(missing_ok=True)
+            with suppress(OSError):  # where nothing can be written, nothing can be removed either
+                half.unlink(missing_ok=True)
             raise OSError(
                 f"the record of {stem} could not be written to {str(self.root)!r} ({error.strerror or error}); "
                 f"make room or choose another folder, then give the same command again"
@@ -102,9 +112,16 @@ class Store:
                 return True
         return False
 
+    def claim(self, run_id: str) -> AbstractContextManager[bool]:
+        """Whether this process is the one to do the run, among all that write into the folder (see ``claimed``)."""
+        return claimed(self.root, run_id)
+
     def _files(self, pattern: str = "*.json") -> Iterator[Path]:
+        """In the order of their names wherever they lie, so that nothing hangs on the folders that merged records came in."""
         if self.root.is_dir():
-            yield from sorted(path for path in self.root.rglob(pattern) if not path.name.startswith("."))
+            yield from sorted(
+                (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
+            )
 
 
 def _finite(value: Any) -> Any:

@@ -70,7 +70,8 @@ def test_the_same_command_again_does_nothing_twice(swept):
 def test_leaderboard_formats_and_filters(swept):
     folder, _ = swept
     assert zoo("leaderboard", "--format", "csv", cwd=folder).stdout.startswith("task,task_version")
-    assert "softmax" not in zoo("leaderboard", "--attention", "none", cwd=folder).stdout
+    shown = {line.split()[0] for line in zoo("leaderboard", "--attention", "none", cwd=folder).stdout.splitlines() if line}
+    assert "none" in shown and "softmax" not in shown, "rows of others are not shown; a note may name what they set"
     assert "no records" in zoo("leaderboard", "--records", "nowhere", cwd=folder).stdout
 
 
@@ -261,7 +262,10 @@ def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["experiment=grwth"], "did you mean 'growth'? Known: growth, linformer_kernels, linformer_table3, peers"),
+        (
+            ["experiment=grwth"],
+            "did you mean 'growth'? Known: cost, counted, crossover, growth, honesty, linformer_kernels, linformer_table3, peers",
+        ),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
         (["experiment=peers", "sharing=none"], "no key of experiment=peers is called 'sharing'"),
         (["lengths=[64,x]"], "could not be converted to Integer"),

@@ -1,0 +1,62 @@
+"""``attn-zoo diff``: is B worse than A beyond noise?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.cli.records_of import records_of
+from attn_zoo.leaderboard.difference import COST_TOLERANCE, TOLERANCE, difference
+from attn_zoo.leaderboard.difference_text import render_difference
+from attn_zoo.leaderboard.gate import REGRESSIONS
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the others."""
+    parser = commands.add_parser(
+        "diff",
+        help="compare two folders of records; fails where B is worse beyond noise",
+        description="Compare records before (A) and after (B), row by row, paired by seed. Exit status 0 within noise, 1 beyond "
+        "it, 2 for bad input. What is better is told and never fails.",
+        epilog="kinds of --fail-on: " + "; ".join(f"{kind}: {said}" for kind, said in REGRESSIONS.items()),
+    )
+    for name, said in (("a", "before"), ("b", "after")):
+        parser.add_argument(name, metavar=name.upper(), type=Path, help=f"folder of records, or the file of one: {said}")
+    share = f"drop that never counts; a share as it is, other metrics relative (default: {TOLERANCE})"
+    parser.add_argument("--tolerance", type=float, default=TOLERANCE, metavar="SHARE", help=share)
+    cost = f"rise of time or memory that never counts (default: {COST_TOLERANCE})"
+    parser.add_argument("--cost-tolerance", type=float, default=COST_TOLERANCE, metavar="SHARE", help=cost)
+    parser.add_argument("--fail-on", default=",".join(REGRESSIONS), metavar="KINDS", help="findings that fail (default: all)")
+    parser.add_argument("--task", help="only this task")
+    parser.add_argument("--attention", help="only this attention")
+    parser.add_argument("--format", default="terminal", choices=("terminal", "github", "json"))
+    parser.set_defaults(handler=diff)
+
+
+def diff(parsed: argparse.Namespace) -> int:
+    """Print the comparison; the exit status is 1 where it finds one of the kinds that fail.
+
+    Raises:
+        ValueError: a kind is unknown, or one side has no records.
+        OSError: a path does not exist.
+    """
+    kinds = [kind for kind in parsed.fail_on.split(",") if kind]
+    if unknown := [kind for kind in kinds if kind not in REGRESSIONS]:
+        raise ValueError(f"--fail-on takes {', '.join(REGRESSIONS)}, with commas between; got {', '.join(unknown)}")
+    sides, damaged = [], []
+    for path in (parsed.a, parsed.b):
+        records, broken = records_of(path)
+        sides.append([r for r in records if parsed.task in (None, r.spec.task) and parsed.attention in (None, r.spec.attention)])
+        damaged += broken
+    found = difference(*sides, tolerance=parsed.tolerance, cost_tolerance=parsed.cost_tolerance)
+    failing = found.failing(kinds)
+    if parsed.format == "json":
+        print(json.dumps({**asdict(found), "fails": bool(failing)}, indent=1))
+    else:
+        print(render_difference(found, kinds, parsed.format))
+        for item in damaged:
+            print(f"- left out, as it is no whole record: {item.path}: {item.reason}")
+    return 1 if failing else 0

@@ -1,0 +1,41 @@
+"""``attn-zoo records``: what can be said of a folder of records."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from attn_zoo.records.verify import Finding, verify
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to those of ``attn-zoo``."""
+    records = commands.add_parser("records", help="a folder of records: whether it can be believed")
+    actions = records.add_subparsers(required=True, metavar="ACTION")
+    checking = actions.add_parser(
+        "verify",
+        help="find damaged, doubled, edited and foreign files",
+        description="Read every record and name what is damaged, doubled, edited by hand, of other data or another protocol, or "
+        "left by an interrupted write. Nothing is changed. Ends with 0 where all is well, 1 where something is not. Folders are "
+        "merged by copying their files together.",
+    )
+    checking.add_argument("folder", nargs="?", default="runs", metavar="FOLDER", help="folder of records (default: runs)")
+    checking.set_defaults(handler=_verify)
+
+
+def _verify(parsed: argparse.Namespace) -> int:
+    verdict = verify(parsed.folder)
+    wrong = sum(not finding.harmless for finding in verdict.findings)
+    said = "nothing is wrong" if verdict.clean else f"{wrong} finding{'' if wrong == 1 else 's'}"
+    print(f"{parsed.folder}: {verdict.records} records of {verdict.runs} runs; {said}")
+    for finding in verdict.findings:
+        print(_told(finding))
+    return 0 if verdict.clean else 1
+
+
+def _told(finding: Finding) -> str:
+    """One line, and the files beneath; of what is harmless only how many and the first."""
+    if finding.harmless and len(finding.files) > 1:
+        return f"({finding.kind}) {finding.words}: {len(finding.files)} files, such as {finding.files[0]}"
+    name = f"({finding.kind})" if finding.harmless else f"{finding.kind}:"
+    return "\n".join([f"{name} {finding.words}", *(f"    {file}" for file in finding.files)])

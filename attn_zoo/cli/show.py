@@ -1,0 +1,59 @@
+"""``attn-zoo show``: all about one row of the leaderboard."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attn_zoo.cli.records_of import records_of
+from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
+from attn_zoo.records import Store
+
+if TYPE_CHECKING:
+    from attn_zoo.conformance import Report
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the others."""
+    parser = commands.add_parser(
+        "show",
+        help="all about one row: options, checks, seeds, cost, literature, the command that does it again",
+        description="All about one row of the leaderboard, or about one run.",
+    )
+    parser.add_argument(
+        "row", metavar="ROW", help="an attention, attention@task, a run id (six digits do), or the path of a record"
+    )
+    parser.add_argument("--records", default="runs", help="folder of records (default: runs)")
+    parser.add_argument(
+        "--check", action="store_true", help="also run the conformance kit on the attention; takes seconds to minutes"
+    )
+    parser.set_defaults(handler=show)
+
+
+def show(parsed: argparse.Namespace) -> int:
+    """Print the row or rows; with ``--check``, the exit status is 1 where a claim is not proved.
+
+    Raises:
+        ValueError: nothing is called so, or the file is no record.
+    """
+    path = Path(parsed.row)
+    found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, Store(parsed.records).load()[0])
+    reports = _checked(found) if parsed.check else {}
+    texts = [describe(shown, _said(shown, reports)) for shown in found]
+    print(f"\n\n{'=' * 100}\n\n".join(texts))
+    return 0 if all(report.ok for report in reports.values()) else 1
+
+
+def _checked(found: Iterable[Shown]) -> dict[str, Report]:
+    from attn_zoo.conformance import check_attention  # here, as it needs torch, which the rest of the command does not
+
+    return {name: check_attention(name) for name in dict.fromkeys(shown.row.attention for shown in found)}
+
+
+def _said(shown: Shown, reports: Mapping[str, Report]) -> str:
+    name = shown.row.attention
+    if name in reports:
+        return str(reports[name])
+    return f"not run here, and no part of a record; attn-zoo check {name} proves every claim of its card, or add --check"

@@ -1,0 +1,223 @@
+"""From records to tables: which may stand together, and what a row says. Pure functions."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attn_zoo.leaderboard.boards import boards, flops_until
+from attn_zoo.leaderboard.pareto import weighed
+from attn_zoo.leaderboard.ranking import ranked
+from attn_zoo.leaderboard.rows import SHARES, CurvePoint, Row, Table
+from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
+from attn_zoo.records import RunRecord
+
+_PART = "test: "
+"""Begins the names of scores of parts of the test."""
+_BACKWARD = 2
+"""FLOPs of a backward pass over those of a forward pass, where records do not count it: two products for each."""
+
+
+def tables(
+    records: Iterable[RunRecord],
+    *,
+    task: str | None = None,
+    attention: str | None = None,
+    equal: Mapping[str, float] | None = None,
+) -> list[Table]:
+    """All tables that the records make, in the order of task names.
+
+    Runs that were done again count once: the newest that is done, else the newest. Ranks, fronts and
+    margins are those among all rows, also where only those of one ``attention`` are asked for.
+
+    Args:
+        equal: budgets of the boards by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes) in place of the usual ones.
+    """
+    chosen = [record for record in records if task is None or record.spec.task == task]
+    groups: dict[str, dict[tuple[str, int], RunRecord]] = defaultdict(dict)
+    for record in sorted(chosen, key=lambda r: (r.status == "done", str(r.environment.get("started")))):
+        groups[_comparable(record)][_row_key(record), record.spec.seed] = record
+    labels = _labels({key: record for group in groups.values() for (key, _), record in group.items()})
+    made = [_table(group, labels, equal or {}) for group in groups.values()]
+    if attention is not None:
+        made = [replace(t, rows=tuple(row for row in t.rows if row.attention == attention)) for t in made]
+    made = [table for table in made if table.rows]
+    return sorted(made, key=lambda table: (table.task["name"], _key(table.task_options), -len(table.rows)))
+
+
+def _comparable(record: RunRecord) -> str:
+    """Equal for records that share a table. A run that failed before its data was read stands with its spec's others."""
+    spec = record.spec
+    shared = [spec.task, spec.task_options, spec.model, spec.budget, spec.precision, spec.device]
+    return _key([record.protocol, record.task_card["version"], *shared])
+
+
+def _table(group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str], equal: Mapping[str, float]) -> Table:
+    runs: dict[str, list[RunRecord]] = defaultdict(list)
+    for (key, _), record in sorted(group.items(), key=lambda item: item[0]):
+        runs[labels[key]].append(record)
+    whole = next((r for r in group.values() if r.status == "done"), next(iter(group.values())))
+    higher = bool(whole.task_card.get("higher_is_better", True))
+    sign = -1 if higher else 1
+    rows = [_row(members, label, whole.chance) for label, members in runs.items()]
+    rows.sort(key=lambda row: (row.control, sign * row.score.mean if row.score else math.inf, row.label))
+    control = next((row for row in rows if row.control and row.score), None)
+    softmax_flops = next((row.flops_per_example for row in rows if row.attention == "softmax"), None)
+    rows = [_against(row, control, softmax_flops) for row in rows]
+    rows, ranking = ranked(rows, higher, _grain(whole))
+    rows = weighed(rows, ranking, higher)
+    return Table(
+        task=whole.task_card,
+        task_options=whole.spec.task_options,
+        data=whole.data,
+        model=whole.spec.to_dict()["model"],
+        budget=whole.spec.to_dict()["budget"],
+        protocol=whole.protocol,
+        precision=whole.spec.precision,
+        device=whole.spec.device,
+        chance=whole.chance,
+        control=control.label if control else None,
+        best_control=control.score.mean if control and control.score else None,
+        softmax_flops=softmax_flops,
+        rows=tuple(rows),
+        ranking=ranking,
+        boards=boards(rows, runs, higher, equal),
+    )
+
+
+def _grain(record: RunRecord) -> float:
+    """The step in which scores on this test split differ; 0 for metrics that are no shares."""
+    examples = record.data.get("test", {}).get("examples")
+    return 1 / examples if examples and record.task_card["metric"] in SHARES else 0.0
+
+
+def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
+    first = members[0]
+    done = [r for r in members if r.status == "done" and _is_figure(r.scores["test"])]
+    by_seed = {r.spec.seed: r.scores["test"] for r in done}
+    score = estimate(list(by_seed.values()))
+    counted = next((r.counted for r in members if r.counted), {})
+    flops = counted.get("flops_per_example")
+    training = counted.get("training_flops_per_example")
+    training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
+    seconds = _figures(r.measured.get("train_seconds") for r in done)
+    machines = tuple(sorted({machine(r.environment) for r in done or members}))
+    return Row(
+        label=label,
+        attention=first.spec.attention,
+        card=first.attention_card,
+        options=first.spec.options,
+        implementation=first.spec.implementation,
+        control=bool(first.attention_card.get("control")),
+        score=score,
+        by_seed=by_seed,
+        valid=estimate(_figures(r.scores.get("valid") for r in done)),
+        parts=_parts(done),
+        train_gap=estimate([r.scores["train"] - r.scores["test"] for r in done if _is_figure(r.scores.get("train"))]),
+        over_chance=None if score is None or chance is None else score.minus(chance),
+        margin=None,
+        seeds=tuple(by_seed),
+        failures=tuple(_failure(r) for r in members if r.spec.seed not in by_seed),
+        warnings=tuple(dict.fromkeys(warning for r in members for warning in r.warnings)),
+        parameters=counted.get("parameters"),
+        flops_per_example=flops,
+        training_flops_per_example=training_flops,
+        training_flops_counted=training is not None,
+        examples_per_second=_median(r.measured.get("examples_per_second") for r in done),
+        train_seconds=_median(seconds),
+        train_seconds_range=(min(seconds), max(seconds)) if seconds else None,
+        peak_bytes=_median(r.measured.get("peak_bytes") for r in done),
+        machines=machines,
+        block=f"{'eager' if first.spec.implementation == 'eager' else 'kernels'}, {'; '.join(machines)}",
+        curve=_curve(done, training_flops),
+        files=tuple(r.source for r in members if r.source),
+        commands=_told(members, "command"),
+        commits=_told(members, "commit"),
+    )
+
+
+def _against(row: Row, control: Row | None, softmax_flops: int | None) -> Row:
+    """The row with what it takes others to say."""
+    margin = paired(row.by_seed, control.by_seed) if control and not row.control else None
+    costly = softmax_flops is not None and (row.flops_per_example or 0) > softmax_flops
+    warnings = (*row.warnings, "costs more FLOPs than softmax here") if costly else row.warnings
+    return replace(row, margin=margin, warnings=warnings)
+
+
+def _failure(record: RunRecord) -> str:
+    reason = record.reason or "its test score is no number"
+    return f"{record.status} with seed {record.spec.seed}: {reason}"
+
+
+def _parts(done: Sequence[RunRecord]) -> dict[str, Estimate]:
+    names = [name for name in (done[0].scores if done else ()) if name.startswith(_PART)]
+    found = {name.removeprefix(_PART): estimate(_figures(r.scores.get(name) for r in done)) for name in names}
+    return {name: score for name, score in found.items() if score}
+
+
+def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[CurvePoint, ...]:
+    looks: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for record in done:
+        for look in record.curve:
+            if _is_figure(look.get("valid")) and _is_figure(look.get("train_seconds")):
+                looks[int(look["step"])].append((look["train_seconds"], look["valid"]))
+    points = []
+    for step, seen in sorted(looks.items()):
+        valid = estimate([score for _, score in seen])
+        assert valid is not None, "a step is there because somebody looked"
+        flops = flops_until(step, done[0], training_flops)
+        points.append(CurvePoint(step, statistics.median(seconds for seconds, _ in seen), flops, valid))
+    return tuple(points)
+
+
+def machine(environment: Mapping[str, Any]) -> str:
+    """What a measured figure is a figure of."""
+    device = environment.get("gpu") or environment.get("cpu") or "unknown device"
+    return f"{device}, {environment.get('threads')} threads, torch {environment.get('torch')}"
+
+
+def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(r.environment[name]) for r in members if r.environment.get(name)))
+
+
+def _labels(records: Mapping[str, RunRecord]) -> dict[str, str]:
+    """A name for every row: the attention, its implementation unless eager, and the options in which its rows differ."""
+    by_attention: dict[str, dict[str, RunRecord]] = defaultdict(dict)
+    for key, record in records.items():
+        by_attention[record.spec.attention][key] = record
+    labels = {}
+    for name, members in by_attention.items():
+        options = [r.spec.options for r in members.values()]
+        known = dict.fromkeys(option for mapping in options for option in mapping)
+        differing = [option for option in known if len({_key(o[option]) if option in o else "" for o in options}) > 1]
+        for key, record in members.items():
+            kernel = [] if record.spec.implementation == "eager" else [f"({record.spec.implementation})"]
+            dials = [f"{option}={record.spec.options[option]}" for option in differing if option in record.spec.options]
+            labels[key] = " ".join([name, *kernel, *dials])
+    return labels
+
+
+def _row_key(record: RunRecord) -> str:
+    return _key([record.spec.attention, record.spec.options, record.spec.implementation])
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=lambda other: dict(other) if isinstance(other, Mapping) else repr(other))
+
+
+def _is_figure(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _figures(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = _figures(values)
+    return statistics.median(known) if known else None

@@ -1,0 +1,171 @@
+"""What is recorded beside what others have published: figures, their spread, how the settings differ, which orderings hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attn_zoo.leaderboard.rows import SHARES, Row, Table
+from attn_zoo.leaderboard.statistics import Estimate, paired
+from attn_zoo.published import Facts, Figure, Ordering, Source, orderings, protocol_difference, published_for
+
+SEEDS_NEEDED = 3
+"""Seeds that two rows must share before a verdict on their order."""
+RULE = (
+    f"confirmed or refuted where the 95 % interval of the difference, paired by seed, lies wholly on one side of 0 and "
+    f"{SEEDS_NEEDED} or more seeds are shared; else it cannot be told"
+)
+_RULES_OF_TRAINING: Mapping[str, Mapping[str, str]] = {
+    "1.0": {"optimiser": "AdamW", "schedule": "cosine", "chosen_on": "a validation split"},
+}
+"""What no record spells out, by version of the training rules (``attn_zoo.records.PROTOCOL``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BesideRow:
+    """One row of ours and the figures of the same attention."""
+
+    label: str
+    ours: Estimate | None
+    figures: Mapping[str, tuple[Figure, ...]]
+    """By title of source; several where a source varies a dial."""
+    difference: Mapping[str, tuple[str, ...]]
+    """By title of source: what differs of this row and not of all rows that the source has."""
+
+    @property
+    def spread(self) -> float | None:
+        """Points from the lowest to the highest figure; None under two sources."""
+        values = [figure.value for found in self.figures.values() for figure in found]
+        return max(values) - min(values) if len(self.figures) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What our records say of an ordering on which the literature agrees."""
+
+    ordering: Ordering
+    attention: str
+    """Labels of the two rows that were compared."""
+    yardstick: str
+    difference: Estimate | None
+    """Score of the first minus score of the second, paired by seed; None where no seed is shared."""
+    word: str
+    """``confirmed``, ``refuted`` or ``cannot tell``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One table of ours beside the literature's figures for its task."""
+
+    task: Mapping[str, Any]
+    sources: tuple[Source, ...]
+    rows: tuple[BesideRow, ...]
+    """Those for which somebody published a score."""
+    difference: Mapping[str, tuple[str, ...]]
+    """By title of source: what differs of all its rows."""
+    flaws: Mapping[str, tuple[str, ...]]
+    """By title of source: what is known to be wrong with its figures on this task."""
+    verdicts: tuple[Verdict, ...]
+
+
+def beside(table: Table, attention: str | None = None) -> Beside | None:
+    """The table, or its rows of one attention, beside what was published for its task; None where nothing was for any of them."""
+    rows = [row for row in table.rows if attention in (None, row.attention)]
+    known = [(row, found) for row in rows if (found := published_for(table.task["name"], row.attention))]
+    if not known:
+        return None
+    told = {row.label: _differences(row, found, table) for row, found in known}
+    every = [figure for _, found in known for figure in found]
+    sources = tuple(dict.fromkeys(figure.source for figure in every))
+    common = {source.title: _common([by[source.title] for by in told.values() if source.title in by]) for source in sources}
+    compared = tuple(
+        BesideRow(
+            label=row.label,
+            ours=row.score,
+            figures=_by_source(found),
+            difference={
+                title: tuple(sentence for sentence in sentences if sentence not in common[title])
+                for title, sentences in told[row.label].items()
+            },
+        )
+        for row, found in known
+    )
+    flaws = {
+        source.title: tuple(dict.fromkeys(flaw for f in every if f.source is source for flaw in (*f.protocol.flaws, *source.flaws)))
+        for source in sources
+    }
+    judged = tuple(v for v in verdicts(table) if attention in (None, v.ordering.attention, v.ordering.yardstick))
+    return Beside(table.task, sources, compared, common, flaws, judged)
+
+
+def verdicts(table: Table) -> tuple[Verdict, ...]:
+    """Of each ordering that all sources share on this task, what the table's rows say."""
+    found = []
+    for ordering in orderings():
+        yardsticks = [row for row in table.rows if row.attention == ordering.yardstick]
+        if ordering.task != table.task["name"] or not yardsticks:
+            continue
+        for row in table.rows:
+            if row.attention == ordering.attention:
+                against = next((y for y in yardsticks if y.implementation == row.implementation), yardsticks[0])
+                found.append(_verdict(ordering, row, against))
+    return tuple(found)
+
+
+def facts(table: Table, row: Row) -> Facts:
+    """The row in the terms in which published settings are told."""
+    model, budget = table.model, table.budget
+    return Facts(
+        metric=table.task["metric"],
+        seeds=len(row.seeds),
+        data=table.data_title,
+        length=table.task["length"],
+        depth=model["depth"],
+        dim=model["dim"],
+        heads=model["heads"],
+        ffn=round(model["dim"] * model["mlp_ratio"]),
+        steps=budget["steps"],
+        batch_size=budget["batch_size"],
+        learning_rate=budget["learning_rate"],
+        warmup_steps=budget["warmup_steps"],
+        weight_decay=budget["weight_decay"],
+        dropout=model["dropout"],
+        options=row.options,
+        **_RULES_OF_TRAINING.get(table.protocol, {}),
+    )
+
+
+def _verdict(ordering: Ordering, row: Row, against: Row) -> Verdict:
+    difference = paired(row.by_seed, against.by_seed)
+    word = "cannot tell"
+    if difference and difference.count >= SEEDS_NEEDED and difference.half_width is not None:
+        side = -1 if ordering.below else 1
+        if side * difference.mean > difference.half_width:
+            word = "confirmed"
+        elif -side * difference.mean > difference.half_width:
+            word = "refuted"
+    return Verdict(ordering, row.label, against.label, difference, word)
+
+
+def _differences(row: Row, found: Sequence[Figure], table: Table) -> dict[str, tuple[str, ...]]:
+    """By source, every sentence in which one of its figures differs from the row; with several figures, those of all come first."""
+    ours = facts(table, row)
+    return {
+        title: tuple(dict.fromkeys(sentence for figure in of_source for sentence in protocol_difference(figure, ours)))
+        for title, of_source in _by_source(found).items()
+    }
+
+
+def _common(told: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(sentence for sentence in told[0] if all(sentence in other for other in told))
+
+
+def _by_source(found: Sequence[Figure]) -> dict[str, tuple[Figure, ...]]:
+    titles = dict.fromkeys(figure.source.title for figure in found)
+    return {title: tuple(figure for figure in found if figure.source.title == title) for title in titles}
+
+
+def in_points(value: float, metric: str) -> float:
+    """A score of ours in the literature's unit: shares in per cent."""
+    return 100 * value if metric in SHARES else value

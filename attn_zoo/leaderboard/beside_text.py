@@ -1,0 +1,141 @@
+"""The comparison with the literature as text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from attn_zoo.leaderboard.beside import RULE, Beside, BesideRow, Verdict, beside, in_points
+from attn_zoo.leaderboard.render.text import lines, tabulated
+from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.published import SCORE, Figure, figures
+
+_TABLES = ("terminal", "github", "latex")
+_COLUMNS = ("task", "attention", "who", "model", "printed", "unit", "half_width_95", "seeds", "where", "differs", "notes")
+
+
+def render_published(tables: Sequence[Table], format: str = "terminal", *, attention: str | None = None) -> str:
+    """Our rows beside each source's figures, with the spread over sources and the differences of setting beneath.
+
+    Args:
+        attention: only its rows.
+        format: ``terminal``, ``github`` or ``latex``; ``csv`` and ``json`` give a line or object for each figure, ours included.
+
+    Raises:
+        ValueError: no such format.
+    """
+    found = [compared for table in tables if (compared := beside(table, attention))]
+    if format == "json":
+        return json.dumps([line for compared in found for line in _flat(compared)], indent=1)
+    if format == "csv":
+        out = io.StringIO()
+        writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(line for compared in found for line in _flat(compared))
+        return out.getvalue()
+    if format not in _TABLES:
+        raise ValueError(f"the comparison with the literature can be shown as {', '.join(_TABLES)}, csv or json; got {format!r}")
+    if not found:
+        there = sorted({figure.task for figure in figures(metric=SCORE) if figure.task})
+        return f"Nobody published scores for these tables; there are scores for {', '.join(there)}."
+    return "\n\n".join(_one(compared, format) for compared in found)
+
+
+def difference_lines(compared: Beside, row: BesideRow) -> list[str]:
+    """Of one row: each source's figures and all in which their setting differs."""
+    lines = []
+    for source in compared.sources:
+        if source.title in row.figures:
+            told = (*compared.difference[source.title], *row.difference[source.title])
+            lines.append(f"{source.title}: {_printed(row.figures[source.title])} ({source.cite}); {'; '.join(told)}")
+    return lines
+
+
+def verdict_line(verdict: Verdict, metric: str) -> str:
+    """One ordering of the literature and what our records say of it."""
+    ordering = verdict.ordering
+    side = "below" if ordering.below else "above"
+    gaps = ", ".join(f"{gap:+.1f}" for gap in ordering.gaps.values())
+    ours = "no seed in common" if verdict.difference is None else _difference(verdict.difference, metric)
+    return (
+        f"{', '.join(ordering.gaps)} agree that {ordering.attention} lies {side} {ordering.yardstick} ({gaps} points): "
+        f"{verdict.word} here ({verdict.attention} against {verdict.yardstick}: {ours})"
+    )
+
+
+def _one(compared: Beside, format: str) -> str:
+    metric = compared.task["metric"]
+    titles = [source.title for source in compared.sources]
+    head = ["attention", f"ours, {metric} (%)", *(f"{s.title} {s.year}" for s in compared.sources), "spread of sources"]
+    body = [
+        [
+            row.label,
+            "-" if row.ours is None else _ours(row.ours, metric),
+            *(_printed(row.figures[title]) if title in row.figures else "-" for title in titles),
+            "-" if row.spread is None else f"{row.spread:.1f}",
+        ]
+        for row in compared.rows
+    ]
+    title = f"{compared.task['title']}: ours beside the literature (accuracy in %, as printed)"
+    between = "\n" if format == "latex" else "\n\n"
+    return tabulated(title, head, body, format) + between + lines(list(_notes(compared)), format)
+
+
+def _notes(compared: Beside) -> Iterator[str]:
+    for source in compared.sources:
+        seeds = "runs not said" if source.seeds is None else f"{source.seeds} seed" + ("s" if source.seeds != 1 else "")
+        yield f"{source.title}: {source.cite}; {source.hardware}; {seeds}"
+        if told := compared.difference[source.title]:
+            yield f"{source.title} differs: {'; '.join(told)}"
+        for row in compared.rows:
+            if special := row.difference.get(source.title):
+                yield f"{source.title}, {row.label}: {'; '.join(special)}"
+        if flaws := compared.flaws[source.title]:
+            yield f"{source.title}, known flaws: {'; '.join(flaws)}"
+        for note in dict.fromkeys(n for row in compared.rows for f in row.figures.get(source.title, ()) for n in f.notes):
+            yield f"{source.title}: {note}"
+    for verdict in compared.verdicts:
+        yield verdict_line(verdict, compared.task["metric"])
+    if compared.verdicts:
+        yield f"Orderings are {RULE}."
+
+
+def _flat(compared: Beside) -> Iterator[dict[str, Any]]:
+    """A record of flat fields for each figure, ours first."""
+    metric = compared.task["metric"]
+    for row in compared.rows:
+        if row.ours is not None:
+            width = None if row.ours.half_width is None else in_points(row.ours.half_width, metric)
+            yield {
+                **dict.fromkeys(_COLUMNS),
+                **{"task": compared.task["name"], "attention": row.label, "who": "ours", "model": row.label, "unit": "%"},
+                **{"printed": f"{in_points(row.ours.mean, metric):.2f}", "half_width_95": width, "seeds": row.ours.count},
+            }
+        for title, found in row.figures.items():
+            told = (*compared.difference[title], *row.difference[title])
+            for figure in found:
+                yield {
+                    **dict.fromkeys(_COLUMNS),
+                    **{"task": compared.task["name"], "attention": row.label, "who": figure.source.cite, "model": figure.model},
+                    **{"printed": figure.printed, "unit": figure.unit, "seeds": figure.source.seeds, "where": figure.where},
+                    **{"differs": "; ".join(told), "notes": "; ".join((*figure.notes, *compared.flaws[title]))},
+                }
+
+
+def _printed(found: Sequence[Figure]) -> str:
+    low, high = min(found, key=lambda f: f.value), max(found, key=lambda f: f.value)
+    return low.printed if low.value == high.value else f"{low.printed} to {high.printed}"
+
+
+def _ours(score: Estimate, metric: str) -> str:
+    spread = "" if score.half_width is None else f" ± {in_points(score.half_width, metric):.1f}"
+    return f"{in_points(score.mean, metric):.1f}{spread} ({score.count} seed{'s' if score.count != 1 else ''})"
+
+
+def _difference(found: Estimate, metric: str) -> str:
+    spread = "" if found.half_width is None else f" ± {in_points(found.half_width, metric):.1f}"
+    return f"{in_points(found.mean, metric):+.1f}{spread} points over {found.count} seed{'s' if found.count != 1 else ''}"

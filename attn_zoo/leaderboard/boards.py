@@ -1,0 +1,161 @@
+"""Rows at equal budgets: what each reaches within the same time, the same FLOPs, or the same memory."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from attn_zoo.leaderboard.rows import COUNTED, Board, Entry, Row
+from attn_zoo.leaderboard.statistics import estimate
+from attn_zoo.records import RunRecord
+
+UNITS: Mapping[str, str] = {"time": "s", "FLOPs": "FLOPs", "memory": "bytes"}
+_GIVEN = "as asked for"
+
+Look = tuple[float, float]
+"""What was spent until a look at validation, and the score it saw."""
+Spent = Callable[[Row, RunRecord, Mapping[str, float]], float | None]
+"""What a row had spent at a point of a curve of one of its records."""
+
+
+def boards(
+    rows: Sequence[Row], runs: Mapping[str, Sequence[RunRecord]], higher_is_better: bool, equal: Mapping[str, float]
+) -> dict[str, Board]:
+    """A board for each cost that the records know, at the budget in ``equal`` or at the usual ones.
+
+    Args:
+        runs: records by label of row.
+    """
+    made = {
+        "time": _trained("time", rows, runs, _seconds, equal.get("time"), higher_is_better),
+        "FLOPs": _trained("FLOPs", rows, runs, _flops, equal.get("FLOPs"), higher_is_better),
+        "memory": _fitting(rows, equal.get("memory"), higher_is_better),
+    }
+    return {cost: board for cost, board in made.items() if board}
+
+
+def _seconds(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
+    return point.get("train_seconds") if len(row.machines) == 1 else None
+
+
+def _flops(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
+    return flops_until(point["step"], record, row.training_flops_per_example)
+
+
+def flops_until(step: float, record: RunRecord, training_flops_per_example: float | None) -> float | None:
+    """FLOPs that training had spent after so many steps."""
+    return None if training_flops_per_example is None else step * record.spec.budget.batch_size * training_flops_per_example
+
+
+def _trained(
+    cost: str,
+    rows: Sequence[Row],
+    runs: Mapping[str, Sequence[RunRecord]],
+    spent: Spent,
+    asked: float | None,
+    higher_is_better: bool,
+) -> Board | None:
+    """Best validation score that each row had seen when it had spent the budget."""
+    looks = {row.label: _looks(row, runs[row.label], spent) for row in rows}
+    ends = {row.label: min(max(seen)[0] for seen in looks[row.label]) for row in rows if all(looks[row.label]) and looks[row.label]}
+    if not ends:
+        return None
+    budgets: dict[str, float] = {}
+    for members in _compared(rows, cost):
+        known = [row for row in members if row.label in ends]
+        if known:
+            chosen = asked or min(ends[row.label] for row in _first(known))
+            budgets |= {row.block: chosen for row in members}
+    best = max if higher_is_better else min
+    entries = [_reached(row, looks[row.label], budgets.get(row.block), UNITS[cost], best) for row in rows]
+    rule = _GIVEN if asked else "the most that every run of a contender has spent"
+    return Board(cost, budgets, UNITS[cost], rule, "valid", _sorted(entries, higher_is_better))
+
+
+def _compared(rows: Sequence[Row], cost: str) -> list[list[Row]]:
+    """Rows that share a budget: all where the cost is counted, those of a block where it is measured."""
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups["" if cost in COUNTED else row.block].append(row)
+    return list(groups.values())
+
+
+def _first(rows: Sequence[Row]) -> Sequence[Row]:
+    """Contenders, which set a budget; controls where there is none else."""
+    return [row for row in rows if not row.control] or rows
+
+
+def _looks(row: Row, members: Sequence[RunRecord], spent: Spent) -> list[list[Look]]:
+    """Looks at validation of each seed that is done."""
+    found = []
+    for record in members:
+        if record.spec.seed in row.by_seed:
+            pairs = [(spent(row, record, point), point.get("valid")) for point in record.curve]
+            found.append([(cost, score) for cost, score in pairs if cost is not None and score is not None])
+    return found
+
+
+def _reached(row: Row, seeds: Sequence[Sequence[Look]], budget: float | None, unit: str, best: Callable[..., Look]) -> Entry:
+    def entry(scores: Sequence[Look], note: str, over: bool = False) -> Entry:
+        spent = statistics.median(look[0] for look in scores) if scores else None
+        return Entry(row.label, row.control, row.block, estimate([look[1] for look in scores]), spent, over, note)
+
+    if budget is None or not seeds or not all(seeds):
+        several = "measured on several machines" if len(row.machines) > 1 else "no curve"
+        return entry([], several if row.score else "no seed is done")
+    within = [[look for look in seen if look[0] <= budget] for seen in seeds]
+    if not all(within):
+        first = max(min(seen)[0] for seen in seeds)
+        return entry([], f"over budget: first look at validation, of the last seed, at {first:.4g} {unit}", over=True)
+    most = max(max(seen)[0] for seen in seeds)
+    notes = [f"training ended at {most:.4g} {unit}"] if most < budget else []
+    notes += [f"{len(row.failures)} of {len(row.failures) + len(seeds)} seeds failed"] if row.failures else []
+    return entry([best(seen, key=lambda look: look[1]) for seen in within], "; ".join(notes))
+
+
+def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -> Board | None:
+    """Test score of each attention's row that is best on validation among those whose step fits the budget."""
+    budgets: dict[str, float] = {}
+    entries: list[Entry] = []
+    rules: set[str] = set()
+    for members in _compared([row for row in rows if _peak(row) < float("inf") and len(row.machines) == 1], "memory"):
+        dials: dict[str, list[Row]] = defaultdict(list)
+        for row in members:
+            dials[row.attention].append(row)
+        softmax = min(map(_peak, dials.get("softmax", [])), default=None)
+        first = {row.attention for row in _first(members)}
+        budget = asked or softmax or max(min(map(_peak, dials[attention])) for attention in first)
+        rules.add(_GIVEN if asked else "what softmax takes" if softmax else "the least into which a row of every contender fits")
+        budgets[members[0].block] = budget
+        entries += [_chosen(rivals, budget, higher_is_better) for rivals in dials.values()]
+    if not budgets:
+        return None
+    rule = ", and in a block without softmax ".join(sorted(rules, reverse=True))
+    return Board("memory", budgets, UNITS["memory"], rule, "test", _sorted(entries, higher_is_better))
+
+
+def _chosen(members: Sequence[Row], budget: float, higher_is_better: bool) -> Entry:
+    """Of the rows of one attention, the one that is best on validation among those that fit."""
+    fitting = [row for row in members if _peak(row) <= budget]
+    if not fitting:
+        least = min(members, key=_peak)
+        return Entry(least.label, least.control, least.block, None, None, True, f"over budget: takes {_peak(least):.4g} bytes")
+    sign = 1 if higher_is_better else -1
+    best = max(fitting, key=lambda row: sign * row.valid.mean if row.valid else float("-inf"))
+    note = "" if len(members) == 1 else f"best on validation of {len(fitting)} that fit, of {len(members)}"
+    return Entry(best.label, best.control, best.block, best.score, best.peak_bytes, False, note)
+
+
+def _peak(row: Row) -> float:
+    """Infinite where it was not measured."""
+    return float("inf") if row.peak_bytes is None else row.peak_bytes
+
+
+def _sorted(entries: Sequence[Entry], higher_is_better: bool) -> tuple[Entry, ...]:
+    sign = -1 if higher_is_better else 1
+
+    def place(entry: Entry) -> tuple[str, bool, float, str]:
+        return entry.block, entry.control, sign * entry.score.mean if entry.score else float("inf"), entry.label
+
+    return tuple(sorted(entries, key=place))

@@ -1,0 +1,233 @@
+"""Two sets of records compared row by row: what became worse beyond noise, dearer, or cannot be compared any more."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from attn_zoo.leaderboard.assemble import tables
+from attn_zoo.leaderboard.gate import Change, Finding, Judged, Pair, cost_changes, judged
+from attn_zoo.leaderboard.rows import SHARES
+from attn_zoo.leaderboard.statistics import Estimate, estimate
+from attn_zoo.records import RunRecord
+
+TOLERANCE = 0.01
+"""Drop of a score that never counts: of a share as it is, of other metrics relative to A's mean."""
+COST_TOLERANCE = 0.1
+"""Rise of a measured cost, relative, that never counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One row in A and in B."""
+
+    label: str
+    task: str
+    """With the settings in which it differs from other tables of the same task."""
+    metric: str
+    a: Estimate | None
+    """Test score over all seeds that are done; None where there is none, or no such row."""
+    b: Estimate | None
+    judged: Judged | None
+    """None where nothing can be compared; the findings say why."""
+    costs: tuple[Change, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Everything two sets of records differ in."""
+
+    rows: tuple[Compared, ...]
+    tolerance: float
+    cost_tolerance: float
+
+    def failing(self, kinds: Iterable[str]) -> tuple[Finding, ...]:
+        """The findings of these kinds."""
+        wanted = set(kinds)
+        return tuple(finding for row in self.rows for finding in row.findings if finding.kind in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """The runs of one row by seed; of runs done again the newest that is done, else the newest."""
+
+    runs: Mapping[int, RunRecord]
+
+    @property
+    def first(self) -> RunRecord:
+        return next((r for r in self.runs.values() if r.status == "done"), next(iter(self.runs.values())))
+
+    @property
+    def scores(self) -> dict[int, float]:
+        return {seed: r.scores["test"] for seed, r in self.runs.items() if r.status == "done" and r.scores["test"] is not None}
+
+
+def difference(
+    a: Sequence[RunRecord], b: Sequence[RunRecord], *, tolerance: float = TOLERANCE, cost_tolerance: float = COST_TOLERANCE
+) -> Difference:
+    """Compare ``b`` with ``a``, which is what was before.
+
+    Rows are equal where all of the spec is but the seed. Scores are compared at shared seeds, where data
+    order and initial weights are the same.
+
+    Raises:
+        ValueError: one of the two holds no record, or a tolerance is negative.
+    """
+    if tolerance < 0 or cost_tolerance < 0:
+        raise ValueError(f"a tolerance is 0 or more; got {tolerance} for scores and {cost_tolerance} for costs")
+    for name, records in (("A", a), ("B", b)):
+        if not records:
+            raise ValueError(f"{name} holds no record; name a folder of records, or the file of one")
+    before, after = _cells(a), _cells(b)
+    told = _Names([*a, *b])
+    partners = _partners(before, after)
+    both = [key for key in before if key in after]
+    steady = [key for key in both if not _changed(before[key].first, after[key].first)]
+    verdicts = dict(zip(steady, judged([_pair(before[key], after[key], tolerance) for key in steady]), strict=True))
+    rows = []
+    for key in [*before, *(k for k in after if k not in before and k not in partners.values())]:
+        then, now = before.get(key), after.get(partners.get(key, key))
+        rows.append(_compared(told, then, now, verdicts.get(key), cost_tolerance))
+    rows.sort(key=lambda row: (row.task, row.label))
+    return Difference(tuple(rows), tolerance, cost_tolerance)
+
+
+def _compared(told: _Names, then: _Cell | None, now: _Cell | None, verdict: Judged | None, cost_tolerance: float) -> Compared:
+    record = (then or now).first  # type: ignore[union-attr]  # a row is in one of the two
+    costs = cost_changes(then.runs, now.runs, cost_tolerance) if verdict and then and now else ()
+    return Compared(
+        label=told.row(record),
+        task=told.task(record),
+        metric=record.task_card["metric"],
+        a=estimate(list(then.scores.values())) if then else None,
+        b=estimate(list(now.scores.values())) if now else None,
+        judged=verdict,
+        costs=costs,
+        findings=tuple(_findings(told, then, now, verdict, costs)),
+    )
+
+
+def _findings(
+    told: _Names, then: _Cell | None, now: _Cell | None, verdict: Judged | None, costs: Sequence[Change]
+) -> Iterator[Finding]:
+    record = (then or now).first  # type: ignore[union-attr]  # a row is in one of the two
+    row = f"{told.row(record)} on {told.task(record)}"
+    if then is None:
+        yield Finding("new", row, "only in B")
+        return
+    if now is None:
+        yield Finding("missing", row, "only in A")
+        return
+    if changes := _changed(then.first, now.first):
+        yield Finding("changed", row, f"not compared, as {'; '.join(changes)}")
+        return
+    for seed, run in then.runs.items():
+        other = now.runs.get(seed)
+        if other is None:
+            yield Finding("missing", row, f"seed {seed} is only in A")
+        elif run.status == "done" != other.status:
+            yield Finding("failing", row, f"seed {seed} was done and is {other.status}: {other.reason}")
+        elif run.status != "done" == other.status:
+            yield Finding("mended", row, f"seed {seed} was {run.status} and is done")
+    if verdict and verdict.word in ("worse", "better"):
+        yield Finding(verdict.word, row, verdict.why)
+    for change in costs:
+        if change.kind:
+            yield Finding(change.kind, row, change.why)
+
+
+def _pair(then: _Cell, now: _Cell, tolerance: float) -> Pair:
+    card, scores = then.first.task_card, then.scores
+    share = card["metric"] in SHARES
+    examples = then.first.data.get("test", {}).get("examples")
+    mean = sum(scores.values()) / len(scores) if scores else 0.0
+    return Pair(
+        a=scores,
+        b=now.scores,
+        higher_is_better=bool(card.get("higher_is_better", True)),
+        grain=1 / examples if share and examples else 0.0,
+        tolerance=tolerance if share else tolerance * abs(mean),
+        share=share,
+    )
+
+
+def _cells(records: Iterable[RunRecord]) -> dict[str, _Cell]:
+    """Rows by all of their spec but the seed."""
+    runs: dict[str, dict[int, RunRecord]] = defaultdict(dict)
+    for record in sorted(records, key=lambda r: (r.status == "done", str(r.environment.get("started")))):
+        runs[_key({**record.spec.to_dict(), "seed": None})][record.spec.seed] = record
+    return {key: _Cell(dict(sorted(by_seed.items()))) for key, by_seed in sorted(runs.items())}
+
+
+def _partners(before: Mapping[str, _Cell], after: Mapping[str, _Cell]) -> dict[str, str]:
+    """Of rows that are in A alone, the row in B alone that is the same attention on the same task, where there is just one."""
+    alone: dict[tuple[str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+    for side, cells, other in ((0, before, after), (1, after, before)):
+        for key, cell in cells.items():
+            if key not in other:
+                alone[cell.first.spec.attention, cell.first.spec.task][side].append(key)
+    return {then[0]: now[0] for then, now in alone.values() if len(then) == len(now) == 1}
+
+
+def _changed(then: RunRecord, now: RunRecord) -> list[str]:
+    """Why two rows cannot be compared: what their runs depend on and do not share."""
+    a, b = _flat(then.spec.to_dict()), _flat(now.spec.to_dict())
+    told = [f"{name} {a.get(name)} became {b.get(name)}" for name in {**a, **b} if a.get(name) != b.get(name) and name != "seed"]
+    for name, was, became in (
+        ("protocol", then.protocol, now.protocol),
+        ("task version", then.task_card["version"], now.task_card["version"]),
+        ("metric", then.task_card["metric"], now.task_card["metric"]),
+    ):
+        told += [f"{name} {was} became {became}"] if was != became else []
+    for split in then.data.keys() & now.data.keys():
+        was, became = then.data[split].get("digest"), now.data[split].get("digest")
+        told += [f"digest of {split} {str(was)[:8]} became {str(became)[:8]}"] if was != became else []
+    return told
+
+
+class _Names:
+    """What rows and tasks are called, so that no two of them are called the same."""
+
+    def __init__(self, records: Sequence[RunRecord]) -> None:
+        self._labels = {
+            _key([row.attention, row.options, row.implementation]): row.label for table in tables(records) for row in table.rows
+        }
+        by_task: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+        for record in records:
+            by_task[record.spec.task][self._setting_key(record)] = self._setting(record)
+        self._dials = {
+            task: [name for name in next(iter(found.values())) if len({_key(s.get(name)) for s in found.values()}) > 1]
+            for task, found in by_task.items()
+        }
+
+    def row(self, record: RunRecord) -> str:
+        spec = record.spec
+        return self._labels[_key([spec.attention, spec.options, spec.implementation])]
+
+    def task(self, record: RunRecord) -> str:
+        setting = self._setting(record)
+        dials = ", ".join(f"{name}={setting.get(name)}" for name in self._dials[record.spec.task])
+        return record.task_card["title"] + (f" ({dials})" if dials else "")
+
+    def _setting(self, record: RunRecord) -> dict[str, Any]:
+        spec = record.spec
+        shared = {"task": spec.task_options, "model": asdict(spec.model), "budget": asdict(spec.budget)}
+        return _flat({**shared, "precision": spec.precision, "device": spec.device})
+
+    def _setting_key(self, record: RunRecord) -> str:
+        return _key(self._setting(record))
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in nested.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def _key(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=repr)

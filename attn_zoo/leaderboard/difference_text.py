@@ -1,0 +1,66 @@
+"""The comparison of two sets of records as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attn_zoo.leaderboard.difference import Compared, Difference
+from attn_zoo.leaderboard.gate import METHOD
+from attn_zoo.leaderboard.render.text import lines, tabulated
+from attn_zoo.leaderboard.rows import SHARES
+from attn_zoo.leaderboard.statistics import Estimate
+
+_COSTS = {"time": "step_seconds_median", "memory": "peak_bytes"}
+
+
+def render_difference(found: Difference, kinds: Sequence[str], format: str = "terminal") -> str:
+    """A table a task, then what fails, what else was found, and by which rules.
+
+    Args:
+        kinds: findings that fail.
+        format: ``terminal`` or ``github``.
+    """
+    parts = [
+        tabulated(
+            f"{task}: A, B and B - A{_unit(found, task)}; seeds in brackets",
+            ["attention", "A", "B", "B - A", "least drop seen", "verdict", *_COSTS],
+            [_line(row) for row in found.rows if row.task == task],
+            format,
+        )
+        for task in dict.fromkeys(row.task for row in found.rows)
+    ]
+    failing = found.failing(kinds)
+    others = [f for row in found.rows for f in row.findings if f not in failing]
+    for head, findings in ((f"Fails ({', '.join(kinds)})", failing), ("Also found", others)):
+        if findings:
+            parts.append(f"{head}:\n{lines([f'{f.kind}: {f.row}: {f.text}' for f in findings], format)}")
+    if not failing:
+        parts.append(f"Nothing fails ({', '.join(kinds) or 'no kind is asked for'}).")
+    tolerances = f"tolerances: {found.tolerance:g} of a score, {found.cost_tolerance:.0%} of a measured cost"
+    parts.append(lines([*METHOD, tolerances], format))
+    return "\n\n".join(parts)
+
+
+def _line(row: Compared) -> list[str]:
+    judged = row.judged
+    costs = {change.name: change for change in row.costs}
+    shifts = [f"{costs[name].b / costs[name].a - 1:+.1%}" if name in costs else "-" for name in _COSTS.values()]
+    gap = "-" if judged is None or judged.difference is None else _estimate(judged.difference, row, "+")
+    least = "-" if judged is None or judged.least is None else _figure(judged.least, row)
+    word = judged.word if judged else "/".join(dict.fromkeys(finding.kind for finding in row.findings))
+    return [row.label, _estimate(row.a, row), _estimate(row.b, row), gap, least, word, *shifts]
+
+
+def _estimate(found: Estimate | None, row: Compared, sign: str = "") -> str:
+    if found is None:
+        return "-"
+    spread = "" if found.half_width is None else f" ± {_figure(found.half_width, row)}"
+    return f"{_figure(found.mean, row, sign)}{spread} ({found.count})"
+
+
+def _figure(value: float, row: Compared, sign: str = "") -> str:
+    return f"{100 * value:{sign}.1f}" if row.metric in SHARES else f"{value:{sign}.2f}"
+
+
+def _unit(found: Difference, task: str) -> str:
+    return " in %" if all(row.metric in SHARES for row in found.rows if row.task == task) else ""

@@ -1,0 +1,199 @@
+"""The rules of ``attn-zoo diff``: when a score or a cost differs beyond noise."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, holm, pair_p_values, paired
+from attn_zoo.records import RunRecord
+
+SEEDS_NEEDED = 3
+"""Shared seeds from which noise is estimated; below, the tolerance alone decides."""
+LEVEL = 0.05
+"""Most comparisons of equal things that end with anything called worse."""
+REGRESSIONS: Mapping[str, str] = {
+    "worse": "a score fell beyond noise",
+    "slower": "a training step takes longer",
+    "larger": "a training step takes more memory",
+    "costlier": "a counted cost rose: parameters, FLOPs",
+    "failing": "a seed that was done failed",
+    "missing": "a row or seed is only in A",
+    "changed": "data, protocol or settings changed, so nothing was compared",
+}
+"""Findings that can fail a comparison; all others (better, faster, smaller, cheaper, mended, new) never do."""
+METHOD = (
+    f"scores: one-sided paired t tests over shared seeds, Holm's correction over all rows, {100 * LEVEL:.0f} % for the whole "
+    f"comparison, and the drop exceeds the tolerance; under {SEEDS_NEEDED} shared seeds noise is unknown and the tolerance "
+    "alone decides",
+    "counted costs: exactly",
+    "measured costs: at every shared seed by more than the tolerance and, for time, by more than the steps' interquartile "
+    "ranges; only on the same processor with as many threads",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing in which B differs from A."""
+
+    kind: str
+    row: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Scores of one row by seed in A and in B."""
+
+    a: Mapping[int, float]
+    b: Mapping[int, float]
+    higher_is_better: bool
+    grain: float
+    """The step in which scores can differ; see ``pair_p_values``."""
+    tolerance: float
+    """In the unit of the score."""
+    share: bool
+    """Whether it is shown in per cent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is made of a pair."""
+
+    word: str
+    """``worse``, ``better``, ``within noise``, ``within tolerance`` (of few seeds) or ``not compared``."""
+    difference: Estimate | None
+    """B minus A at shared seeds; the interval is of this row alone."""
+    p: float | None
+    """That B is not worse, corrected; None under ``SEEDS_NEEDED`` shared seeds."""
+    least: float | None
+    """The smallest drop that would have been called worse, given this row's spread."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A cost in A and in B."""
+
+    name: str
+    a: float
+    b: float
+    kind: str
+    """A kind of finding; empty where it differs by nothing, or by no more than noise."""
+    why: str
+
+
+def judged(pairs: Sequence[Pair]) -> list[Judged]:
+    """Each pair's verdict, all of them corrected for each other."""
+    tested = [at for at, pair in enumerate(pairs) if len(pair.a.keys() & pair.b.keys()) >= SEEDS_NEEDED]
+    p_values = np.array([_p_worse(pairs[at]) for at in tested])
+    worse, better = (dict(zip(tested, holm(p), strict=True)) if tested else {} for p in (p_values, 1 - p_values))
+    return [_judge(pair, worse.get(at), better.get(at), len(tested)) for at, pair in enumerate(pairs)]
+
+
+def _p_worse(pair: Pair) -> float:
+    """One-sided p value of B being worse."""
+    seeds = sorted(pair.a.keys() & pair.b.keys())
+    two_sided = float(pair_p_values([[pair.b[s] for s in seeds], [pair.a[s] for s in seeds]], pair.grain)[0])
+    return two_sided / 2 if _gain(pair) < 0 else 1 - two_sided / 2
+
+
+def _gain(pair: Pair) -> float:
+    """By how much B is better."""
+    found = paired(pair.b, pair.a)
+    return 0.0 if found is None else found.mean * (1 if pair.higher_is_better else -1)
+
+
+def _judge(pair: Pair, p_worse: float | None, p_better: float | None, tests: int) -> Judged:
+    found = paired(pair.b, pair.a)
+    if found is None:
+        return Judged("not compared", None, None, None, "no seed is done in both")
+    gain = _gain(pair)
+    if p_worse is None or p_better is None:
+        seeds = f"{found.count} shared seed{'s' if found.count > 1 else ''}"
+        why = f"{_shown(found, pair)} over {seeds}, tolerance {_shown(Estimate(pair.tolerance, None, 0), pair, '')}"
+        word = "worse" if gain < -pair.tolerance else "better" if gain > pair.tolerance else "within tolerance"
+        return Judged(word, found, None, pair.tolerance, f"{why}; the noise is unknown")
+    assert found.half_width is not None, "several seeds have an interval"
+    sure = {"worse": p_worse, "better": p_better}
+    word = next((w for w, p in sure.items() if p <= LEVEL and abs(gain) > pair.tolerance), "within noise")
+    p = sure.get(word, p_worse)
+    why = f"{_shown(found, pair)} over {found.count} shared seeds, corrected p = {p:.2g}"
+    return Judged(word, found, float(p_worse), max(pair.tolerance, _least(found, pair.grain, tests)), why)
+
+
+def _least(found: Estimate, grain: float, tests: int) -> float:
+    """The drop at which the strictest step of Holm's correction would have called this row worse.
+
+    The spread counts as no less than rounding to ``grain`` gives a difference of two figures, as in ``pair_p_values``.
+    """
+    from scipy.special import stdtrit  # here, as it takes half a second that most commands have no use for
+
+    assert found.half_width is not None, "asked of several seeds only"
+    error = found.half_width / float(stdtrit(found.count - 1, (1 + CONFIDENCE) / 2))
+    return max(error, grain / math.sqrt(6 * found.count)) * float(stdtrit(found.count - 1, 1 - LEVEL / tests))
+
+
+def _shown(found: Estimate, pair: Pair, sign: str = "+") -> str:
+    scale, form, unit = (100, ".1f", " points") if pair.share else (1, ".3g", "")
+    spread = "" if found.half_width is None else f" ± {scale * found.half_width:{form}}"
+    return f"{scale * found.mean:{sign}{form}}{spread}{unit}"
+
+
+def cost_changes(a: Mapping[int, RunRecord], b: Mapping[int, RunRecord], tolerance: float) -> tuple[Change, ...]:
+    """Counted costs that differ, and time and memory of a training step where both have them."""
+    shared = [seed for seed in a if seed in b and a[seed].status == b[seed].status == "done"]
+    if not shared:
+        return ()
+    then, now = a[shared[0]].counted, b[shared[0]].counted
+    found = [
+        Change(
+            name, then[name], now[name], "costlier" if now[name] > then[name] else "cheaper", _ratio(name, then[name], now[name])
+        )
+        for name in then
+        if name in now and then[name] != now[name]
+    ]
+    here = [seed for seed in shared if _processor(a[seed]) == _processor(b[seed])]
+    for name, spread, kinds in (
+        ("step_seconds_median", "step_seconds_iqr", ("slower", "faster")),
+        ("peak_bytes", "", ("larger", "smaller")),
+    ):
+        known = [s for s in here if _measured(a[s], name) and _measured(b[s], name)]
+        if known:
+            found.append(_measured_change(name, spread, kinds, [(a[s].measured, b[s].measured) for s in known], tolerance))
+    return tuple(found)
+
+
+def _measured_change(
+    name: str, spread: str, kinds: tuple[str, str], runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], tolerance: float
+) -> Change:
+    rises = [then[name] < now[name] - _noise(then, now, name, spread, tolerance) for then, now in runs]
+    falls = [now[name] < then[name] - _noise(now, then, name, spread, tolerance) for then, now in runs]
+    kind = kinds[0] if all(rises) else kinds[1] if all(falls) else ""
+    then, now = (statistics.median(pair[side][name] for pair in runs) for side in (0, 1))
+    return Change(name, then, now, kind, f"{_ratio(name, then, now)} over {len(runs)} shared seed{'s' if len(runs) > 1 else ''}")
+
+
+def _noise(low: Mapping[str, Any], high: Mapping[str, Any], name: str, spread: str, tolerance: float) -> float:
+    ranges = [float(run.get(spread) or 0.0) for run in (low, high)] if spread else [0.0]
+    return max(tolerance * float(low[name]), max(ranges))
+
+
+def _measured(record: RunRecord, name: str) -> bool:
+    value = record.measured.get(name)
+    return isinstance(value, int | float) and math.isfinite(value) and value > 0
+
+
+def _processor(record: RunRecord) -> tuple[Any, ...]:
+    environment = record.environment
+    return environment.get("gpu") or environment.get("cpu"), environment.get("threads")
+
+
+def _ratio(name: str, then: float, now: float) -> str:
+    change = f" ({now / then - 1:+.1%})" if then else ""
+    return f"{name.replace('_', ' ')} {then:,.4g} became {now:,.4g}{change}"

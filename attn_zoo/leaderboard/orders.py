@@ -1,0 +1,31 @@
+"""Orders that rows may be shown in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from attn_zoo.leaderboard.pareto import cost_of
+from attn_zoo.leaderboard.rows import COSTS, COUNTED, Row, Table
+
+ORDERS = ("score", *(cost.lower() for cost in COSTS))
+_COSTS = {cost.lower(): cost for cost in COSTS}
+
+
+def ordered(table: Table, by: str) -> Table:
+    """The table with its contenders, and its controls beneath, by ``by``: best score, or least cost, first.
+
+    By a measured cost, rows are ordered within their blocks.
+
+    Raises:
+        ValueError: no such order.
+    """
+    if by not in ORDERS:
+        raise ValueError(f"tables can be ordered by {', '.join(ORDERS)}; got {by!r}")
+    if by == "score":
+        return table
+
+    def place(row: Row) -> tuple[bool, str, bool, float]:
+        cost = cost_of(row, _COSTS[by])
+        return row.control, "" if _COSTS[by] in COUNTED else row.block, cost is None, cost or 0.0
+
+    return replace(table, rows=tuple(sorted(table.rows, key=place)))

@@ -1,0 +1,106 @@
+"""A leaderboard as one HTML page that needs nothing else: no network, no folder of assets, and scripts only for comfort."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
+from urllib.parse import quote
+
+from attn_zoo.leaderboard.averages import averages
+from attn_zoo.leaderboard.page.details import Runs
+from attn_zoo.leaderboard.page.inline import inlined, variables
+from attn_zoo.leaderboard.page.overview import attentions, overview, summary
+from attn_zoo.leaderboard.page.sections import Section, sections
+from attn_zoo.leaderboard.plots import missing_plots, pictures, svg
+from attn_zoo.leaderboard.plots.style import Style, style_of
+from attn_zoo.leaderboard.render.costs import machine_names
+from attn_zoo.leaderboard.render.notes import footnotes
+from attn_zoo.leaderboard.rows import Table
+from attn_zoo.records import Damaged, RunRecord
+
+__all__ = ["html_page", "records_from"]
+
+_DRAWN_TASKS = 40
+"""Tables with plots; a page of more is told which have none."""
+
+
+def html_page(
+    tables: Sequence[Table], records: Sequence[RunRecord], damaged: Sequence[Damaged] = (), *, records_at: str | None = None
+) -> str:
+    """The page, the same text for the same records.
+
+    Args:
+        records: those that the tables were made of, as ``Store.load`` gives them.
+        damaged: files that were left out, which the page names.
+        records_at: how to get from the page to the folder of records, see ``records_from``; None links no files.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("attn_zoo.leaderboard", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    here = files("attn_zoo.leaderboard.page")
+    script = here.joinpath("script.js").read_text(encoding="utf-8")
+    styles = here.joinpath("style.css").read_text(encoding="utf-8")
+    style = style_of(tables)
+    runs, means = Runs(records, records_at), averages(tables)
+    machines = machine_names(tables)
+    made = sections(tables, style, runs, machines)
+    unplotted = missing_plots() or ""
+    if not unplotted and len(tables) > _DRAWN_TASKS:
+        unplotted = f"plots are drawn of the first {_DRAWN_TASKS} tables; attn-zoo leaderboard --plots FOLDER draws all"
+    return environment.get_template("template.html.j2").render(
+        summary=summary(tables, records),
+        overview=overview(tables, made, style, means),
+        averages=means,
+        sections=made,
+        attentions=attentions(tables, style),
+        implementations=sorted(
+            {row.implementation for table in tables for row in table.rows}, key=lambda name: (name != "eager", name)
+        ),
+        figures=_figures(tables, made, style),
+        environments=runs.environments,
+        damaged=[(item.path.name, item.reason) for item in damaged],
+        notes=[line.removeprefix("- ") for line in footnotes(tables, machines, "terminal", False).splitlines()],
+        unplotted=unplotted,
+        variables=variables(),
+        style=styles,
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        version=version("attn-zoo"),
+    )
+
+
+def records_from(page: Path, records: Path) -> str | None:
+    """Way from a page to the records as a relative address, None unless the page lies in a folder above them or in theirs:
+    other ways would tell of folders that are no part of what is handed on."""
+    try:
+        way = records.resolve().relative_to(page.resolve().parent)
+    except ValueError:
+        return None
+    return quote(way.as_posix()) + "/"
+
+
+def _figures(
+    tables: Sequence[Table], made: Sequence[Section], style: Style
+) -> dict[str, dict[str, list[tuple[str, str, str, str]]]]:
+    """By section and kind of figure: what it is drawn along, its title, its caption and its SVG."""
+    if missing_plots():
+        return {}
+    found: dict[str, dict[str, list[tuple[str, str, str, str]]]] = {}
+    for number, section in islice(enumerate(made), _DRAWN_TASKS):
+        kinds: dict[str, list[tuple[str, str, str, str]]] = {}
+        for picture in pictures(tables, number):
+            drawn = inlined(svg(picture, style), picture.name, f"{picture.title}. {picture.caption}")
+            kinds.setdefault(picture.kind, []).append((picture.axis, picture.title, picture.caption, drawn))
+        found[section.id] = kinds
+    return found

@@ -1,0 +1,164 @@
+"""Figures of a leaderboard: scores against every cost, and learning curves. matplotlib, the extra ``plots``, is needed to draw."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.leaderboard.plots import cost, curves
+from attn_zoo.leaderboard.plots.style import DARK, MUTED, SIZE, Style, settings, style_of
+from attn_zoo.leaderboard.rows import COUNTED, Row, Table
+
+__all__ = ["DARK", "Picture", "draw", "missing_plots", "pictures", "svg", "write"]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One figure that can be drawn."""
+
+    name: str
+    """Of its files."""
+    table: Table
+    kind: str
+    """``cost`` or ``curve``."""
+    along: str
+    """What the horizontal axis shows: one of ``COSTS``, or of ``step``, ``seconds``, ``flops``."""
+    axis: str
+    """The same in words."""
+    title: str
+    caption: str
+    """What the marks are, of how many seeds and of which machine, and what is not drawn."""
+
+
+def missing_plots() -> str | None:
+    """Why nothing can be drawn, or None."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return "no plots: the package matplotlib is not installed; pip install 'attn-zoo[plots]'"
+    return None
+
+
+def draw(tables: Sequence[Table], folder: Path) -> list[Path]:
+    """Draw every figure into ``folder`` as PNG and as SVG; what is there under the same names is replaced.
+
+    Raises:
+        ValueError: matplotlib is not installed, or there is nothing to draw.
+        OSError: the folder cannot be written.
+    """
+    if reason := missing_plots():
+        raise ValueError(reason)
+    wanted = [picture for number, table in enumerate(tables) for picture in pictures(tables, number)]
+    if not wanted:
+        raise ValueError("no plots: none of the records holds a score with its cost, or a learning curve")
+    folder.mkdir(parents=True, exist_ok=True)
+    style = style_of(tables)
+    return [path for picture in wanted for path in write(picture, style, folder)]
+
+
+def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
+    """The figures that table ``number`` offers: a cost that none of its rows tells, or a curve that none has, makes none."""
+    table = tables[number]
+    names = [t.task["name"] for t in tables]
+    stem = (
+        table.task["name"]
+        if names.count(table.task["name"]) == 1
+        else f"{table.task['name']}-{names[: number + 1].count(table.task['name'])}"
+    )
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", stem)
+    for name in cost.AXES:
+        scored = [row for row in table.rows if row.score]
+        told = [row for row in scored if cost.cost_of(row, name) is not None]
+        if told:
+            title = f"{table.task['title']}: {table.task['metric']} against {cost.AXES[name][0]}"
+            yield Picture(
+                f"{stem}-{name.lower()}", table, "cost", name, cost.AXES[name][0], title, _cost_caption(name, told, scored)
+            )
+    for name, (said, _) in curves.AXES.items():
+        if drawn := curves.curves_of(table, name):
+            title = f"{table.task['title']}: validation against {said}"
+            yield Picture(f"{stem}-curve-{name}", table, "curve", name, said, title, _curve_caption(name, drawn, table))
+
+
+def write(picture: Picture, style: Style, folder: Path) -> list[Path]:
+    """The picture's two files, drawn once: PNG at 160 dots an inch, and SVG that is the same at every drawing."""
+    import matplotlib
+
+    paths = [folder / f"{picture.name}.png", folder / f"{picture.name}.svg"]
+    with matplotlib.rc_context(settings(picture.name, outlined=True)):
+        figure = _figure(picture, style, titled=True)
+        figure.savefig(paths[0], dpi=160, metadata={"Software": None})
+        figure.savefig(paths[1], metadata={"Date": None})
+    return paths
+
+
+def svg(picture: Picture, style: Style) -> str:
+    """The picture as SVG text without title, background and outlines, for a page that tells the caption itself."""
+    import matplotlib
+
+    with matplotlib.rc_context(settings(picture.name, outlined=False)):
+        figure = _figure(picture, style, titled=False)
+        figure.patch.set_visible(False)
+        for axes in figure.axes:
+            axes.patch.set_visible(False)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return text.getvalue()
+
+
+def _figure(picture: Picture, style: Style, *, titled: bool) -> Any:
+    from matplotlib.figure import Figure
+
+    said = textwrap.wrap(picture.caption, 84) if titled else []
+    heading = 0.24 * titled + 0.135 * len(said)
+    width, height = SIZE[0], SIZE[1] + heading
+    top = 1 - (heading + 0.12) / height
+    figure = Figure(figsize=(width, height))
+    if titled:
+        figure.text(0.02, 1 - 0.06 / height, picture.title, fontsize=9.5, weight="bold", va="top")
+        figure.text(0.02, 1 - 0.25 / height, "\n".join(said), fontsize=7, color=MUTED, va="top", linespacing=1.35)
+    if picture.kind == "cost":
+        cost.draw_cost(figure, picture.table, picture.along, style, top)
+    else:
+        curves.draw_curves(figure, picture.table, picture.along, style, top)
+    return figure
+
+
+def _cost_caption(name: str, told: Sequence[Row], scored: Sequence[Row]) -> str:
+    parts = [
+        f"Mean of {_seeds(told)}" + (", bars: 95 % interval" if any(row.score and row.score.half_width for row in told) else "")
+    ]
+    if name in COUNTED:
+        parts.append("counted, the same on every machine")
+    else:
+        parts.append(f"median over seeds, measured on {_machines(told)}")
+    if len(told) > cost.NAMED:
+        parts.append(f"{cost.NAMED} of {len(told)} rows have names and intervals")
+    untold = [row.label for row in scored if row not in told]
+    return "; ".join(parts) + (f". Not measured: {', '.join(untold)}." if untold else ".")
+
+
+def _curve_caption(name: str, drawn: Sequence[Row], table: Table) -> str:
+    band = any(point.valid.half_width for row in drawn for point in row.curve)
+    parts = [f"Mean of {_seeds(drawn)}" + (", band: 95 % interval" if band else "")]
+    if name == "seconds":
+        parts.append(f"median over seeds, measured on {_machines(drawn)}")
+    if name == "flops" and not all(row.training_flops_counted for row in drawn):
+        parts.append("training FLOPs as three times a forward pass where the records do not count them")
+    known = [row for row in table.rows if row.curve]
+    return "; ".join(parts) + (f". {len(drawn)} of {len(known)} rows are drawn." if len(known) > len(drawn) else ".")
+
+
+def _seeds(rows: Iterable[Row]) -> str:
+    counts = sorted({len(row.seeds) for row in rows})
+    if len(counts) > 1:
+        return f"{counts[0]} to {counts[-1]} seeds"
+    return "one seed" if counts == [1] else f"{counts[0]} seeds"
+
+
+def _machines(rows: Iterable[Row]) -> str:
+    return " and ".join(sorted({machine for row in rows for machine in row.machines}))

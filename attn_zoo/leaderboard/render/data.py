@@ -1,0 +1,77 @@
+"""Tables as data for other programs, whole: CSV with a line a row, JSON with all there is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from attn_zoo.leaderboard.rows import Board, Row, Table
+from attn_zoo.leaderboard.statistics import Estimate
+
+_COSTS = ("time", "FLOPs", "memory")
+_ESTIMATES = {"score": "score", "valid": "valid", "over_chance": "over_chance", "over_control": "margin", "train_gap": "train_gap"}
+"""Names of columns, and the fields of a row they are made of."""
+_PLAIN = ["attention", "label", "implementation", "control", "rank", "ties", "unranked", "parameters", "flops_per_example"]
+_PLAIN += ["training_flops_per_example", "training_flops_counted", "examples_per_second", "train_seconds", "peak_bytes", "block"]
+_LISTS = ("seeds", "failures", "warnings", "dominated_by", "fronts", "machines", "files", "commands", "commits")
+
+
+def as_json(tables: Sequence[Table]) -> str:
+    """Every field of every table."""
+    return json.dumps([asdict(table) for table in tables], indent=1, sort_keys=True)
+
+
+def as_csv(tables: Sequence[Table]) -> str:
+    """A line for every row; lists are divided by `` | ``, options and scores by seed are JSON."""
+    lines = [_line(row, table) for table in tables for row in table.rows]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, _NAMES, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def _names() -> list[str]:
+    names = ["task", "task_version", "task_options", "metric", "higher_is_better", "data", "protocol", "precision", "device"]
+    names += [*_PLAIN, "options", "score_by_seed", "seeds_done", "chance", "best_control", "best_control_score"]
+    names += [f"{name}_{part}" for name in _ESTIMATES for part in ("mean", "half_width_95")]
+    names += ["train_seconds_least", "train_seconds_most", "no_ranks", *_LISTS]
+    return names + [f"equal_{cost.lower()}_{part}" for cost in _COSTS for part in ("budget", "mean", "half_width_95", "note")]
+
+
+_NAMES = _names()
+
+
+def _line(row: Row, table: Table) -> dict[str, Any]:
+    line: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
+    line |= {name: " | ".join(map(str, getattr(row, name))) for name in _LISTS}
+    line |= {"task": table.task["name"], "task_version": table.task["version"], "metric": table.task["metric"]}
+    line |= {"higher_is_better": table.higher_is_better, "data": table.data_title, "task_options": _plain(table.task_options)}
+    line |= {"protocol": table.protocol, "precision": table.precision, "device": table.device, "options": _plain(row.options)}
+    line |= {"score_by_seed": _plain(row.by_seed), "seeds_done": len(row.seeds), "chance": table.chance}
+    line |= {"best_control": table.control, "best_control_score": table.best_control, "no_ranks": table.ranking.reason}
+    for name, field in _ESTIMATES.items():
+        line |= _estimate(name, getattr(row, field))
+    least, most = row.train_seconds_range or (None, None)
+    line |= {"train_seconds_least": least, "train_seconds_most": most}
+    for cost in _COSTS:
+        line |= _budget(f"equal_{cost.lower()}", row, table.boards.get(cost))
+    return line
+
+
+def _estimate(name: str, found: Estimate | None) -> dict[str, float | None]:
+    return {f"{name}_mean": found.mean if found else None, f"{name}_half_width_95": found.half_width if found else None}
+
+
+def _budget(name: str, row: Row, board: Board | None) -> dict[str, Any]:
+    entry = next((entry for entry in board.entries if entry.label == row.label), None) if board else None
+    known = {f"{name}_budget": board.budgets.get(row.block) if board else None, f"{name}_note": entry.note if entry else None}
+    return known | _estimate(name, entry.score if entry else None)
+
+
+def _plain(mapping: Mapping[Any, Any]) -> str:
+    return json.dumps(dict(mapping))

@@ -1,0 +1,98 @@
+"""What stands beneath tables: failures, doubts, and how to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attn_zoo.leaderboard.averages import averages
+from attn_zoo.leaderboard.render.costs import budget_notes, fronts_legend
+from attn_zoo.leaderboard.render.text import lines
+from attn_zoo.leaderboard.rows import Table
+
+
+def table_notes(table: Table, format: str) -> str:
+    """Of one task: what failed, what is doubtful, why rows have no rank, budgets, data and settings."""
+    notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.failures]
+    notes += _grouped([(row.label, warning) for row in table.rows for warning in row.warnings])
+    notes += [table.ranking.reason] if table.ranking.reason else []
+    notes += _grouped([(row.label, row.unranked) for row in table.rows if row.unranked])
+    if len({row.seeds for row in table.rows if row.score}) > 1:
+        notes.append("rows differ in their seeds; compare them with care")
+    notes += budget_notes(table)
+    changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
+    budget, model, test = table.budget, table.model, table.data.get("test", {})
+    notes.append(f"data: {table.data_title}")
+    notes.append(
+        f"task options {changed}; network dim={model['dim']} depth={model['depth']} heads={model['heads']}; "
+        f"{budget['steps']} steps of {budget['batch_size']} examples; {table.precision} on {table.device}; "
+        f"test split of {test.get('examples', '?')}, digest {str(test.get('digest', '?'))[:8]}"
+    )
+    return lines(notes, format)
+
+
+def footnotes(tables: Sequence[Table], machines: Mapping[str, str], format: str, overview: bool) -> str:
+    """Of all tables: how to read figures, and where they were measured."""
+    notes = [
+        "± is half of the 95 % t interval of the mean over seeds; one seed has none. (c) marks a control. Chance is the same "
+        "answer to every question, the shares of the training labels."
+    ]
+    if overview or len(tables) > 1:
+        notes += _of_averages(tables)
+    if not overview:
+        notes += _of_details(tables, machines)
+    notes.append(f"Protocol {', '.join(sorted({table.protocol for table in tables}))}.")
+    return lines(notes, format)
+
+
+def _of_averages(tables: Sequence[Table]) -> list[str]:
+    found = averages(tables)
+    if len(tables) < 2:
+        return []
+    if found.reason:
+        return [f"No average over tasks: {found.reason}."]
+    left = [str(table.task["title"]) for table in tables if table.task["title"] not in found.tasks]
+    return [
+        "The average counts every task the same and stands where a row has every task with the same seeds, none failed; its "
+        f"interval is over seeds.{' It leaves out ' + ', '.join(left) + '.' if left else ''}"
+    ]
+
+
+def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[str]:
+    notes = []
+    if len(machines) > 1:
+        notes.append("Several machines took part: measured costs are compared within a block alone.")
+        notes += [f"{short}: {machine}." for machine, short in machines.items()]
+    for method in dict.fromkeys(table.ranking.method for table in tables if table.ranking.reason is None):
+        notes.append(f"{method[0].upper()}{method[1:]}. Ranks are about this network, budget and test split.")
+    notes.append("'over control' is the distance to the best control, paired by seed where there are several.")
+    where = f" and are of {next(iter(machines))}" if len(machines) == 1 else ""
+    notes.append(
+        "FLOPs are of one forward pass and count matrix products; training time (median ± half the range over seeds), examples/s "
+        f"and peak memory are measured in training{where}."
+    )
+    notes.append(
+        f"'front': costs ({fronts_legend()}) for which no row scores better for as little. 'dominated by': rows that are no worse "
+        "in mean score and in every cost, and cheaper or better beyond noise. Between eager rows, kernels and machines only "
+        "parameters and FLOPs are compared."
+    )
+    if any(table.boards for table in tables):
+        notes.append(_of_boards(tables))
+    return notes
+
+
+def _of_boards(tables: Sequence[Table]) -> str:
+    rows = [row for table in tables for row in table.rows]
+    derived = any(not row.training_flops_counted and row.training_flops_per_example for row in rows)
+    return (
+        "Equal time and FLOPs: the best validation score seen while training had spent no more, under a learning rate planned for "
+        "all steps. Equal memory: of each attention the row that is best on validation among those whose training step fits, by "
+        f"its test score.{' FLOPs of training are taken as three forward passes where they were not counted.' if derived else ''}"
+    )
+
+
+def _grouped(said: Sequence[tuple[str, str]]) -> list[str]:
+    """``row, row: what is said of them``."""
+    about: dict[str, list[str]] = {}
+    for label, text in said:
+        about.setdefault(text, []).append(label)
+    return [f"{', '.join(labels)}: {text}" for text, labels in about.items()]

@@ -1,0 +1,39 @@
+"""One table of scores: attentions by tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attn_zoo.leaderboard.averages import averages
+from attn_zoo.leaderboard.render.text import estimated, figure, name, score, tabulated, unit
+from attn_zoo.leaderboard.rows import Row, Table
+
+
+def overview_table(tables: Sequence[Table], format: str) -> str:
+    """Scores by attention and task, and their average where it is one over equal cells."""
+    names = [table.task["title"] for table in tables]
+    heads = [title if names.count(title) == 1 else f"{title} #{at + 1}" for at, title in enumerate(names)]
+    heads = [head + unit(table) for head, table in zip(heads, tables, strict=True)]
+    cells = {(row.label, at): score(row, table) for at, table in enumerate(tables) for row in table.rows}
+    first = {row.label: row for table in tables for row in table.rows}
+    order = _order(tables, first)
+    body = [[name(first[label]), *(cells.get((label, at), "-") for at in range(len(tables)))] for label in order]
+    body.append(["chance", *("-" if t.chance is None else figure(t.chance, t) for t in tables)])
+    body.append(["data", *(t.data_title for t in tables)])
+    means = averages(tables)
+    if means.reason is None:
+        share = next(table for table in tables if table.task["title"] in means.tasks)
+        heads.append("average" + unit(share))
+        chance = "-" if means.chance is None else figure(means.chance, share)
+        column = [*(estimated(means.rows.get(label), share) for label in order), chance, ""]
+        body = [[*line, cell] for line, cell in zip(body, column, strict=True)]
+    return tabulated("Test scores", ["attention", *heads], body, format)
+
+
+def _order(tables: Sequence[Table], rows: dict[str, Row]) -> list[str]:
+    """Contenders by their mean place over the tasks they have, then controls likewise."""
+    places: dict[str, list[float]] = {label: [] for label in rows}
+    for table in tables:
+        for place, row in enumerate(table.rows):
+            places[row.label].append(place / len(table.rows))
+    return sorted(rows, key=lambda label: (rows[label].control, sum(places[label]) / len(places[label]), label))

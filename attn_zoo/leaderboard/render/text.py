@@ -1,0 +1,87 @@
+"""How figures, names and tables are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tabulate import tabulate
+
+from attn_zoo.leaderboard.rows import SHARES, Row, Table
+from attn_zoo.leaderboard.statistics import Estimate
+
+_STYLES = {"terminal": "simple", "github": "github", "latex": "latex_booktabs"}
+
+
+def tabulated(title: str, head: Sequence[str], body: Sequence[Sequence[str]], format: str) -> str:
+    """A table under its title; a column named ``attention`` or ``dominated by`` is aligned to the left."""
+    align = ["left" if name in ("attention", "dominated by") else "right" for name in head]
+    text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
+    if format == "latex":
+        return f"% {title}\n{text}"
+    return f"**{title}**\n\n{text}" if format == "github" else f"{title}\n\n{text}"
+
+
+def lines(notes: Sequence[str], format: str) -> str:
+    """Notes, one a line."""
+    if format == "latex":
+        return "\n".join(f"% {note}" for note in notes)
+    return "\n".join(f"- {note}" for note in notes)
+
+
+def name(row: Row) -> str:
+    """A row's label, controls marked."""
+    return f"{row.label} (c)" if row.control else row.label
+
+
+def score(row: Row, table: Table) -> str:
+    """A row's score, or how it failed."""
+    if row.score is None:
+        return row.failures[0].split(" with seed")[0].replace("_", " ") if row.failures else "-"
+    return estimated(row.score, table)
+
+
+def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
+    """A mean with half of its interval, where it has one."""
+    if found is None:
+        return "-"
+    spread = "" if found.half_width is None else f" ± {figure(found.half_width, table)}"
+    return figure(found.mean, table, sign) + spread
+
+
+def figure(value: float, table: Table, sign: str = "") -> str:
+    """A score or a difference of scores: of shares in per cent, of others as it is."""
+    return f"{100 * value:{sign}.1f}" if is_share(table) else f"{value:{sign}.2f}"
+
+
+def unit(table: Table, written: str = " (%)") -> str:
+    """What follows a figure or the name of a metric; nothing for metrics that are no shares."""
+    return written if is_share(table) else ""
+
+
+def is_share(table: Table) -> bool:
+    """Whether the metric lies between 0 and 1."""
+    return table.task["metric"] in SHARES
+
+
+def short(count: float) -> str:
+    """A count with three digits: ``2.39 M``."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {letter}"
+    return f"{count:g}"
+
+
+def mebibytes(count: float) -> str:
+    """Bytes as ``22.1 MiB``."""
+    return f"{count / 2**20:.1f} MiB"
+
+
+def seconds(value: float, spread: float | None = None) -> str:
+    """Seconds with three digits and, to as many places, their spread."""
+    places = 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:,.{places}f}" + ("" if spread is None else f" ± {spread:,.{places}f}")
+
+
+def optional(value: float | None, form: Callable[[float], str]) -> str:
+    """A figure, or ``-`` where there is none."""
+    return "-" if value is None else form(value)

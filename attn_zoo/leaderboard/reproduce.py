@@ -1,0 +1,53 @@
+"""The command that does a recorded run again."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from attn_zoo.records import RunSpec
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_KEYWORDS = frozenset(["true", "false", "null", "nan", "inf"])
+
+
+def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
+    """``attn-zoo run`` with everything that the spec says, so that neither levels nor defaults have a part in it.
+
+    To be typed into a POSIX shell. Where data lie is no part of a spec: ``data.root=`` is the reader's own.
+
+    Args:
+        seeds: those in place of the spec's own; several make a sweep.
+    """
+    several = ",".join(map(str, seeds or [spec.seed]))
+    words = [f"attention={spec.attention}", *_group("attention", spec.options)]
+    words += [f"task={spec.task}", *_group("task", spec.task_options)]
+    words += [*_group("model", asdict(spec.model)), *_group("budget", asdict(spec.budget))]
+    words += [f"seed={several}", *_group("", {name: getattr(spec, name) for name in ("implementation", "device", "precision")})]
+    return shlex.join(["attn-zoo", "run", *(["-m"] if "," in several else []), *words])
+
+
+def _group(name: str, values: Any) -> list[str]:
+    prefix = f"{name}." if name else ""
+    return [f"{prefix}{key}={_value(value)}" for key, value in values.items()]
+
+
+def _value(value: Any) -> str:
+    """As Hydra's grammar writes it: strings that could be read as anything else stand in quotes."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str):
+        return repr(value)
+    if _PLAIN.fullmatch(value) and value.lower() not in _KEYWORDS:
+        return value
+    if not value:
+        return ""
+    value = value.replace("${", "\\${")  # no interpolation
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", value)  # a backslash counts twice only before a quote
+    escaped += escaped[len(escaped.rstrip("\\")) :]  # or at the end
+    return f"'{escaped}'"

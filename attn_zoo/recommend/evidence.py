@@ -1,0 +1,224 @@
+"""What was measured of layers, whichever experiment wrote it: one shape for all, and a reading at a length between its points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attn_zoo.cost.timing import quartiles
+from attn_zoo.recommend.need import DIRECTIONS
+
+Quartiles = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What times of different files must share to stand beside each other."""
+
+    name: str
+    """GPU, or processor with its cores and threads."""
+    device: str
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.precision}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A layer with its projections at one length, in one direction."""
+
+    attention: str
+    options: Mapping[str, Any]
+    """Those that the measurement names; others had their defaults."""
+    implementation: str
+    backend: str | None
+    direction: str
+    length: int
+    batch: int
+    width: int
+    heads: int
+    seconds: Quartiles | None
+    """Of a step; None where it could not be timed."""
+    bytes: int | None
+    """Held at most during a step, and where the experiment tells it also before."""
+    failure: str | None
+    machine: Machine
+    file: str
+    causal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the figures of one layer say at a length and batch."""
+
+    seconds: Quartiles
+    bytes: float | None
+    basis: str
+    """``measured``, or between or beyond which lengths it was read."""
+    doubts: tuple[str, ...]
+    files: tuple[str, ...]
+    causal: bool
+    """Whether it is of the causal form."""
+
+    @property
+    def middle(self) -> float:
+        """Median of the seconds."""
+        return self.seconds[1]
+
+
+def machine_of(environment: Mapping[str, Any], precision: str) -> Machine:
+    """The machine that ``describe_environment`` describes."""
+    if environment.get("gpu"):
+        return Machine(str(environment["gpu"]), "cuda", precision)
+    words = f"{environment.get('cpu')}, {environment.get('cores')} cores, {environment.get('threads')} threads"
+    return Machine(words, "cpu", precision)
+
+
+def read_figures(found: Any, file: str) -> list[Figure]:
+    """The figures of what ``attn-zoo measure`` wrote to ``file``.
+
+    Raises:
+        ValueError: it is no measurement of layers, or not a whole one.
+    """
+    experiment = found.get("experiment") if isinstance(found, dict) else None
+    if not isinstance(experiment, str) or experiment not in _READERS:
+        held = f"holds experiment {experiment!r}" if experiment else "is no measurement of attn-zoo"
+        raise ValueError(f"{file} {held}; give what 'attn-zoo measure experiment=NAME output=FILE' wrote, NAME {_names()}")
+    try:
+        setting = found["setting"]
+        sizes = setting.get("sizes", setting)
+        if found["experiment"] == "cost" and setting["level"] != "layer":
+            raise ValueError(f"{file} was measured at level={setting['level']}; figures of layers are needed, level=layer")
+        common = {
+            "width": int(sizes["dim"]),
+            "heads": int(sizes["heads"]),
+            "machine": machine_of(found["environment"], str(setting["precision"])),
+            "file": file,
+        }
+        return [figure for point in found["points"] for figure in _READERS[experiment](point, common)]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is not a whole measurement: {type(error).__name__}: {error}; measure it again") from error
+
+
+def _growth(point: Mapping[str, Any], common: Mapping[str, Any]) -> Iterable[Figure]:
+    for direction, name in (("forward", "forward"), ("training", "backward")):
+        seconds = point[f"{name}_seconds"]
+        figures = {"seconds": None if seconds is None else tuple(seconds), "bytes": point[f"{name}_peak_bytes"]}
+        yield _figure(point, common, direction, 1, figures, point["failure"])
+
+
+def _crossover(point: Mapping[str, Any], common: Mapping[str, Any]) -> Iterable[Figure]:
+    seconds = quartiles(point["seconds"]) if point["seconds"] else None
+    failure = point["failures"].get("time")
+    yield _figure(point, common, point["kind"], 1, {"seconds": seconds, "bytes": point["bytes"]}, failure)
+
+
+def _cost(point: Mapping[str, Any], common: Mapping[str, Any]) -> Iterable[Figure]:
+    for direction in DIRECTIONS:
+        memory = point["memory"].get(direction)
+        for batch, rounds in (point["seconds"].get(direction) or {"1": []}).items():
+            seconds = quartiles([sum(parts) for parts in rounds]) if rounds else None
+            held = None if memory is None or batch != "1" else memory["peak"] + memory["held"]
+            failure = point["failures"].get(direction)
+            yield _figure(point, common, direction, int(batch), {"seconds": seconds, "bytes": held}, failure)
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[Figure]]] = {
+    "growth": _growth,
+    "crossover": _crossover,
+    "cost": _cost,
+}
+
+
+def _names() -> str:
+    *names, last = _READERS
+    return f"{', '.join(names)} or {last}"
+
+
+def _figure(
+    point: Mapping[str, Any],
+    common: Mapping[str, Any],
+    direction: str,
+    batch: int,
+    figures: Mapping[str, Any],
+    failure: str | None,
+) -> Figure:
+    subject = point["subject"]
+    return Figure(
+        attention=subject["attention"],
+        options=subject["options"],
+        implementation=subject["implementation"],
+        backend=subject["backend"],
+        direction=direction,
+        length=point["length"],
+        batch=batch,
+        failure=failure,
+        **figures,
+        **common,
+    )
+
+
+def read_at(figures: Sequence[Figure], length: int, batch: int) -> Reading | None:
+    """What figures of one layer in one direction on one machine say; None where they cannot say anything at this length.
+
+    Between two lengths log seconds is taken as linear in log length, beyond the last or first two as going on so. Batches are
+    taken as of equal cost each, from the nearest that was timed.
+    """
+    timed = [figure for figure in figures if figure.seconds is not None]
+    if not timed:
+        return None
+    nearest = min({figure.batch for figure in timed}, key=lambda b: abs(math.log(b / batch)))
+    here = sorted((figure for figure in timed if figure.batch == nearest), key=lambda figure: figure.length)
+    by_length = {figure.length: figure for figure in here}  # of a length that was measured twice, the later file's
+    pair = _around(sorted(by_length), length)
+    if pair is None:
+        return None
+    low, high = by_length[pair[0]], by_length[pair[1]]
+    share = 0.0 if low is high else math.log(length / low.length) / math.log(high.length / low.length)
+    assert low.seconds is not None and high.seconds is not None
+    ordered = sorted(_between(a, b, share) * batch / nearest for a, b in zip(low.seconds, high.seconds, strict=True))
+    doubts = []
+    if not 0.0 <= share <= 1.0:
+        doubts.append(f"extrapolated in log-log from {low.length:,} and {high.length:,} tokens")
+    if nearest != batch:
+        doubts.append(f"scaled from a batch of {nearest} to {batch}")
+    if low is high:
+        basis = "measured"
+    else:
+        basis = f"{'interpolated' if 0.0 <= share <= 1.0 else 'extrapolated'} from {low.length:,} and {high.length:,}"
+    return Reading(
+        seconds=(ordered[0], ordered[1], ordered[2]),
+        bytes=_bytes(figures, length, batch),
+        basis=basis,
+        doubts=tuple(doubts),
+        files=tuple(dict.fromkeys((low.file, high.file))),
+        causal=low.causal and high.causal,
+    )
+
+
+def _bytes(figures: Sequence[Figure], length: int, batch: int) -> float | None:
+    """Memory, read as seconds are, from batches of one."""
+    known = {figure.length: figure.bytes for figure in figures if figure.bytes and figure.batch == 1}
+    pair = _around(sorted(known), length)
+    if pair is None:
+        return None
+    low, high = pair
+    share = 0.0 if low == high else math.log(length / low) / math.log(high / low)
+    return _between(known[low], known[high], share) * batch
+
+
+def _around(lengths: Sequence[int], length: int) -> tuple[int, int] | None:
+    """The two measured lengths to read between, or to go on from; the same twice where it was measured itself."""
+    if length in lengths:
+        return length, length
+    if len(lengths) < 2:
+        return None
+    at = min(max(1, sum(known < length for known in lengths)), len(lengths) - 1)
+    return lengths[at - 1], lengths[at]
+
+
+def _between(low: float, high: float, share: float) -> float:
+    return math.exp((1 - share) * math.log(low) + share * math.log(high))

@@ -1,0 +1,256 @@
+"""Candidates in order, with what speaks for and against each. Pure: evidence comes in, a recommendation goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.cost.timing import unstable
+from attn_zoo.leaderboard import Table
+from attn_zoo.recommend.accuracy import BASELINE, Accuracy, nearest_accuracy
+from attn_zoo.recommend.candidates import (
+    Candidate,
+    Counted,
+    Refusal,
+    counted,
+    measured_candidates,
+    refusal,
+    unmeasured_candidates,
+    warnings,
+)
+from attn_zoo.recommend.evidence import Figure, Machine, Reading, read_at
+from attn_zoo.recommend.need import Need
+from attn_zoo.registry import attentions, card
+
+STANDINGS = ("holds", "unknown", "falls")
+"""Accuracy against softmax, the best first: not shown to be below it (or exact, so it is the same), not recorded, below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A layer that holds what is needed."""
+
+    layer: Candidate
+    reading: Reading | None
+    """Time and memory; None where nothing was measured that says them."""
+    counted: Counted
+    accuracy: Accuracy | None
+    standing: str
+    """One of ``STANDINGS``."""
+    times_softmax: float | None
+    """Seconds of the fastest softmax layer over those of this one; above 1 is faster."""
+    doubts: tuple[str, ...]
+
+    @property
+    def is_softmax(self) -> bool:
+        """Whether it is the yardstick itself."""
+        return self.layer.attention == BASELINE
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What to take, what else there is, and what cannot be had."""
+
+    need: Need
+    ranked: tuple[Choice, ...]
+    refused: tuple[Refusal, ...]
+    machine: Machine | None
+    """Of all times; None where none was measured."""
+    here: bool
+    """Whether that is the machine that was asked on."""
+    recorded: bool
+    """Whether there were records to judge accuracy by."""
+    notes: tuple[str, ...]
+
+
+def recommend(
+    need: Need,
+    figures: Sequence[Figure],
+    tables: Sequence[Table],
+    *,
+    here: str,
+    dials: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Recommendation:
+    """Rank every contender that holds what is needed.
+
+    In this order: accuracy not below softmax, not recorded, below softmax; then measured time; then, for what was not measured,
+    counted FLOPs. Without records accuracy has no part in it. Times are those of one machine, this one where there are any.
+
+    Args:
+        figures: measured, of any machine and size; what does not fit is named in the notes.
+        tables: of the records.
+        here: name of this machine, as ``machine_of`` has it.
+        dials: options by attention for what was not measured.
+    """
+    fitting, notes = _fitting(need, figures)
+    machine, used, left_out = _one_machine(fitting, here)
+    grouped, measured, unknown = measured_candidates(used)
+    kept = [layer for layer in measured.values() if not card(layer.attention).control]
+    candidates = [*kept, *unmeasured_candidates(need, dials or {}, kept)]
+    refused, choices = [], []
+    recorded = bool(tables)
+    readings = {layer.key: read_at(grouped.get(layer.key, []), need.length, need.batch) for layer in candidates}
+    yardstick = min((r.middle for c in candidates if c.attention == BASELINE and (r := readings[c.key])), default=None)
+    for layer in candidates:
+        amount = _counted(need, layer)
+        reason = refusal(need, layer) or _too_large(need, readings[layer.key], amount, grouped.get(layer.key, []))
+        if reason is not None or amount is None:
+            refused.append(Refusal(layer.label, str(reason)))
+            continue
+        choices.append(_choice(need, layer, readings[layer.key], amount, tables, yardstick))
+    by_training = need.direction == "training" and all(choice.counted.training_flops is not None for choice in choices)
+    ranked = sorted(choices, key=lambda choice: _place(choice, recorded, by_training))
+    return Recommendation(
+        need=need,
+        ranked=tuple(ranked),
+        refused=tuple(refused),
+        machine=machine,
+        here=machine is not None and machine.name == here,
+        recorded=recorded,
+        notes=tuple(dict.fromkeys([*notes, *left_out, *unknown, *_controls()])),
+    )
+
+
+def _place(choice: Choice, recorded: bool, by_training: bool) -> tuple[int, bool, float, str]:
+    standing = STANDINGS.index(choice.standing) if recorded else 0
+    flops = choice.counted.training_flops if by_training else choice.counted.flops
+    cost = float(flops or 0) if choice.reading is None else choice.reading.middle
+    return standing, choice.reading is None, cost, choice.layer.label
+
+
+def _controls() -> list[str]:
+    names = [name for name in attentions() if card(name).control]
+    return [f"controls are never recommended: {', '.join(names)}"] if names else []
+
+
+def _fitting(need: Need, figures: Iterable[Figure]) -> tuple[list[Figure], list[str]]:
+    """Figures of the wanted sizes, direction and kind of device, and why others were left out."""
+    fitting, notes = [], []
+    for figure in figures:
+        if figure.machine.device != need.device:
+            notes.append(f"{figure.file}: measured on {figure.machine.device}, asked for {need.device}; left out")
+        elif (figure.width, figure.heads) != (need.width, need.heads):
+            notes.append(
+                f"{figure.file}: measured at width {figure.width} with {figure.heads} heads, asked for {need.width} with "
+                f"{need.heads}; left out"
+            )
+        elif figure.direction == need.direction:
+            fitting.append(figure)
+    return fitting, notes
+
+
+def _one_machine(figures: Sequence[Figure], here: str) -> tuple[Machine | None, list[Figure], list[str]]:
+    """The figures of one machine, this one or else that of the most layers: times of two machines make no order."""
+    by_machine: dict[Machine, list[Figure]] = {}
+    for figure in figures:
+        by_machine.setdefault(figure.machine, []).append(figure)
+    if not by_machine:
+        return None, [], []
+
+    def layers(machine: Machine) -> int:
+        return len({(f.attention, str(f.options), f.implementation, f.backend) for f in by_machine[machine] if f.seconds})
+
+    chosen = max(by_machine, key=lambda machine: (machine.name == here, layers(machine), machine.precision == "fp32"))
+    notes = [
+        f"{', '.join(dict.fromkeys(f.file for f in members))}: times of {machine} are left out, as those of {chosen} are ranked"
+        for machine, members in by_machine.items()
+        if machine != chosen
+    ]
+    return chosen, by_machine[chosen], notes
+
+
+def _counted(need: Need, layer: Candidate) -> Counted | None:
+    """None where the card's own rules refuse the options at this length, which ``refusal`` then says."""
+    try:
+        return counted(need, layer)
+    except (ValueError, UnknownNameError):
+        return None
+
+
+def _too_large(need: Need, reading: Reading | None, amount: Counted | None, figures: Iterable[Figure]) -> str | None:
+    """Why a step does not fit into memory, or None where it does or that is not known."""
+    for figure in figures:
+        if (
+            figure.seconds is None
+            and "OOM" in (figure.failure or "")
+            and figure.length <= need.length
+            and figure.batch <= need.batch
+        ):
+            return f"ran out of memory at {figure.length:,} tokens ({figure.file})"
+    if need.memory is None:
+        return None
+    if reading is not None and reading.bytes is not None:
+        held, how = reading.bytes, f"a step holds {reading.bytes / 2**20:,.0f} MiB ({reading.basis}, {', '.join(reading.files)})"
+    elif need.direction == "training" and amount is not None and amount.kept_bytes is not None:
+        held, how = amount.kept_bytes, f"autograd alone keeps {amount.kept_bytes / 2**20:,.0f} MiB of the mechanism (counted)"
+    else:
+        return None
+    return f"{how}, more than {need.memory / 2**20:,.0f} MiB" if held > need.memory else None
+
+
+def _choice(
+    need: Need,
+    layer: Candidate,
+    reading: Reading | None,
+    amount: Counted,
+    tables: Sequence[Table],
+    yardstick: float | None,
+) -> Choice:
+    accuracy = nearest_accuracy(tables, layer.attention, layer.options, layer.implementation, need.length)
+    if layer.attention == BASELINE or card(layer.attention).can.exact:
+        standing = "holds"
+    elif accuracy is None:
+        standing = "unknown"
+    else:
+        standing = "falls" if accuracy.falls(need.accept) else "holds"
+    doubts = [*_doubts_of_cost(need, reading), *_doubts_of_accuracy(need, layer, accuracy), *warnings(need, layer)]
+    return Choice(
+        layer=layer,
+        reading=reading,
+        counted=amount,
+        accuracy=accuracy,
+        standing=standing,
+        times_softmax=None if yardstick is None or reading is None else yardstick / reading.middle,
+        doubts=tuple(dict.fromkeys(doubts)),
+    )
+
+
+def _doubts_of_cost(need: Need, reading: Reading | None) -> list[str]:
+    if reading is None:
+        return ["not measured: placed by counted FLOPs of the mechanism alone, which say little of time"]
+    doubts = list(reading.doubts)
+    if unstable(reading.seconds):
+        doubts.append("its timing is unstable")
+    asked = [
+        words
+        for words, wanted in (
+            ("causality", need.causal and not reading.causal),
+            ("padding", need.padding),
+            ("other keys", need.cross),
+        )
+        if wanted
+    ]
+    if asked:
+        doubts.append(f"timed without {' and '.join(asked)}")
+    if need.memory is not None and reading.bytes is None:
+        doubts.append("its memory was not measured")
+    return doubts
+
+
+def _doubts_of_accuracy(need: Need, layer: Candidate, accuracy: Accuracy | None) -> list[str]:
+    if layer.attention == BASELINE:
+        return []
+    doubts = [] if card(layer.attention).can.exact else ["not exact: it is another function than softmax"]
+    if accuracy is None or accuracy.margin is None:
+        return [*doubts, "no accuracy of it is recorded beside softmax"]
+    if accuracy.margin.count == 1:
+        doubts.append("scored with one seed, which may be chance")
+    if accuracy.length != need.length:
+        doubts.append(f"scored at {accuracy.length:,} tokens, not {need.length:,}")
+    if other := [f"{name}={value}" for name, value in accuracy.options.items() if layer.options.get(name) != value]:
+        doubts.append(f"scored with {', '.join(other)}")
+    if accuracy.over_control is not None and accuracy.over_control <= 0:
+        doubts.append("scored no better than a control that does not attend")
+    return [*doubts, *(f"where it was scored: {warning}" for warning in accuracy.warnings)]

@@ -1,0 +1,223 @@
+"""Whether a folder of records can be believed: what is damaged, doubled, edited, foreign or left over. Reads, never writes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attn_zoo.records.claim import SUFFIX, is_claimed
+from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, RunRecord
+from attn_zoo.records.spec import PROTOCOL
+from attn_zoo.records.store import HALF, TRY, Damaged, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about one or more files that a reader of the tables should know."""
+
+    kind: str
+    """``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``, ``foreign protocol``, ``leftover``,
+    ``no record``, ``old schema`` or ``running``."""
+    files: tuple[str, ...]
+    """Relative to the folder."""
+    words: str
+    harmless: bool = False
+    """Nothing is wrong; it is only said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All that was found in a folder."""
+
+    records: int
+    """Files that are whole records."""
+    runs: int
+    """Different runs among them."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(finding.harmless for finding in self.findings)
+
+
+def verify(root: str | Path) -> Verdict:
+    """Read every file below ``root`` and hold the records against their own ids and against each other.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is no such folder.
+    """
+    root = Path(root)
+    if not root.exists():
+        raise FileNotFoundError(f"there is no folder {str(root)!r}; name the one that runs were recorded in")
+    if not root.is_dir():
+        raise NotADirectoryError(f"{str(root)!r} is a file; name the folder that runs were recorded in")
+    records, damaged = Store(root).load()
+    shaped = [(record, words) for record in records for words in [_misshapen(record)]]
+    sound = [record for record, words in shaped if words is None]
+    findings = [
+        *(_unreadable(item, root) for item in damaged),
+        *(Finding("damaged", _files([record]), words) for record, words in shaped if words is not None),
+        *_edited(sound),
+        *_repeated(sound),
+        *_different_data(sound),
+        *_foreign(sound),
+        *_left_over(root),
+        *_old(sound, root),
+    ]
+    return Verdict(len(sound), len({record.run_id for record in sound}), tuple(findings))
+
+
+def _files(records: Iterable[RunRecord]) -> tuple[str, ...]:
+    return tuple(str(record.source) for record in records)
+
+
+def _unreadable(item: Damaged, root: Path) -> Finding:
+    """A damaged file, or JSON of quite another kind, such as what ``attn-zoo measure`` writes."""
+    name = (item.path.relative_to(root).as_posix(),)
+    try:
+        found = json.loads(item.path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if isinstance(found, dict) and not {"schema", "run_id", "spec"} & set(found):
+        return Finding("no record", name, "JSON of another kind; tables leave it out", harmless=True)
+    return Finding("damaged", name, f"{item.reason}; tables leave it out, and the same command does the run again")
+
+
+def _misshapen(record: RunRecord) -> str | None:
+    """What keeps a file that has all fields from being understood."""
+    for name in ("attention_card", "task_card", "data", "scores", "counted", "measured", "environment"):
+        if not isinstance(getattr(record, name), Mapping):
+            return f"the field {name!r} is no mapping but {getattr(record, name)!r}"
+    for name, score in record.scores.items():
+        if isinstance(score, bool) or not isinstance(score, int | float):
+            return f"the score {name!r} is no number but {score!r}"
+    for split, facts in record.data.items():
+        if not isinstance(facts, Mapping) or "digest" not in facts:
+            return f"the data of split {split!r} have no digest"
+    if not all(isinstance(point, Mapping) for point in record.curve):
+        return "a point of the learning curve is no mapping"
+    return None
+
+
+def _edited(records: Iterable[RunRecord]) -> Iterator[Finding]:
+    """Records that contradict themselves, and names that hide a record from ``attn-zoo run``."""
+    for record in records:
+        due = record.spec.run_id(str(record.task_card.get("version")), record.protocol)
+        if record.run_id != due:
+            words = f"run_id {record.run_id} does not follow from its spec, which gives {due}: changed after it was written"
+            yield Finding("edited", _files([record]), words)
+        for what, named, meant in (
+            ("task", record.task_card.get("name"), record.spec.task),
+            ("attention", record.attention_card.get("name"), record.spec.attention),
+        ):
+            if named != meant:
+                yield Finding("edited", _files([record]), f"its card is of {what} {named!r}, its spec of {meant!r}")
+        best = _best_look(record)
+        if best is not None and best != record.scores.get("valid"):
+            words = f"its best validation score is {record.scores.get('valid')}, but its curve's is {best}"
+            yield Finding("edited", _files([record]), words)
+        if record.run_id not in Path(str(record.source)).name:
+            words = f"its name lacks its run_id {record.run_id}, so that 'attn-zoo run' does not find it and does the run again"
+            yield Finding("renamed", _files([record]), words)
+
+
+def _best_look(record: RunRecord) -> float | None:
+    """The best validation score on the curve of a run that is done."""
+    looks = [point["valid"] for point in record.curve if point.get("valid") is not None]
+    if record.status != "done" or not looks:
+        return None
+    return max(looks) if record.task_card.get("higher_is_better", True) else min(looks)
+
+
+def _repeated(records: Iterable[RunRecord]) -> Iterator[Finding]:
+    """Runs with more than one file. A further attempt after one that failed is none of them."""
+    by_run: dict[str, list[RunRecord]] = defaultdict(list)
+    for record in records:
+        by_run[record.run_id].append(record)
+    for run_id, members in by_run.items():
+        distinct = [record for at, record in enumerate(members) if record not in members[:at]]
+        if len(distinct) < len(members):
+            yield Finding(
+                "copied", _files(m for m in members if members.count(m) > 1), f"run {run_id} lies here under several names"
+            )
+        final = [record for record in distinct if record.status in FINAL_STATUSES]
+        if len(final) > 1:
+            yield Finding("repeated", _files(final), f"run {run_id} was recorded {len(final)} times; {_agreement(final)}")
+
+
+def _agreement(members: Sequence[RunRecord]) -> str:
+    if len({record.status for record in members}) > 1:
+        return f"the outcomes differ: {', '.join(record.status for record in members)}"
+    differing = [
+        name
+        for name in dict.fromkeys(name for record in members for name in record.scores)
+        if len({record.scores.get(name) for record in members}) > 1
+    ]
+    if not differing:
+        return "the scores agree"
+    told = "; ".join(f"{name} {', '.join(str(record.scores.get(name)) for record in members)}" for name in differing)
+    return f"the scores differ: {told}; tables take the newest"
+
+
+def _different_data(records: Iterable[RunRecord]) -> Iterator[Finding]:
+    """Runs of the same task, version and options that did not read the same data."""
+    by_task: dict[str, list[RunRecord]] = defaultdict(list)
+    for record in records:
+        version = record.task_card.get("version")
+        by_task[json.dumps([record.spec.task, version, record.spec.task_options], sort_keys=True, default=str)].append(record)
+    for members in by_task.values():
+        for split in dict.fromkeys(split for record in members for split in record.data):
+            by_digest: dict[str, list[RunRecord]] = defaultdict(list)
+            for record in members:
+                if split in record.data:
+                    by_digest[str(record.data[split]["digest"])].append(record)
+            if len(by_digest) > 1:
+                yield _apart(members[0].spec.task, split, by_digest)
+
+
+def _apart(task: str, split: str, by_digest: Mapping[str, Sequence[RunRecord]]) -> Finding:
+    usual, *others = sorted(by_digest, key=lambda digest: -len(by_digest[digest]))
+    words = (
+        f"the {split} split of {task} is not the same in all: digest {usual[:8]} in {len(by_digest[usual])}, such as "
+        f"{by_digest[usual][0].source}, but {', '.join(digest[:8] for digest in others)} in these"
+    )
+    return Finding("data differ", _files(record for digest in others for record in by_digest[digest]), words)
+
+
+def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:
+    by_protocol: dict[str, list[RunRecord]] = defaultdict(list)
+    for record in records:
+        if record.protocol != PROTOCOL:
+            by_protocol[record.protocol].append(record)
+    for protocol, members in by_protocol.items():
+        words = f"protocol {protocol}, where this version has {PROTOCOL}; they stand in tables of their own"
+        yield Finding("foreign protocol", _files(members), words)
+
+
+def _left_over(root: Path) -> Iterator[Finding]:
+    """What interrupted writers and runs left behind."""
+    for path in sorted(root.rglob(".*")):
+        name = (path.relative_to(root).as_posix(),)
+        if path.name.startswith(TRY) or path.name.endswith(HALF):
+            yield Finding(
+                "leftover", name, "of a write that was cut short; nothing reads it, and it may be deleted when no run is on"
+            )
+        elif path.name.endswith(SUFFIX) and is_claimed(path):
+            yield Finding("running", name, "a process is doing this run now", harmless=True)
+        elif path.name.endswith(SUFFIX):
+            yield Finding("leftover", name, "of a run that was killed; it claims nothing, and the same command does the run again")
+
+
+def _old(records: Iterable[RunRecord], root: Path) -> Iterator[Finding]:
+    by_schema: dict[int, list[RunRecord]] = defaultdict(list)
+    for record in records:
+        schema = json.loads((root / str(record.source)).read_text(encoding="utf-8"))["schema"]
+        if schema != SCHEMA:
+            by_schema[schema].append(record)
+    for schema, members in sorted(by_schema.items()):
+        words = f"schema {schema}, where this version writes {SCHEMA}; read all the same"
+        yield Finding("old schema", _files(members), words, harmless=True)

@@ -1,0 +1,223 @@
+"""``attn-zoo diff``: noise passes, drops fail, costs are held against noise, and what cannot be compared is said."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from make import make_record
+
+from attn_zoo.cli import main
+from attn_zoo.leaderboard.difference import difference
+from attn_zoo.leaderboard.gate import Pair, judged
+from attn_zoo.records import Budget, RunRecord, Store
+
+ATTENTIONS = ("softmax", "linformer", "performer", "longformer", "reformer", "uniform", "none")
+
+
+def folder(path: Path, records: list[RunRecord]) -> str:
+    for record in records:
+        Store(path).add(record)
+    return str(path)
+
+
+def rows(shift: dict[str, float] | None = None, seeds: int = 3, **changes) -> list[RunRecord]:
+    """Rows with a spread over seeds that is the same on every call."""
+    draw = random.Random(7)
+    return [
+        make_record(name, seed=seed, test=0.7 + draw.gauss(0, 0.02) + (shift or {}).get(name, 0.0), **changes)
+        for name in ATTENTIONS
+        for seed in range(1, seeds + 1)
+    ]
+
+
+def timed(record: RunRecord, seconds: float, iqr: float = 0.0, peak: float = 2**23) -> RunRecord:
+    measured = {"step_seconds_median": seconds, "step_seconds_iqr": iqr, "peak_bytes": peak}
+    return replace(record, measured=measured)
+
+
+def kinds(a: list[RunRecord], b: list[RunRecord], **tolerances) -> list[str]:
+    return [finding.kind for row in difference(a, b, **tolerances).rows for finding in row.findings]
+
+
+def test_equal_folders_pass(tmp_path, capsys):
+    a, b = folder(tmp_path / "a", rows()), folder(tmp_path / "b", rows())
+    assert main(["diff", a, b]) == 0
+    out = capsys.readouterr().out
+    assert "Nothing fails" in out
+    assert out.count("within noise") == len(ATTENTIONS)
+    assert main(["diff", "results/quickstart", "results/quickstart"]) == 0
+
+
+def test_a_real_drop_fails_and_is_named(tmp_path, capsys):
+    a, b = folder(tmp_path / "a", rows()), folder(tmp_path / "b", rows({"linformer": -0.05}))
+    assert main(["diff", a, b]) == 1
+    out = capsys.readouterr().out
+    assert "worse: linformer on Digits: -5.0 ± 0.0 points over 3 shared seeds" in out
+    assert out.count("worse: ") == 1
+    assert main(["diff", a, b, "--fail-on", "slower,missing"]) == 0
+    assert "Also found" in capsys.readouterr().out
+    assert main(["diff", a, b, "--tolerance", "0.06"]) == 0
+    assert main(["diff", b, a]) == 0, "better fails never"
+    assert "better: linformer" in capsys.readouterr().out
+
+
+def test_noise_is_called_worse_in_at_most_one_comparison_of_twenty():
+    draw = random.Random(1)
+    spreads = (0.002, 0.01, 0.03, 0.03, 0.05, 0.01, 0.0)
+    alarms, comparisons = 0, 1000
+    for _ in range(comparisons):
+        before = [{seed: draw.gauss(0.7, 0.03) for seed in range(3)} for _ in spreads]
+        after = [{s: v + draw.gauss(0, spread) for s, v in a.items()} for a, spread in zip(before, spreads, strict=True)]
+        pairs = [Pair(a, b, True, 1 / 2000, 0.0, True) for a, b in zip(before, after, strict=True)]
+        alarms += any(verdict.word == "worse" for verdict in judged(pairs))
+    assert 0 < alarms / comparisons <= 0.05, "without any tolerance; with one there are fewer"
+
+
+def test_five_seeds_find_a_drop_of_four_spreads_in_nineteen_of_twenty():
+    draw = random.Random(2)
+    found = 0
+    for _ in range(400):
+        pairs = []
+        for row in range(7):
+            a = {s: draw.gauss(0.7, 0.03) for s in range(5)}
+            drop = 0.04 if row == 0 else 0.0
+            pairs.append(Pair(a, {s: v - drop + draw.gauss(0, 0.01) for s, v in a.items()}, True, 0.0, 0.01, True))
+        found += judged(pairs)[0].word == "worse"
+    assert found / 400 >= 0.95
+
+
+def test_the_least_drop_that_would_be_seen_is_one_that_is():
+    a = {1: 0.70, 2: 0.72, 3: 0.71}
+    noise = {1: 0.004, 2: -0.003, 3: -0.001}
+    (calm,) = judged([Pair(a, {s: v + noise[s] for s, v in a.items()}, True, 0.0, 0.0, True)])
+    assert calm.word == "within noise"
+    assert calm.least is not None
+    for factor, word in ((0.99, "within noise"), (1.01, "worse")):
+        (hit,) = judged([Pair(a, {s: v + noise[s] - factor * calm.least for s, v in a.items()}, True, 0.0, 0.0, True)])
+        assert hit.word == word
+
+
+@pytest.mark.parametrize(("drop", "status"), [(0.009, 0), (0.011, 1)])
+def test_one_seed_is_judged_by_the_tolerance_and_says_so(drop, status, tmp_path, capsys):
+    a = folder(tmp_path / "a", rows(seeds=1))
+    assert main(["diff", a, folder(tmp_path / "b", rows({"performer": -drop}, seeds=1))]) == status
+    out = capsys.readouterr().out
+    assert "under 3 shared seeds noise is unknown and the tolerance alone decides" in out
+    assert ("over 1 shared seed, tolerance 1.0 points; the noise is unknown" in out) == bool(status)
+
+
+def test_of_perplexity_more_is_worse_and_the_tolerance_is_relative():
+    card = {**make_record().task_card, "metric": "perplexity", "higher_is_better": False}
+
+    def perplexity(value: float) -> list[RunRecord]:
+        return [make_record(test=value, task_card=card, scores={"test": value})]
+
+    assert kinds(perplexity(200.0), perplexity(203.0)) == ["worse"]
+    assert kinds(perplexity(200.0), perplexity(201.0)) == []
+    assert kinds(perplexity(200.0), perplexity(197.0)) == ["better"]
+
+
+def test_counted_costs_are_compared_exactly():
+    base = make_record()
+    more = replace(base, counted={**base.counted, "flops_per_example": 2_400_001})
+    assert kinds([base], [more]) == ["costlier"]
+    assert kinds([more], [base]) == ["cheaper"]
+    further = replace(base, counted={**base.counted, "something_new": 5})
+    assert kinds([base], [further]) == [], "a count that A does not know is no rise"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ([(1.0, 0.02)] * 3, [(1.05, 0.02)] * 3, []),
+        ([(1.0, 0.02)] * 3, [(1.15, 0.02)] * 3, ["slower"]),
+        ([(1.0, 0.02)] * 3, [(1.15, 0.02), (1.15, 0.02), (1.02, 0.02)], []),
+        ([(1.0, 0.02)] * 3, [(1.15, 0.30)] * 3, []),
+        ([(1.15, 0.02)] * 3, [(1.0, 0.02)] * 3, ["faster"]),
+    ],
+)
+def test_a_slower_step_must_be_so_at_every_seed_and_beyond_the_steps_own_spread(before, after, found):
+    a = [timed(make_record(seed=seed), *times) for seed, times in enumerate(before)]
+    b = [timed(make_record(seed=seed), *times) for seed, times in enumerate(after)]
+    assert kinds(a, b) == found
+
+
+def test_memory_has_the_tolerance_and_other_machines_none():
+    a = [timed(make_record(), 1.0)]
+    b = [timed(make_record(), 2.0, peak=2**24)]
+    assert kinds(a, b) == ["slower", "larger"]
+    assert kinds(a, b, cost_tolerance=1.5) == []
+    elsewhere = [replace(b[0], environment={**b[0].environment, "cpu": "Another CPU"})]
+    assert kinds(a, elsewhere) == []
+
+
+def test_missing_new_failing_and_mended_rows_are_told(tmp_path):
+    failed = make_record("linformer", status="diverged")
+    assert kinds([make_record(), make_record("linformer")], [make_record()]) == ["missing"]
+    assert kinds([make_record()], [make_record(), make_record("linformer")]) == ["new"]
+    assert kinds([make_record("linformer")], [failed]) == ["failing"]
+    assert kinds([failed], [make_record("linformer")]) == ["mended"]
+    assert kinds([make_record(seed=1), make_record(seed=2)], [make_record(seed=1)]) == ["missing"]
+    a, b = folder(tmp_path / "a", [make_record()]), folder(tmp_path / "b", [make_record(), make_record("linformer")])
+    assert main(["diff", a, b]) == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (make_record(protocol="2.0", test=0.1), "protocol 1.0 became 2.0"),
+        (make_record(task_card={**make_record().task_card, "version": "2"}, test=0.1), "task version 1 became 2"),
+        (make_record(spec_options={"dial": 2}, test=0.1), "options.dial 1 became 2"),
+        (make_record(spec_budget=Budget(steps=7), test=0.1), "budget.steps 400 became 7"),
+        (
+            replace(make_record(test=0.1), data={**make_record().data, "test": {"examples": 100, "digest": "other" * 4}}),
+            "digest of test digitste became otheroth",
+        ),
+    ],
+)
+def test_what_changed_is_never_compared(changed, why):
+    (row,) = difference([make_record()], [changed]).rows
+    assert row.judged is None
+    ((finding),) = row.findings
+    assert finding.kind == "changed"
+    assert why in finding.text
+
+
+def test_tables_of_one_task_have_names_of_their_own():
+    records = [make_record(), make_record(spec_budget=Budget(steps=7))]
+    assert {row.task for row in difference(records, records).rows} == {
+        "Digits (budget.steps=400)",
+        "Digits (budget.steps=7)",
+    }
+
+
+def test_files_formats_and_filters(tmp_path, capsys):
+    a, b = folder(tmp_path / "a", rows(seeds=1)), folder(tmp_path / "b", rows({"softmax": -0.2}, seeds=1))
+    one, other = (str(next(Path(side).glob("softmax-*.json"))) for side in (a, b))
+    assert main(["diff", one, other, "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["fails"] is True
+    assert found["rows"][0]["judged"]["difference"]["mean"] == pytest.approx(-0.2)
+    assert main(["diff", a, b, "--attention", "linformer"]) == 0
+    assert main(["diff", a, b, "--format", "github"]) == 1
+    assert "| softmax" in capsys.readouterr().out
+
+
+def test_bad_input_is_status_two_and_damaged_files_are_named(tmp_path, capsys):
+    a = folder(tmp_path / "a", [make_record()])
+    (tmp_path / "empty").mkdir()
+    for words, message in (
+        ([a, str(tmp_path / "nowhere")], "does not exist"),
+        ([a, str(tmp_path / "empty")], "B holds no record"),
+        ([a, a, "--fail-on", "ugly"], "--fail-on takes worse, slower, larger"),
+        ([a, a, "--tolerance", "-1"], "a tolerance is 0 or more"),
+    ):
+        assert main(["diff", *words]) == 2
+        assert message in capsys.readouterr().err
+    (tmp_path / "a" / "half.json").write_text("{", encoding="utf-8")
+    assert main(["diff", a, a]) == 0
+    assert "half.json: not readable as JSON" in capsys.readouterr().out

@@ -1,0 +1,193 @@
+"""``attn-zoo show``: a row by any of its names, all that is known of it, and a command that is the same run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from make import make_record
+
+from attn_zoo.cli import main
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.plan import plan
+from attn_zoo.leaderboard.reproduce import command
+from attn_zoo.leaderboard.show import find
+from attn_zoo.records import Budget, ModelSpec, RunSpec, Store
+from attn_zoo.registry import task_card
+from attn_zoo.runner import resolve_spec
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Three seeds of softmax, two of linformer and one that failed, and a control, on two tasks."""
+    store = Store(tmp_path_factory.mktemp("show") / "runs")
+    for task in ("digits", "text"):
+        for seed, test in ((1, 0.90), (2, 0.91), (3, 0.92)):
+            store.add(make_record("softmax", task, seed, test=test))
+            store.add(make_record("uniform", task, seed, test=test - 0.1))
+        for seed in (1, 2):
+            store.add(make_record("linformer", task, seed, test=0.8 + seed / 100, warnings=("k is as long as the input",)))
+        store.add(make_record("linformer", task, 3, status="diverged"))
+    return store.root
+
+
+def show(folder: Path, *words: str) -> int:
+    return main(["show", *words, "--records", str(folder)])
+
+
+def test_a_row_tells_all_that_is_recorded(folder, capsys):
+    assert show(folder, "linformer@digits") == 0
+    out = capsys.readouterr().out
+    for told in (
+        "linformer on Digits",
+        "dial=1",
+        "size=8",
+        "steps=400",
+        "digitstest" * 4,
+        "accuracy 81.5 ± 6.4 % over 2 seeds",
+        "+1.0 ± 0.0 over the best control, uniform",
+        "diverged with seed 3: because of diverged",
+        "no ranks under 3 common seeds",
+        "k is as long as the input",
+        "70 k  counted",
+        "5 k (5 k to 5 k)  measured",
+        "Some CPU, 2 threads, torch 2.15.0",
+        "not measured: step seconds median",
+        "not run here",
+        "attn-zoo check linformer",
+        "no score of this attention on this task is known",
+        "attn-zoo run -m attention=linformer attention.dial=1 task=digits",
+        "seed=1,2,3",
+    ):
+        assert told in out, told
+    assert "linformer on Text" not in out
+
+
+def test_a_name_alone_means_every_task_and_literature_is_told(folder, capsys):
+    assert show(folder, "softmax") == 0
+    out = capsys.readouterr().out
+    assert "softmax on Digits" in out
+    assert "softmax on Text" in out
+    assert "LRA: 64.27 (Tay et al. 2020, arXiv:2011.04006); length 4,000 there, 16 here" not in out, "data differ as well"
+    assert "LRA: 64.27 (Tay et al. 2020, arXiv:2011.04006); data IMDB there, unknown here; length 4,000 there, 16 here" in out
+    assert "the test split served as validation split" in out
+    assert "the sources differ by 2.4 points among themselves" in out
+
+
+def test_a_run_id_its_beginning_and_a_file_mean_one_run(folder, capsys):
+    path = next(folder.glob("softmax-digits-s2-*.json"))
+    run_id = json.loads(path.read_text(encoding="utf-8"))["run_id"]
+    texts = []
+    for words in ([run_id], [run_id[:6]], [str(path)]):
+        assert show(folder, *words) == 0
+        texts.append(capsys.readouterr().out)
+    assert len(set(texts)) == 1
+    assert "accuracy 91.0 % over 1 seed\n" in texts[0]
+    assert "attn-zoo run attention=softmax" in texts[0], "one run needs no sweep"
+
+
+def test_bad_names_and_files_are_refused_with_what_there_is(folder, capsys, tmp_path):
+    assert show(folder, "linfomer") == 2
+    assert "recorded: linformer@digits, linformer@text, softmax@digits" in capsys.readouterr().err
+    assert show(tmp_path, "softmax") == 2
+    assert "recorded: nothing" in capsys.readouterr().err
+    broken = tmp_path / "broken.json"
+    broken.write_text("{", encoding="utf-8")
+    assert show(folder, str(broken)) == 2
+    assert "broken.json is not readable as JSON" in capsys.readouterr().err
+
+
+def test_rows_that_differ_in_an_option_have_names_of_their_own(tmp_path):
+    store = Store(tmp_path)
+    for k in (8, 16):
+        store.add(make_record("linformer", spec_options={"k": k}))
+    records, _ = store.load()
+    assert len(find("linformer", records)) == 2
+    (shown,) = find("linformer k=16@digits", records)
+    assert shown.row.options == {"k": 16}
+
+
+def test_check_runs_the_kit_and_its_verdict_is_the_exit_status(folder, capsys, monkeypatch):
+    class Report:
+        def __init__(self, ok: bool) -> None:
+            self.ok = ok
+
+        def __str__(self) -> str:
+            return "what the kit found"
+
+    asked = []
+    for ok, status in ((True, 0), (False, 1)):
+        monkeypatch.setattr("attn_zoo.conformance.check_attention", lambda name, ok=ok: asked.append(name) or Report(ok))
+        assert show(folder, "softmax", "--check") == status
+        assert "what the kit found" in capsys.readouterr().out
+    assert asked == ["softmax", "softmax"], "once for both of its rows"
+
+
+@pytest.fixture(scope="module")
+def groups() -> None:
+    store_groups()
+
+
+@pytest.mark.usefixtures("groups")
+@pytest.mark.parametrize(
+    "name", ["quickstart/linformer-digits-s2", "lra_cpu/performer-text-s1", "tasks_cpu/linformer_causal-mqar-s1"]
+)
+def test_the_command_of_a_recorded_run_is_that_run(name):
+    room, stem = name.split("/")
+    path = next((ROOT / "results" / room).glob(f"{stem}-*.json"))
+    (record,) = [r for r in Store(path.parent).load()[0] if r.source == path.name]
+    planned = plan(shlex.split(command(record.spec))[2:])
+    assert planned is not None
+    assert [spec.run_id(record.task_card["version"]) for spec in planned.specs] == [record.run_id]
+
+
+@pytest.mark.usefixtures("groups")
+def test_the_command_carries_every_kind_of_value():
+    spec = resolve_spec(
+        RunSpec(
+            attention="linformer",
+            task="listops",
+            options={"projected_lengths": "8+4+2/4", "sharing": "none", "projection": "mean", "dropout": 1e-05},
+            task_options={"length": 40, "shortest": 1 / 3, "train": 100, "valid": 20, "test": 20},
+            implementation="sdpa",
+            model=ModelSpec(dim=48, depth=2, heads=3, mlp_ratio=1.5, dropout=0.25),
+            budget=Budget(steps=7, learning_rate=3e-07, max_seconds=0.125),
+            seed=4,
+            precision="bf16",
+        )
+    )
+    version = task_card("listops").version
+    planned = plan(shlex.split(command(spec))[2:])
+    assert planned is not None
+    assert planned.specs == (spec,)
+    swept = plan(shlex.split(command(spec, [4, 5, 6]))[2:])
+    assert swept is not None
+    assert [s.run_id(version) for s in swept.specs] == [replace(spec, seed=seed).run_id(version) for seed in (4, 5, 6)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a b", "it's", "back\\slash", "end\\", "\\'", "\\\\'x", "8,16", "[1]", "{a:1}", "a=b", "true", "NULL", "1e-3", "007"]
+    + ["$x", "x#y", "é", '"q"', " lead", "a\nb", "none", "mean", "--flag", "*", "~"],
+)
+def test_strings_reach_hydra_through_the_shell_as_they_are(text):
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    words = shlex.split(command(RunSpec("a", "t", options={"text": text})))
+    (override,) = OverridesParser.create().parse_overrides([w for w in words if w.startswith("attention.text=")])
+    assert override.value() == text
+
+
+def test_what_looks_like_an_interpolation_is_none():
+    from omegaconf import OmegaConf
+
+    words = shlex.split(command(RunSpec("a", "t", options={"text": "${seed}"})))
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    (override,) = OverridesParser.create().parse_overrides([w for w in words if w.startswith("attention.text=")])
+    assert OmegaConf.create({"seed": 1, "text": override.value()}).text == "${seed}"

@@ -1,0 +1,146 @@
+"""Boards at equal budgets: what was seen within them, how they are chosen, what is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from make import make_record
+
+from attn_zoo.leaderboard import render, tables
+from attn_zoo.records import RunRecord
+
+
+def looks(seconds_a_step: float, *valid: float) -> tuple[dict[str, float], ...]:
+    return tuple(
+        {"step": 10 * at, "train_seconds": 10 * at * seconds_a_step, "train_loss": 1.0, "valid": score}
+        for at, score in enumerate(valid, start=1)
+    )
+
+
+def run(
+    name: str, seed: int = 1, *, curve: tuple[dict[str, float], ...] = (), peak: float = 2**20, flops: int = 100, **changes: Any
+):
+    counted = {"parameters": 10, "attention_parameters": 5, "flops_per_example": flops}
+    return make_record(name, seed=seed, curve=curve, counted=counted, measured={"peak_bytes": peak}, **changes)
+
+
+def board(records: list[RunRecord], cost: str, **equal: float):
+    (table,) = tables(records, equal=equal)
+    return table.boards[cost], {entry.label: entry for entry in table.boards[cost].entries}
+
+
+FAST, SLOW = looks(0.1, 0.5, 0.7, 0.6), looks(0.2, 0.4, 0.8, 0.9)
+
+
+def test_the_usual_time_is_the_most_that_every_contender_has_spent():
+    found, entries = board([run("linformer", curve=FAST), run("softmax", curve=SLOW)], "time")
+    assert found.budget == pytest.approx(3.0) and found.unit == "s"
+    assert entries["linformer"].score.mean == 0.7 and entries["linformer"].spent == pytest.approx(2.0)
+    assert entries["softmax"].score.mean == 0.4
+    assert [entry.label for entry in found.entries] == ["linformer", "softmax"]
+
+
+def test_controls_do_not_shorten_the_budget():
+    found, entries = board([run("softmax", curve=SLOW), run("none", curve=looks(0.01, 0.1, 0.1))], "time")
+    assert found.budget == pytest.approx(6.0)
+    assert entries["none"].note == "training ended at 0.2 s"
+    (table,) = tables([run("softmax", curve=SLOW), run("none", curve=looks(0.01, 0.1, 0.1))])
+    assert "at equal time, none: spent less than the budget" in render([table], "terminal")
+
+
+def test_a_budget_before_the_first_look_is_over():
+    records = [run("softmax", seed, curve=SLOW) for seed in (1, 2)] + [run("linformer", seed, curve=FAST) for seed in (1, 2)]
+    found, entries = board(records, "time", time=1.5)
+    assert (found.budget, found.rule) == (1.5, "as asked for")
+    assert entries["softmax"].over and entries["softmax"].score is None and "at 2 s" in entries["softmax"].note
+    assert entries["linformer"].score.mean == 0.5 and entries["linformer"].score.count == 2
+    (table,) = tables(records, equal={"time": 1.5})
+    text = render([table], "terminal").split("at equal budgets")[1]
+    assert "1.50 s" in text
+    assert next(line for line in text.splitlines() if line.startswith("softmax")).split()[1] == "over"
+
+
+def test_flops_are_of_training_forward_and_backward():
+    records = [run("softmax", curve=SLOW, flops=100), run("linformer", curve=FAST, flops=50)]
+    found, entries = board(records, "FLOPs")
+    assert found.budget == 30 * 64 * 3 * 50, "steps, examples a step, three forward passes"
+    assert entries["linformer"].score.mean == 0.7 and entries["softmax"].score.mean == 0.4
+    (table,) = tables(records)
+    assert table.rows[0].curve[0].flops == 10 * 64 * 3 * 100 or table.rows[1].curve[0].flops == 10 * 64 * 3 * 100
+    assert "three forward passes" in render([table], "terminal")
+
+
+def test_counted_training_flops_are_taken_where_there_are_some():
+    counted = {"parameters": 1, "flops_per_example": 100, "training_flops_per_example": 450}
+    record = make_record(curve=SLOW, counted=counted)
+    found, _ = board([record], "FLOPs")
+    assert found.budget == 30 * 64 * 450
+    assert "three forward passes" not in render(tables([record]), "terminal")
+
+
+def test_less_is_better_also_within_a_budget():
+    card = dict(make_record().task_card) | {"metric": "perplexity", "higher_is_better": False}
+    _, entries = board([run("softmax", curve=looks(0.1, 90.0, 40.0, 60.0), task_card=card)], "time")
+    assert entries["softmax"].score.mean == 40.0
+
+
+def dial(k: int, valid: float, peak: float, seed: int = 1, **changes: Any):
+    scores = {"test": valid - 0.05, "valid": valid, "train": 0.9}
+    return run("linformer", seed, spec_options={"k": k}, scores=scores, peak=peak, **changes)
+
+
+def test_equal_memory_takes_the_best_dial_on_validation_that_fits():
+    softmax = run("softmax", peak=3 * 2**20)
+    records = [dial(8, 0.5, 2**20), dial(16, 0.7, 2 * 2**20), dial(32, 0.9, 4 * 2**20), softmax]
+    found, entries = board(records, "memory")
+    assert (found.budget, found.score) == (3 * 2**20, "test") and "what softmax takes" in found.rule
+    assert set(entries) == {"linformer k=16", "softmax"}
+    assert entries["linformer k=16"].score.mean == pytest.approx(0.65), "the test score of the one chosen on validation"
+    assert entries["linformer k=16"].note == "best on validation of 2 that fit, of 3"
+    _, entries = board(records, "memory", memory=1.5 * 2**20)
+    assert entries["linformer k=8"].score.mean == pytest.approx(0.45) and entries["softmax"].over
+    _, entries = board(records, "memory", memory=1000)
+    assert entries["linformer k=8"].over, "the least of them stands for the attention"
+
+
+def test_without_softmax_every_contender_fits():
+    found, entries = board([dial(8, 0.5, 2**20), dial(16, 0.7, 3 * 2**20), run("performer", peak=2 * 2**20)], "memory")
+    assert found.budget == 2 * 2**20
+    assert set(entries) == {"linformer k=8", "performer"} and not any(entry.over for entry in entries.values())
+
+
+def test_measured_budgets_of_eager_rows_and_kernels_are_their_own_and_counted_ones_are_shared():
+    records = [
+        run("softmax", curve=SLOW, peak=5 * 2**20),
+        run("softmax", curve=FAST, peak=2**20, spec_implementation="sdpa"),
+    ]
+    (table,) = tables(records)
+    assert sorted(table.boards["time"].budgets.values()) == pytest.approx([3.0, 6.0])
+    assert sorted(table.boards["memory"].budgets.values()) == [2**20, 5 * 2**20]
+    assert table.boards["time"].budget is None and table.boards["FLOPs"].budget is not None
+    assert not any(entry.over for entry in table.boards["memory"].entries)
+    lines = [line.split() for line in render([table], "terminal").split("at equal budgets")[1].splitlines() if line.strip()]
+    assert [line[:3] for line in lines if line[0].startswith("[")] == [["[eager]", "6.00", "s"], ["[kernels]", "3.00", "s"]]
+
+
+def test_rows_measured_on_several_machines_are_on_no_measured_board():
+    there = {"cpu": "Another CPU", "threads": 2, "torch": "2.15.0"}
+    records = [run("softmax", curve=SLOW), run("softmax", 2, curve=FAST, environment=there), run("linformer", curve=SLOW)]
+    _, entries = board(records, "time")
+    assert entries["softmax"].note == "measured on several machines" and entries["softmax"].score is None
+    assert entries["linformer"].score is not None
+    (table,) = tables(records)
+    assert [entry.label for entry in table.boards["memory"].entries] == ["linformer"]
+    assert {entry.label for entry in table.boards["FLOPs"].entries if entry.score} == {"softmax", "linformer"}
+
+
+def test_records_that_know_nothing_make_no_board():
+    (table,) = tables([make_record(curve=(), measured={})])
+    assert table.boards == {} and "equal budgets" not in render([table], "terminal")
+
+
+def test_failed_seeds_are_said_on_boards():
+    records = [run("softmax", curve=SLOW), make_record("softmax", seed=2, status="diverged")]
+    _, entries = board(records, "time")
+    assert entries["softmax"].note == "1 of 2 seeds failed"

@@ -1,0 +1,120 @@
+"""Intervals and what they are of: the truth lies in 95 of 100, margins are paired by seed, gaps and averages have theirs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import pytest
+from make import make_record
+
+from attn_zoo.leaderboard import render, tables
+from attn_zoo.leaderboard.averages import averages
+from attn_zoo.leaderboard.statistics import paired
+from attn_zoo.records import RunRecord
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_scores_margins_and_gaps_of_simulated_records_cover_the_truth(seeds):
+    """Accuracies of 2,000 examples; seeds are lucky or not for the control as well, so its margin is surer than its score."""
+    draw = random.Random(seeds)
+    truth = {"score": 0.8, "margin": 0.3, "over_chance": 0.7, "train_gap": 0.05}
+    hits, widths = dict.fromkeys(truth, 0), dict.fromkeys(truth, 0.0)
+    count = 1000
+    for _ in range(count):
+        records = []
+        for seed in range(seeds):
+            luck = draw.gauss(0, 0.03)
+            test, control = 0.8 + luck + draw.gauss(0, 0.01), 0.5 + luck + draw.gauss(0, 0.01)
+            train = test + 0.05 + draw.gauss(0, 0.01)
+            scores = {name: round(2000 * value) / 2000 for name, value in {"test": test, "valid": test, "train": train}.items()}
+            records.append(make_record("linformer", seed=seed, scores=scores))
+            records.append(make_record("uniform", seed=seed, test=round(2000 * control) / 2000))
+        (table,) = tables(records)
+        for name, true in truth.items():
+            found = getattr(table.rows[0], name)
+            hits[name] += abs(found.mean - true) <= found.half_width
+            widths[name] += found.half_width / count
+    assert all(0.93 <= hit / count <= 0.97 for hit in hits.values()), hits
+    assert widths["margin"] < 0.6 * widths["score"]
+
+
+def test_a_margin_is_over_the_best_control_at_the_seeds_that_both_have():
+    records = [make_record("softmax", seed=seed, test=test) for seed, test in ((1, 0.80), (2, 0.90), (3, 0.85))]
+    records += [make_record("uniform", seed=seed, test=test) for seed, test in ((2, 0.60), (3, 0.57), (4, 0.70))]
+    records += [make_record("none", seed=seed, test=0.1) for seed in (1, 2, 3)]
+    (table,) = tables(records)
+    softmax = table.rows[0]
+    assert table.control == "uniform"
+    assert softmax.margin is not None and softmax.margin.mean == pytest.approx(0.29) and softmax.margin.count == 2
+    assert [row.margin for row in table.rows[1:]] == [None, None]
+    assert "best control uniform 62.3 %" in render([table], "terminal")
+
+
+def test_a_margin_without_common_seeds_is_none():
+    (table,) = tables([make_record(seed=1), make_record("uniform", seed=2)])
+    assert table.rows[0].margin is None
+    assert paired({1: 0.5}, {2: 0.5}) is None
+
+
+def test_a_score_that_is_no_number_is_a_failure():
+    scores = {"test": float("nan"), "valid": 0.5, "train": 0.5}
+    (table,) = tables([make_record(), make_record("linformer", scores=scores)])
+    assert table.rows[1].score is None
+    assert table.rows[1].failures == ("done with seed 1: its test score is no number",)
+
+
+def grid(**cells: Mapping[str, tuple[float, ...]]) -> list[RunRecord]:
+    return [
+        make_record(name, task, seed, test=test)
+        for task, rows in cells.items()
+        for name, tests in rows.items()
+        for seed, test in enumerate(tests, start=1)
+    ]
+
+
+FULL = {
+    "digits": {"softmax": (0.9, 0.8), "linformer": (0.7, 0.7), "uniform": (0.5, 0.5)},
+    "listops": {"softmax": (0.4, 0.5), "linformer": (0.3, 0.3), "uniform": (0.2, 0.2)},
+}
+
+
+def test_an_average_is_over_tasks_at_each_seed_first():
+    found = averages(tables(grid(**FULL)))
+    assert found.reason is None and found.chance == pytest.approx(0.1)
+    softmax = found.rows["softmax"]
+    assert softmax.count == 2 and softmax.mean == pytest.approx(0.65)
+    assert softmax.half_width == pytest.approx(0.0, abs=1e-12), "what one task lost at a seed the other won"
+    text = render(tables(grid(**FULL)), "github", overview=True)
+    assert "average (%)" in text and "65.0 ± 0.0" in text
+
+
+def test_a_row_that_lacks_a_cell_or_a_seed_or_failed_has_no_average():
+    lacking = grid(**FULL) + [make_record("performer", "digits", seed) for seed in (1, 2)]
+    lacking += [make_record("reformer", "digits", seed) for seed in (1, 2)] + [make_record("reformer", "listops", 1)]
+    lacking += [make_record("longformer", task, seed) for task in ("digits", "listops") for seed in (1, 2)]
+    lacking += [make_record("longformer", "listops", 3, status="out_of_memory")]
+    found = averages(tables(lacking))
+    assert set(found.rows) == {"softmax", "linformer", "uniform"}
+    line = next(line for line in render(tables(lacking), "github", overview=True).splitlines() if line.startswith("| performer"))
+    assert line.split("|")[-2].strip() == "-"
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        (grid(digits=FULL["digits"]), "fewer than two tasks"),
+        (grid(digits=FULL["digits"], listops={"softmax": (0.4, 0.5)}), "fewer than two rows"),
+        (grid(**FULL) + [make_record(spec_task_options={"size": 9})], "several settings"),
+    ],
+)
+def test_why_there_is_no_average(records, reason):
+    assert reason in (averages(tables(records)).reason or "")
+
+
+def test_only_shares_are_averaged():
+    card = dict(make_record(task="novels").task_card) | {"metric": "perplexity", "higher_is_better": False}
+    novels = [make_record(name, "novels", seed, test=30.0, task_card=card) for name in ("softmax", "uniform") for seed in (1, 2)]
+    made = tables(grid(**FULL) + novels)
+    assert averages(made).rows["softmax"].mean == pytest.approx(0.65)
+    assert "It leaves out Novels." in render(made, "github", overview=True)

@@ -1,0 +1,129 @@
+"""``attn-zoo leaderboard``: what can be asked for, in whichever format, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make import make_record
+
+from attn_zoo.cli.leaderboard import budgets
+from attn_zoo.cli.main import main
+from attn_zoo.leaderboard import leaderboard, ordered, render, tables
+from attn_zoo.records import Store
+
+
+def cost(flops: int, seconds: float, peak: float, parameters: int = 10) -> dict[str, Any]:
+    return {
+        "counted": {"parameters": parameters, "attention_parameters": 1, "flops_per_example": flops},
+        "measured": {"train_seconds": seconds, "peak_bytes": peak, "examples_per_second": 10.0},
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = Store(tmp_path)
+    for seed in (1, 2, 3):
+        store.add(make_record("softmax", seed=seed, test=0.9 + seed / 1000, **cost(300, 30.0, 3e6)))
+        store.add(make_record("linformer", seed=seed, test=0.8 + seed / 1000, **cost(100, 20.0, 2e6)))
+        store.add(make_record("performer", seed=seed, test=0.7 + seed / 1000, **cost(200, 10.0, 1e6, 5)))
+        store.add(make_record("none", seed=seed, test=0.1, **cost(10, 1.0, 1e5)))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("by", "first"),
+    [("score", "softmax"), ("flops", "linformer"), ("time", "performer"), ("memory", "performer"), ("parameters", "performer")],
+)
+def test_rows_are_ordered_by_score_or_by_a_cost_and_controls_stay_last(folder, capsys, by, first):
+    assert main(["leaderboard", "--records", str(folder), "--by", by, "--format", "csv"]) == 0
+    labels = [row["label"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))]
+    assert labels[0] == first and labels[-1] == "none"
+
+
+def test_by_a_measured_cost_rows_are_ordered_within_their_blocks():
+    eager = [make_record("softmax", **cost(1, 30.0, 1.0)), make_record("linformer", **cost(1, 20.0, 1.0))]
+    (table,) = tables([*eager, make_record("softmax", spec_implementation="sdpa", **cost(1, 10.0, 1.0))])
+    assert [row.label for row in ordered(table, "time").rows] == ["linformer", "softmax", "softmax (sdpa)"]
+    with pytest.raises(ValueError, match="score, parameters, flops, time, memory"):
+        ordered(table, "luck")
+
+
+def test_budgets_are_read_with_their_units():
+    read = budgets(["time=1.5min", "flops=2T", "memory=64MiB"])
+    assert read == {"time": 90.0, "FLOPs": 2e12, "memory": 64 * 2**20}
+    assert budgets(["FLOPs=1e12"]) == {"FLOPs": 1e12}
+    assert budgets(["time=30"]) == budgets(["time=30s"]) == {"time": 30.0}
+
+
+@pytest.mark.parametrize("word", ["time", "time=", "time=fast", "time=5MiB", "energy=5", "memory=-1", "flops=0", "time=1.2.3"])
+def test_what_is_no_budget_is_refused(word):
+    with pytest.raises(ValueError, match="--equal"):
+        budgets([word])
+
+
+def test_a_cost_named_twice_is_refused(folder, capsys):
+    assert main(["leaderboard", "--records", str(folder), "--equal", "time=1", "--equal", "time=2"]) == 2
+    assert "given twice" in capsys.readouterr().err
+
+
+def test_budgets_and_seeds_can_be_asked_for(folder, capsys):
+    assert main(["leaderboard", "--records", str(folder), "--equal", "memory=2.5e6", "--seeds"]) == 0
+    text = capsys.readouterr().out
+    assert "of memory as asked for" in text and "2.4 MiB" in text
+    assert "Digits, by seed" in text and "seed 3" in text and "90.3" in text
+
+
+@pytest.mark.parametrize("format", ["terminal", "github", "latex"])
+def test_each_task_has_scores_costs_and_budgets(folder, format):
+    text = leaderboard(folder, format=format)
+    for words in ("over control", "train - test", "rank", "dominated by", "front", "equal FLOPs", "3 c", "peak memory"):
+        assert words in text
+
+
+def test_csv_and_json_carry_everything(folder):
+    first = next(csv.DictReader(io.StringIO(leaderboard(folder, format="csv"))))
+    assert first["label"] == "softmax" and first["rank"] == "1" and first["ties"] == "a"
+    assert json.loads(first["score_by_seed"]) == pytest.approx({"1": 0.901, "2": 0.902, "3": 0.903})
+    assert float(first["over_control_mean"]) == pytest.approx(0.802) and float(first["over_chance_mean"]) == pytest.approx(0.802)
+    assert float(first["train_gap_half_width_95"]) == pytest.approx(0.0, abs=1e-9)
+    assert first["best_control"] == "none" and float(first["chance"]) == 0.1
+    assert first["fronts"] == "parameters | FLOPs | time | memory" and first["dominated_by"] == ""
+    assert float(first["equal_time_budget"]) == 1.5 and float(first["equal_time_mean"]) == pytest.approx(0.902)
+    assert float(first["equal_flops_budget"]) == 10 * 64 * 3 * 100 and first["equal_flops_mean"] == ""
+    assert first["equal_flops_note"].startswith("over budget")
+    assert len(first["files"].split(" | ")) == 3
+    (table,) = json.loads(leaderboard(folder, format="json"))
+    assert table["ranking"]["comparisons"][0]["apart"] is True and len(table["ranking"]["comparisons"]) == 3
+    assert table["rows"][0]["by_seed"]["2"] == pytest.approx(0.902)
+    assert set(table["boards"]) == {"time", "FLOPs", "memory"}
+    assert table["rows"][0]["curve"][0]["valid"]["count"] == 3
+
+
+def test_doubts_of_records_are_printed_once_for_all_rows_that_share_them():
+    doubt = "window=512 is as long as the input"
+    records = [make_record(name, seed=seed, warnings=(doubt,)) for name in ("longformer", "performer") for seed in (1, 2)]
+    (table,) = tables([*records, make_record()])
+    assert table.rows[0].warnings == (doubt,)
+    assert f"- longformer, performer: {doubt}" in render([table], "github")
+
+
+def test_ten_thousand_files_are_a_table_in_five_seconds(tmp_path):
+    """Processor time, so that what else the machine does is not counted; a third of it is reading JSON."""
+    whole = make_record().to_dict()
+    curve = [{"step": 10 * at, "train_seconds": 1.5 * at, "train_loss": 0.5, "valid": 0.5} for at in range(1, 11)]
+    text = json.dumps(whole | {"run_id": "RUN", "curve": curve, "scores": whole["scores"] | {"test": "TEST"}})
+    text = text.replace('"seed": 1', '"seed": SEED').replace("softmax", "NAME").replace('"digits"', '"TASK"')
+    for at in range(10_000):
+        name, task, seed = f"a{at % 50}", f"t{at // 50 % 4}", at // 200
+        one = text.replace("NAME", name).replace("TASK", task).replace("SEED", str(seed)).replace("RUN", f"{at:016d}")
+        (tmp_path / f"{at}.json").write_text(one.replace('"TEST"', f"{0.5 + at % 50 / 500 + at % 13 / 1000:.3f}"), encoding="utf-8")
+    started = time.process_time()
+    printed = leaderboard(tmp_path)
+    assert time.process_time() - started < 5
+    assert printed.count("costs\n") == 4 and "were left out" not in printed

@@ -1,0 +1,104 @@
+"""Our rows beside the literature: its spread, the settings beneath, and verdicts that few seeds do not give."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from make import make_record
+
+from attn_zoo.cli import main
+from attn_zoo.leaderboard import tables
+from attn_zoo.leaderboard.beside import beside
+from attn_zoo.leaderboard.beside_text import render_published
+from attn_zoo.records import RunRecord, Store
+
+
+def listops(attention: str, seed: int, test: float, **options) -> RunRecord:
+    record = make_record(attention, "listops", seed, test=test, spec_options=options)
+    return replace(record, task_card={**record.task_card, "title": "ListOps", "length": 256, "data": "generated"})
+
+
+def rows(softmax: list[float], performer: list[float]) -> list[RunRecord]:
+    records = [listops("softmax", seed, test) for seed, test in enumerate(softmax)]
+    return records + [listops("performer", seed, test, features=64) for seed, test in enumerate(performer)]
+
+
+@pytest.mark.parametrize(
+    ("softmax", "performer", "word"),
+    [
+        ([0.36, 0.37, 0.38], [0.18, 0.19, 0.21], "confirmed"),
+        ([0.30, 0.31, 0.29], [0.36, 0.36, 0.36], "refuted"),
+        ([0.36, 0.37, 0.38], [0.36, 0.33, 0.40], "cannot tell"),
+        ([0.36, 0.37], [0.18, 0.19], "cannot tell"),
+        ([0.36], [0.18], "cannot tell"),
+    ],
+)
+def test_a_verdict_needs_three_seeds_and_an_interval_on_one_side(softmax, performer, word):
+    (table,) = tables(rows(softmax, performer))
+    compared = beside(table)
+    assert compared is not None
+    (verdict,) = compared.verdicts
+    assert (verdict.word, verdict.attention, verdict.yardstick) == (word, "performer", "softmax")
+    assert f"{word} here (performer against softmax" in render_published([table])
+
+
+def test_figures_stand_beside_ours_with_the_spread_of_the_sources():
+    text = render_published(tables(rows([0.36, 0.37, 0.38], [0.18, 0.19, 0.21])), "github")
+    (line,) = [line for line in text.splitlines() if line.startswith("| performer")]
+    assert [cell.strip() for cell in line.split("|")[1:-1]] == [
+        "performer",
+        "19.3 ± 3.8 (3 seeds)",
+        "18.01",
+        "18.80",
+        "19.56",
+        "1.5",
+    ]
+    assert "LRA differs: data LRA ListOps there, generated here; length 2,000 there, 256 here" in text
+    assert "Nyströmformer, performer: features 256 there, 64 here" in text
+    assert "brackets were stripped" in text
+
+
+def test_the_largest_spread_is_told():
+    record = replace(make_record("linformer", "retrieval", test=0.6))
+    (table,) = tables([record])
+    compared = beside(table)
+    assert compared is not None
+    assert compared.rows[0].spread == pytest.approx(79.37 - 52.27)
+
+
+def test_every_format_tells_every_figure():
+    made = tables(rows([0.36], [0.18]))
+    flat = list(csv.DictReader(io.StringIO(render_published(made, "csv"))))
+    assert len(flat) == len(json.loads(render_published(made, "json"))) == 2 + 6
+    assert {line["printed"] for line in flat if line["attention"] == "performer"} == {"18.00", "18.01", "18.80", "19.56"}
+    assert "18.01" in render_published(made, "latex")
+    with pytest.raises(ValueError, match="csv or json; got 'html'"):
+        render_published(made, "html")
+
+
+def test_only_one_attention_keeps_the_verdict_on_it():
+    made = tables(rows([0.36, 0.37, 0.38], [0.18, 0.19, 0.21]))
+    text = render_published(made, attention="performer")
+    assert "confirmed here" in text
+    assert "36.37" not in text
+
+
+def test_a_task_nobody_published_is_said():
+    assert "Nobody published scores for these tables" in render_published(tables([make_record()]))
+    assert "pixels" in render_published([])
+
+
+def test_the_leaderboard_shows_it_on_request(tmp_path, capsys):
+    for record in rows([0.36, 0.37, 0.38], [0.18, 0.19, 0.21]):
+        Store(tmp_path).add(record)
+    words = ["leaderboard", "--published", "--records", str(tmp_path)]
+    assert main([*words, "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("task,attention,who,model,printed")
+    assert main([*words, "--attention", "performer"]) == 0
+    assert "ListOps: ours beside the literature" in capsys.readouterr().out
+    assert main(["leaderboard", "--published", "--records", str(tmp_path / "nowhere")]) == 0
+    assert "no records in" in capsys.readouterr().out

@@ -1,0 +1,150 @@
+"""The literature's figures are those that were printed, their averages are computed, and settings are told apart."""
+
+from __future__ import annotations
+
+import statistics
+from decimal import Decimal
+
+import pytest
+
+from attn_zoo import registry
+from attn_zoo.published import SCORE, Average, Facts, averages, figures, orderings, protocol_difference, published_for, sources
+
+LRA_TASKS = ("listops", "text", "retrieval", "pixels", "pathfinder")
+
+
+def score(source: str, task: str, attention: str) -> str:
+    (found,) = [figure.printed for figure in published_for(task, attention) if figure.source.name == source]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "attention", "printed"),
+    [
+        ("lra", "softmax", "36.37 64.27 57.46 42.44 71.40"),
+        ("lra", "linformer", "35.70 53.94 52.27 38.56 76.34"),
+        ("lra", "reformer", "37.27 56.10 53.40 38.07 68.50"),
+        ("lra", "longformer", "35.63 62.85 56.89 42.22 69.71"),
+        ("lra", "performer", "18.01 65.40 53.82 42.77 77.05"),
+        ("nystromformer", "softmax", "37.10 65.02 79.35 38.20 74.16"),
+        ("nystromformer", "linformer", "37.25 55.91 79.37 37.84 67.60"),
+        ("nystromformer", "performer", "18.80 63.81 78.62 37.07 69.87"),
+        ("nystromformer", "reformer", "19.05 64.88 78.64 43.29 69.36"),
+        ("xformers", "softmax", "37.5 62.66 79.24 38.69 70.37"),
+        ("xformers", "linformer", "36.69 57.39 76.41 35.57 65.12"),
+        ("xformers", "performer", "19.56 62.76 81.1 36.09 67.23"),
+    ],
+)
+def test_scores_of_long_range_arena_are_those_printed(source, attention, printed):
+    assert [score(source, task, attention) for task in LRA_TASKS] == printed.split()
+
+
+def test_other_tables_are_whole():
+    count = {source.name: sum(f.source is source for f in figures()) for source in sources()}
+    assert count == {
+        "linformer": 12 * 4 + 2 * 34,
+        "lra": 11 * 5 + 5 + 2 + 2 * 9 * 4 + 7 * 2,
+        "nystromformer": 5 * 5 + 2 * 5 * 5,
+        "xformers": 8 * 5 + 7 * 2 - 1,
+        "cab": 9 * 2 + 10,
+        "which_transformer": 23 + 6,
+    }
+    by_cell = {(f.source.name, f.where, f.model, f.column): f.printed for f in figures()}
+    assert len(by_cell) == len(figures()), "two figures of one cell"
+    assert by_cell["linformer", "Table 2", "Linformer, 256, shared kv, shared layer", "QNLI"] == "91.2"
+    assert by_cell["linformer", "Table 3, right", "n = 65536", "128"] == "60"
+    assert by_cell["lra", "Table 2, speed", "Performer", "4K"] == "8.0"
+    assert by_cell["lra", "Table 3", "Linformer", "train"] == "97.23"
+    assert by_cell["cab", "efficiency length", "Performer", "time"] == "2361"
+    assert by_cell["which_transformer", "dashboard", "Linformer-S", "GFLOPs"] == "5.24"
+
+
+def test_names_are_those_of_the_registry():
+    tasks, attentions = registry.task_names(), registry.attentions()
+    for figure in figures():
+        assert figure.task is None or figure.task in tasks, figure
+        assert figure.attention is None or figure.attention in attentions, figure
+        if figure.attention:
+            options = registry.make_options("published", registry.card(figure.attention).options, figure.options)
+            chosen = {name: getattr(getattr(options, name), "name", getattr(options, name)) for name in figure.options}
+            assert chosen == dict(figure.options), "options are written as records write them"
+
+
+def test_every_average_that_is_not_the_mean_is_flagged():
+    wrong = {average.model: average for average in averages() if average.wrong}
+    assert set(wrong) == {"Sinkhorn Transformer"}
+    sinkhorn = wrong["Sinkhorn Transformer"]
+    assert sinkhorn.computed == Decimal("51.476")
+    assert set(sinkhorn.wrong.values()) == {"51.39", "51.29"}
+    assert len(averages()) == 11 + 5 + 8 + 12
+
+
+@pytest.mark.parametrize(("mean", "wrong"), [("51.476", {"51.47", "51.4"}), ("51.475", {"51.4"})])
+def test_a_printed_average_is_wrong_beyond_half_of_its_last_digit(mean, wrong):
+    printed = {digits: digits for digits in ("51.48", "51.47", "51.5", "51.4")}
+    assert set(Average(sources()[0], "a table", "a model", None, Decimal(mean), printed).wrong) == wrong
+
+
+def test_the_printed_deviations_between_models_follow_from_the_scores():
+    for figure in figures(metric="deviation of accuracy between models"):
+        values = [f.value for f in figures(task=figure.task, metric=SCORE) if f.source is figure.source]
+        assert f"{statistics.stdev(values):.1f}" == figure.printed
+
+
+def test_what_looks_like_a_misprint_is_kept_with_a_note():
+    doubtful = {figure.model for figure in figures() if any("typing error" in note for note in figure.notes)}
+    assert doubtful == {"Synthesizer", "Linformer"}
+    assert [f.printed for f in figures(metric="peak memory", attention="linformer") if f.source.name == "lra"][2:] == ["0.99"] * 2
+
+
+def test_exactly_two_orderings_are_shared_by_all_three_sources():
+    found = {(o.task, o.attention): o for o in orderings()}
+    assert set(found) == {("listops", "performer"), ("text", "linformer")}
+    assert found["listops", "performer"].gaps == {"LRA": -18.36, "Nyströmformer": -18.3, "xFormers": -17.94}
+    assert all(ordering.below for ordering in found.values())
+
+
+def facts(**changed) -> Facts:
+    """Those of LRA's ListOps as the source gives them, unless changed."""
+    told = {"data": "LRA ListOps", "length": 2000, "depth": 6, "dim": 512, "heads": 8, "ffn": 2048, "steps": 5000}
+    told |= {"batch_size": 32, "optimiser": "Adam", "learning_rate": 0.05, "warmup_steps": 1000, "weight_decay": 0.1}
+    return Facts(**{"metric": SCORE, "seeds": 1, **told, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"length": 256}, "length 2,000 there, 256 here"),
+        ({"data": "generated"}, "data LRA ListOps there, generated here"),
+        ({"depth": 2}, "depth 6 there, 2 here"),
+        ({"dim": 64}, "width 512 there, 64 here"),
+        ({"ffn": 128}, "feed-forward width 2,048 there, 128 here"),
+        ({"steps": 600}, "steps 5,000 there, 600 here"),
+        ({"batch_size": 64}, "batch 32 there, 64 here"),
+        ({"learning_rate": 0.002}, "learning rate 0.05 there, 0.002 here"),
+        ({"seeds": 3}, "seeds 1 there, 3 here"),
+        ({"metric": "f1"}, "accuracy there, f1 here"),
+        ({"options": {"projected_length": 64}}, "projected_length 16 there, 64 here"),
+        ({"dropout": 0.0}, "not given there: dropout"),
+    ],
+)
+def test_each_fact_that_differs_is_a_sentence_and_no_other(changed, sentence):
+    (figure,) = [f for f in published_for("listops", "linformer") if f.source.name == "lra"]
+    assert protocol_difference(figure, facts(options={"projected_length": 16})) == ()
+    assert protocol_difference(figure, facts(**{"options": {"projected_length": 16}, **changed})) == (sentence,)
+
+
+def test_the_split_that_chose_the_weights_is_told():
+    for source in ("lra", "nystromformer", "xformers"):
+        (figure,) = [f for f in published_for("text", "softmax") if f.source.name == source]
+        told = protocol_difference(figure, Facts(metric=SCORE, seeds=1, chosen_on="a validation split"))
+        assert told == ("weights chosen on the test split there, a validation split here",)
+
+
+def test_settings_of_one_attention_go_before_those_of_the_task():
+    images = {f.attention: f.protocol for f in figures(task="pixels", metric=SCORE) if f.source.name == "lra"}
+    assert (images["softmax"].dim, images["performer"].dim, images["longformer"].depth) == (32, 128, 4)
+    fourth = {
+        f.task: f.options["projected_length"] for f in figures(attention="linformer", metric=SCORE) if f.source.name == "xformers"
+    }
+    assert fourth == {"listops": 512, "text": 1024, "retrieval": 1024, "pixels": 256, "pathfinder": 256}

@@ -1,0 +1,213 @@
+"""What is wrong with a folder of records is found, each fault under its own name, and nothing is touched."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make import make_record
+
+from attn_zoo.cli import main
+from attn_zoo.leaderboard import leaderboard
+from attn_zoo.records import PROTOCOL, Store
+from attn_zoo.records.verify import Finding, verify
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def kinds(folder: Path) -> dict[str, Finding]:
+    findings = verify(folder).findings
+    found = {finding.kind: finding for finding in findings}
+    assert len(found) == len(findings), findings
+    return found
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    change(data)
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def filled(folder: Path) -> list[Path]:
+    """Three good records."""
+    return [Store(folder).add(make_record(seed=seed, test=0.8 + seed / 100)) for seed in (1, 2, 3)]
+
+
+def test_a_good_folder_is_clean_and_failed_attempts_before_a_good_one_are_no_fault(tmp_path):
+    filled(tmp_path)
+    Store(tmp_path).add(make_record(seed=4, status="out_of_memory"))
+    Store(tmp_path).add(make_record(seed=4, status="timed_out", data={}))
+    Store(tmp_path).add(make_record(seed=4))
+    (tmp_path / "README.md").write_text("about", encoding="utf-8")
+    verdict = verify(tmp_path)
+    assert (verdict.records, verdict.runs, verdict.findings, verdict.clean) == (6, 4, (), True)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, -2])
+def test_a_truncated_record_is_named(tmp_path, cut):
+    path = filled(tmp_path)[0]
+    path.write_text(path.read_text(encoding="utf-8")[:cut], encoding="utf-8")
+    finding = kinds(tmp_path)["damaged"]
+    assert finding.files == (path.name,)
+    assert "not readable as JSON" in finding.words
+    assert verify(tmp_path).records == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        (lambda d: d.pop("scores"), "damaged", "scores missing"),
+        (lambda d: d.update(schema=99), "damaged", "install the newest"),
+        (lambda d: d["scores"].update(test="high"), "damaged", "'test' is no number but 'high'"),
+        (lambda d: d["scores"].update(test=None), "damaged", "'test' is no number but None"),
+        (lambda d: d.update(environment="here"), "damaged", "'environment' is no mapping but 'here'"),
+        (lambda d: d["data"]["test"].pop("digest"), "damaged", "'test' have no digest"),
+        (lambda d: d.update(curve=[1]), "damaged", "learning curve"),
+        (lambda d: d["spec"].update(seed=7), "edited", "does not follow from its spec"),
+        (lambda d: d["spec"]["budget"].update(steps=1), "edited", "does not follow from its spec"),
+        (lambda d: d["task_card"].update(version="2"), "edited", "does not follow from its spec"),
+        (lambda d: d["task_card"].update(name="listops"), "edited", "card is of task 'listops', its spec of 'digits'"),
+        (lambda d: d["attention_card"].update(name="performer"), "edited", "card is of attention 'performer'"),
+        (lambda d: d["scores"].update(valid=0.99), "edited", "validation score is 0.99, but its curve's is 0.81"),
+        (lambda d: d["data"]["test"].update(digest="other"), "data differ", "the test split of digits"),
+    ],
+)
+def test_a_record_that_was_tampered_with_is_named(tmp_path, change, kind, words):
+    path = filled(tmp_path)[0]
+    rewrite(path, change)
+    found = kinds(tmp_path)
+    assert set(found) == {kind}
+    assert found[kind].files == (path.name,)
+    assert words in found[kind].words
+    assert not verify(tmp_path).clean
+
+
+def test_other_options_may_have_other_data(tmp_path):
+    filled(tmp_path)
+    other = {split: {"examples": 5, "digest": split} for split in ("train", "valid", "test")}
+    Store(tmp_path).add(make_record(spec_task_options={"size": 4}, data=other))
+    assert verify(tmp_path).clean
+
+
+def test_a_copy_under_another_name_and_one_that_hides_are_named(tmp_path):
+    path = filled(tmp_path)[0]
+    (tmp_path / "old").mkdir()
+    shutil.copy(path, tmp_path / "old" / path.name)
+    found = kinds(tmp_path)
+    assert set(found) == {"copied"}
+    assert sorted(found["copied"].files) == [f"old/{path.name}", path.name]
+    path.rename(tmp_path / "best.json")
+    found = kinds(tmp_path)
+    assert set(found) == {"copied", "renamed"}
+    assert found["renamed"].files == ("best.json",)
+
+
+def test_a_run_recorded_twice_says_whether_the_scores_agree(tmp_path):
+    Store(tmp_path).add(make_record(test=0.8))
+    Store(tmp_path).add(make_record(test=0.8, environment={"cpu": "Another"}))
+    assert kinds(tmp_path)["repeated"].words.endswith("recorded 2 times; the scores agree")
+    Store(tmp_path).add(make_record(test=0.7))
+    assert "the scores differ: test 0." in kinds(tmp_path)["repeated"].words
+    Store(tmp_path).add(make_record(status="diverged"))
+    assert "the outcomes differ: " in kinds(tmp_path)["repeated"].words
+
+
+def test_foreign_protocols_are_named_and_their_ids_are_held_to_their_own(tmp_path):
+    filled(tmp_path)
+    record = make_record(protocol="0.9")
+    Store(tmp_path).add(replace(record, run_id=record.spec.run_id("1", "0.9")))
+    found = kinds(tmp_path)
+    assert set(found) == {"foreign protocol"}
+    assert f"protocol 0.9, where this version has {PROTOCOL}" in found["foreign protocol"].words
+
+
+def test_old_schemas_and_measurements_are_said_and_are_no_fault(tmp_path):
+    run_id = json.loads((FIXTURES / "schema-1.json").read_text(encoding="utf-8"))["run_id"]
+    shutil.copy(FIXTURES / "schema-1.json", tmp_path / f"softmax-digits-s1-{run_id}-x.json")
+    (tmp_path / "growth.json").write_text('{"experiment": "growth", "points": []}', encoding="utf-8")
+    assert set(kinds(tmp_path)) == {"old schema", "no record"}
+    assert verify(tmp_path).clean
+    assert verify(tmp_path).records == 1
+
+
+def test_leftovers_of_killed_writers_are_named(tmp_path):
+    path = filled(tmp_path)[0]
+    for name in (f".{path.name}.half", ".try-abc", ".0123456789abcdef.claim"):
+        (tmp_path / name).write_text("", encoding="utf-8")
+    findings = verify(tmp_path).findings
+    assert {(f.kind, f.files) for f in findings} == {
+        ("leftover", (name,)) for name in (f".{path.name}.half", ".try-abc", ".0123456789abcdef.claim")
+    }
+
+
+def _claim(folder: Path, claimed: Any, go_on: Any) -> None:
+    with Store(folder).claim("0123456789abcdef") as ours:
+        claimed.put(ours)
+        go_on.get()
+
+
+def test_a_claim_is_one_process_s_until_it_ends_however_that_be(tmp_path):
+    context = multiprocessing.get_context("fork")
+    claimed, go_on = context.Queue(), context.Queue()
+    holder = context.Process(target=_claim, args=(tmp_path, claimed, go_on))
+    holder.start()
+    assert claimed.get(timeout=20) is True
+    with Store(tmp_path).claim("0123456789abcdef") as ours:
+        assert not ours
+    with Store(tmp_path).claim("another") as ours:
+        assert ours
+    assert kinds(tmp_path)["running"].files == (".0123456789abcdef.claim",)
+    assert verify(tmp_path).clean
+    assert holder.pid
+    os.kill(holder.pid, 9)
+    holder.join()
+    assert kinds(tmp_path)["leftover"].files == (".0123456789abcdef.claim",)
+    with Store(tmp_path).claim("0123456789abcdef") as ours:
+        assert ours, "what is left of the dead one claims nothing"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_reports_and_changes_nothing(tmp_path, capsys):
+    first, second, _ = filled(tmp_path)
+    assert main(["records", "verify", str(tmp_path)]) == 0
+    assert "3 records of 3 runs; nothing is wrong" in capsys.readouterr().out
+    second.write_text("{", encoding="utf-8")
+    shutil.copy(first, tmp_path / f"copy-{first.name}")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert main(["records", "verify", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "3 records of 2 runs; 2 findings" in said
+    assert "damaged: not readable as JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); " in said
+    assert f"\n    copy-{first.name}\n" in said
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert main(["records", "verify", str(tmp_path / "nowhere")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert main(["records", "verify", str(first)]) == 2
+    assert "is a file; name the folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_folders_are_merged_by_copying_in_any_order(tmp_path, nested):
+    """Three people's runs: some of the same, one of these with another score, one that failed for one and not the other."""
+    parts = [tmp_path / name for name in "abc"]
+    for at, part in enumerate(parts):
+        for seed in (1, 2, at + 3):
+            environment = {"cpu": "Some CPU", "threads": 2, "torch": "2.15.0", "started": "2026-01-01T00:00:00+00:00"}
+            Store(part).add(make_record(seed=seed, test=0.8 + seed / 100 + at / 1000, environment=environment))
+        Store(part).add(make_record("performer", status="done" if at == 1 else "failed"))
+    told = set()
+    for order in itertools.permutations(parts):
+        whole = tmp_path / "-".join(part.name for part in order)
+        for at, part in enumerate(order):
+            shutil.copytree(part, whole / str(at) if nested else whole, dirs_exist_ok=True)
+        assert len(Store(whole).load()[0]) == 12
+        told.add("\n".join(leaderboard(whole, format=kind) for kind in ("terminal", "latex")))
+    assert len(told) == 1

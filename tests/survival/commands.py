@@ -1,0 +1,121 @@
+"""The command in processes that may be killed. A server imports everything once and forks them, which spares each its seconds."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import resource
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["attn_zoo.cli.run", "attn_zoo.cli.callback", "timm", "sklearn.datasets", "torchmetrics"])
+
+_CAPABILITIES_V3 = 0x20080522
+_DAC_OVERRIDE = 1
+
+
+class Command:
+    """``attn-zoo WORDS`` in a process of its own, started in ``folder``.
+
+    Args:
+        obedient: heed permissions, which root otherwise does not.
+        longest_file: bytes beyond which the system lets no file grow, so that writing fails as on a full disk.
+        temporary: folder for temporary files; one beside ``folder`` unless said.
+    """
+
+    def __init__(
+        self, *words: str, folder: Path, obedient: bool = False, longest_file: int | None = None, temporary: Path | None = None
+    ) -> None:
+        temporary = temporary or folder.with_name(f"{folder.name}-temporary")
+        temporary.mkdir(exist_ok=True)
+        self._out, out = _CONTEXT.Pipe(duplex=False)
+        self._errors, errors = _CONTEXT.Pipe(duplex=False)
+        self._process = _CONTEXT.Process(target=_work, args=(words, folder, obedient, longest_file, temporary, out, errors))
+        self._process.start()
+        out.close()
+        errors.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def wait_to_hear(self) -> None:
+        """Until it prints something or ends."""
+        assert self._out.poll(120), "waited in vain"
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def wait_for(self, condition: Callable[[], Any]) -> None:
+        """Until the condition holds or the process ends."""
+        until = time.monotonic() + 120
+        while not condition() and self.alive:
+            assert time.monotonic() < until, "waited in vain"
+            time.sleep(0.005)
+
+    def kill(self) -> tuple[int, str, str]:
+        """End it with SIGKILL, unless it has ended; then as ``end``."""
+        if self.alive:
+            os.kill(self.pid, signal.SIGKILL)
+        return self.end()
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit status, output and errors when it is over."""
+        self._process.join(120)
+        assert not self.alive, "it does not end"
+        assert self._process.exitcode is not None
+        return self._process.exitcode, _drained(self._out), _drained(self._errors)
+
+
+def _drained(pipe: Connection) -> str:
+    parts = []
+    while part := os.read(pipe.fileno(), 2**16):
+        parts.append(part)
+    pipe.close()
+    return b"".join(parts).decode()
+
+
+def _work(
+    words: tuple[str, ...],
+    folder: Path,
+    obedient: bool,
+    longest_file: int | None,
+    temporary: Path,
+    out: Connection,
+    errors: Connection,
+) -> None:
+    from attn_zoo.cli import main
+
+    os.dup2(out.fileno(), 1)
+    os.dup2(errors.fileno(), 2)
+    os.chdir(folder)
+    if obedient and os.geteuid() == 0:
+        _give_up_override()
+    if longest_file is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (longest_file, longest_file))
+    tempfile.tempdir = str(temporary)
+    sys.argv = ["attn-zoo", *words]
+    sys.exit(main(words))
+
+
+def _give_up_override() -> None:
+    """Drop the capability by which root writes where it may not."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, held = struct.pack("Ii", _CAPABILITIES_V3, 0), ctypes.create_string_buffer(24)
+    if libc.capget(header, held) != 0:
+        raise OSError(ctypes.get_errno(), "capget")
+    words = list(struct.unpack("6I", held.raw))
+    words[0] &= ~(1 << _DAC_OVERRIDE)  # of the effective ones
+    if libc.capset(header, struct.pack("6I", *words)) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
