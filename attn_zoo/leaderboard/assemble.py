@@ -39,22 +39,39 @@ def tables(
         equal: budgets of the boards by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes) in place of the usual ones.
     """
     chosen = [record for record in records if task is None or record.spec.task == task]
-    groups: dict[str, dict[tuple[str, int], RunRecord]] = defaultdict(dict)
-    for record in sorted(chosen, key=lambda r: (r.status == "done", str(r.environment.get("started")))):
-        groups[_comparable(record)][_row_key(record), record.spec.seed] = record
-    labels = _labels({key: record for group in groups.values() for (key, _), record in group.items()})
-    made = [_table(group, labels, equal or {}) for group in groups.values()]
+    groups = [_counted_once(group) for group in _comparable(chosen)]
+    labels = _labels({key: record for group in groups for (key, _), record in group.items()})
+    made = [_table(group, labels, equal or {}) for group in groups]
     if attention is not None:
         made = [replace(t, rows=tuple(row for row in t.rows if row.attention == attention)) for t in made]
     made = [table for table in made if table.rows]
     return sorted(made, key=lambda table: (table.task["name"], _key(table.task_options), -len(table.rows)))
 
 
-def _comparable(record: RunRecord) -> str:
-    """Equal for records that share a table. A run that failed before its data was read stands with its spec's others."""
-    spec = record.spec
-    shared = [spec.task, spec.task_options, spec.model, spec.budget, spec.precision, spec.device]
-    return _key([record.protocol, record.task_card["version"], *shared])
+def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
+    """Records that share a table: of equal protocol, task, network, budget, precision, device and data.
+
+    A run that failed before its data were read stands with most of its spec's others.
+    """
+    by_spec: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        spec = record.spec
+        shared = [spec.task, spec.task_options, spec.model, spec.budget, spec.precision, spec.device]
+        by_spec[_key([record.protocol, record.task_card["version"], *shared])][_key(record.data) if record.data else ""].append(
+            record
+        )
+    groups = []
+    for by_data in by_spec.values():
+        before_data = by_data.pop("", [])
+        members = sorted(by_data.values(), key=len, reverse=True) or [[]]
+        groups += [before_data + members[0], *members[1:]]
+    return groups
+
+
+def _counted_once(records: Iterable[RunRecord]) -> dict[tuple[str, int], RunRecord]:
+    """Records by row and seed; of runs that were done again the newest that is done, else the newest."""
+    ordered = sorted(records, key=lambda r: (r.status == "done", str(r.environment.get("started"))))
+    return {(_row_key(record), record.spec.seed): record for record in ordered}
 
 
 def _table(group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str], equal: Mapping[str, float]) -> Table:

@@ -207,3 +207,13 @@ def test_an_overview_is_one_table_of_scores(tmp_path):
     assert "FLOPs" not in text and "peak memory" not in text
     whole = json.loads(leaderboard(tmp_path, format="json", overview=True))
     assert [table["task"]["name"] for table in whole] == ["digits", "listops"]
+
+
+def test_runs_on_other_data_stand_in_a_table_of_their_own():
+    """A task's name, version and options say which data are meant; the digests say which were read."""
+    changed = {split: {"examples": 100, "digest": f"other{split}"} for split in ("train", "valid", "test")}
+    records = [make_record(), make_record("linformer"), make_record("performer", data=changed)]
+    records.append(make_record("reformer", status="failed", data={}))
+    first, second = tables(records)
+    assert {row.attention for row in first.rows} == {"softmax", "linformer", "reformer"}
+    assert {row.attention for row in second.rows} == {"performer"}
