@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from mutants import breaks
 from originals import ORIGINALS, Led, Linear, PlainSoftmax, Projected, ProjectedOptions, identity, led_cost
 from torch import Tensor, nn
 
+from attn_zoo import card as card_of
 from attn_zoo.contract import Cost, Geometry, Growth
 
 # --- gradients -------------------------------------------------------------------------------------------------------
@@ -203,6 +205,73 @@ def hidden_parameters(geometry: Geometry, options: Any) -> Cost:
 @breaks("cost_formula_is_exact", "projected", "the card says 0 parameters", cost=hidden_parameters)
 class HidesParameters(Projected):
     """Does not count what grows with the length."""
+
+
+def backward_as_forward(geometry: Geometry, options: Any) -> Cost:
+    cost = ORIGINALS["softmax"].cost(geometry, options)
+    return replace(cost, backward_flops=cost.flops)
+
+
+@breaks("cost_formula_is_exact", "softmax", "FLOPs backward, PyTorch counted", cost=backward_as_forward)
+class HalvesItsBackward(PlainSoftmax):
+    """Counts one gradient of a product that has two."""
+
+
+def without_weights(geometry: Geometry, options: Any) -> Cost:
+    kept = 4 * geometry.keys * geometry.inner_dim
+    return replace(ORIGINALS["softmax"].cost(geometry, options), activation_bytes={"eager": kept})
+
+
+@breaks("activation_bytes_are_kept", "softmax", "autograd keeps", cost=without_weights)
+class ForgetsItsWeights(PlainSoftmax):
+    """Does not count the weights among what it keeps."""
+
+
+@breaks("activation_bytes_are_kept", "softmax", "autograd keeps", cost=card_of("softmax").cost)
+class FusedInName(PlainSoftmax):
+    """States what a fused kernel keeps, and its kernel materialises the weights."""
+
+
+def sixteen_bits(geometry: Geometry, options: Any) -> Cost:
+    cost = ORIGINALS["softmax"].cost(geometry, options)
+    return replace(cost, activation_bytes={"eager": cost.activation_bytes["eager"] // 2})
+
+
+@breaks("activation_bytes_are_kept", "softmax", "autograd keeps", cost=sixteen_bits)
+class CountsHalfPrecision(PlainSoftmax):
+    """States bytes of another precision."""
+
+
+def state_of(tensors: float) -> Callable[[Geometry, Any], Cost]:
+    def cost(geometry: Geometry, options: Any) -> Cost:
+        state = int(tensors * 4 * geometry.keys * geometry.inner_dim)
+        return replace(ORIGINALS["softmax"].cost(geometry, options), state_bytes=state if geometry.causal else None)
+
+    return cost
+
+
+@breaks("state_bytes_are_needed_and_enough", "softmax", "depend on 40 independent numbers", cost=state_of(1))
+class CachesKeysOnly(PlainSoftmax):
+    """Forgets that values are cached, too."""
+
+
+@breaks("state_bytes_are_needed_and_enough", "softmax", "depend on 40 independent numbers", cost=state_of(1.8))
+class ForgetsTheFirst(PlainSoftmax):
+    """Counts a cache that lacks one of five tokens' keys."""
+
+
+@breaks("state_bytes_are_needed_and_enough", "softmax", "all of key, value, which later answers depend on", cost=state_of(3))
+class CachesQueriesToo(PlainSoftmax):
+    """Counts queries among what must be held."""
+
+
+def always(geometry: Geometry, options: Any) -> Cost:
+    return replace(ORIGINALS["softmax"].cost(geometry, options), state_bytes=8 * geometry.keys * geometry.inner_dim)
+
+
+@breaks("state_bytes_are_needed_and_enough", "softmax", "of state without causality", cost=always)
+class StateWithoutOrder(PlainSoftmax):
+    """States a cache where every token sees all others."""
 
 
 @breaks("shapes_flow_without_numbers", "softmax", "asks shapes for numbers")

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention.blocks import CHEAP_BYTES
+from attn_zoo.attention.kept import FLOAT, softmax_bytes, split_bytes
 from attn_zoo.attention.masks import softmax_over_valid
 
 SMALLEST_BLOCK = 16
@@ -30,6 +31,34 @@ def band_flops(length: int, left: int, right: int, extra: int) -> int:
     """FLOPs per head and unit of head_dim: scores and weighted sums, over the slabs and ``extra`` keys everyone sees."""
     blocks, rows, slab = plan(length, left, right)
     return 4 * blocks * rows * (slab + extra)
+
+
+def band_bytes(heads: int, dilation: int, head_dim: int, length: int, left: int, right: int, extra: int) -> int:
+    """Bytes of float32 that autograd keeps of ``banded_attention`` for one example, ``dilation`` sequences a head.
+
+    Scaled queries, slabs of keys and values, extra keys and values, weights. Queries, keys and values are made for the call,
+    and extra ones are views of what a head has.
+    """
+    blocks, rows, slab = plan(length, left, right)
+    folded, columns = heads * dilation, slab + extra
+    every = folded * blocks * rows
+    kept = softmax_bytes(every, columns, masks=every * columns)
+    one_set_of_extras = 2 * FLOAT * folded * extra * head_dim
+    if blocks == 1:
+        in_place = heads == 1 or dilation == 1
+        return kept + 3 * FLOAT * folded * length * head_dim + (0 if in_place else one_set_of_extras)
+    group = blocks_together(folded * rows * slab * FLOAT)
+    sizes = [min(group, blocks - start) for start in range(0, blocks, group)]
+    if heads > 1:  # extra ones of one head are the same for all that is compared, so a view does
+        kept += one_set_of_extras * (sum(size for size in sizes if size > 1) + (1 in sizes and dilation > 1))
+    padded = folded * (blocks * rows + left + right) * head_dim if left + right else None
+    queries = split_bytes(folded, blocks, group, rows * head_dim, products=2 if extra else 1)
+    return kept + queries + 2 * split_bytes(folded, blocks, group, slab * head_dim, base=padded)
+
+
+def blocks_together(block_bytes: int) -> int:
+    """Blocks whose scores take ``block_bytes`` each that are compared at once."""
+    return max(1, CHEAP_BYTES // block_bytes)
 
 
 def banded_attention(
@@ -66,7 +95,7 @@ def banded_attention(
     distance = torch.arange(slab, device=query.device)[None, :] - torch.arange(rows, device=query.device)[:, None]
     near = (distance >= 0) & (distance <= left + right)
     stacked = F.pad(query, (0, 0, 0, fill)).unflatten(2, (blocks, rows))
-    group = max(1, CHEAP_BYTES // (query.shape[0] * query.shape[1] * rows * slab * query.element_size()))
+    group = blocks_together(query.shape[0] * query.shape[1] * rows * slab * query.element_size())
     out = [
         _attend(
             q, k.mT, v.mT, near & s[:, :, :, None, :], extra_key[:, :, None], extra_value[:, :, None], extra_valid[:, None], dropout

@@ -13,5 +13,9 @@ which costs several times the arithmetic done on it. A block keeps to half, for 
 def row_blocks(query: Float[Tensor, "batch heads queries head_dim"], columns: int) -> tuple[Tensor, ...]:
     """Split queries so that a (batch, heads, rows, columns) temporary of a block stays below ``CHEAP_BYTES``."""
     batch, heads = query.shape[:2]
-    row_bytes = batch * heads * columns * query.element_size()
-    return query.split(max(1, CHEAP_BYTES // max(1, row_bytes)), dim=2)
+    return query.split(rows_of_block(batch * heads * columns * query.element_size()), dim=2)
+
+
+def rows_of_block(row_bytes: int) -> int:
+    """How many rows of so many bytes a block holds, at least one."""
+    return max(1, CHEAP_BYTES // max(1, row_bytes))

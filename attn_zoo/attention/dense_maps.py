@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.blocks import CHEAP_BYTES
+from attn_zoo.attention.kept import FLOAT
 from attn_zoo.attention.length_maps import LengthMap, MapShape, resample
 
 FEW = 4
@@ -84,6 +85,16 @@ class LearnedMap(LengthMap):
     @staticmethod
     def flops(shape: MapShape) -> int:
         return 4 * shape.projected * shape.length * shape.heads * shape.head_dim
+
+    @classmethod
+    def kept_bytes(cls, shape: MapShape, *, frozen: bool, copied: bool, kernels: bool) -> int:
+        tokens = 2 * FLOAT * shape.length * shape.heads * shape.head_dim
+        if (kernels or shape.copies > 1) and not cls.trains(shape, frozen):  # kept for the sake of the weights only
+            return 0
+        if shape.copies > 1:  # read in place
+            return tokens if copied else 0
+        side_by_side = shape.heads > 1 and shape.head_dim > 1 and shape.length > 1  # which is no mere view
+        return tokens if copied or side_by_side else 0
 
     @staticmethod
     def compression_flops(shape: MapShape, length: int, width: int, inputs: int) -> int | None:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from attn_zoo.attention.blocks import row_blocks
 from attn_zoo.attention.features import divide_features, draw_directions, log_positive_features
-from attn_zoo.attention.low_rank import LowRankAttention, LowRankOptions, projected_sizes, projection_cost
+from attn_zoo.attention.kept import FLOAT, quotient_bytes
+from attn_zoo.attention.low_rank import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.attention.masks import without_autocast
 from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
@@ -43,14 +44,23 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V; then for each head φ(K')ᵀ V', φ(Q) times that and the denominator; favor adds its random projections."""
-    project, n, d = projection_cost(geometry, options), geometry.queries, geometry.head_dim
+    """E K and F V; then for each head φ(K')ᵀ V', φ(Q) times that and the denominator; favor adds its random projections.
+
+    Kept beside what the projection keeps: projected keys (favor: scaled) and values, features, sums and the quotient.
+    """
+    n, d = geometry.queries, geometry.head_dim
     favor = options.feature_map is FeatureMap.favor
     m = options.features if favor else d
-    flops = project.flops
-    for heads, r in projected_sizes(geometry, options):
-        flops += heads * (2 * r * m * d + 2 * n * m * (d + 1) + (2 * (n + r) * m * d if favor else 0))
-    return Cost(flops=flops, parameters=project.parameters)
+
+    def compare(heads: int, r: int, results_kept: bool) -> Cost:
+        draws = 2 * (n + r) * m * d if favor else 0  # random projections have no gradient of their own
+        sums = 2 * r * m * d + 2 * n * m * (d + 1)
+        results = 0 if results_kept else r * d
+        keys = r * d if favor else results
+        kept = FLOAT * heads * (keys + results + (n + r) * m + m * (d + 1)) + quotient_bytes(heads * n, d)
+        return Cost(heads * (draws + sums), 0, backward_flops=heads * (draws + 2 * sums), activation_bytes={"eager": kept})
+
+    return low_rank_cost(geometry, options, compare, keeps_queries=not favor)
 
 
 @register_attention(

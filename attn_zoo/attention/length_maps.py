@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import ClassVar
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -99,6 +100,27 @@ class LengthMap(nn.Module):
     def flops(shape: MapShape) -> int:
         """FLOPs to project keys and values of all heads of one example."""
         return 0
+
+    @classmethod
+    def backward_flops(cls, shape: MapShape, *, frozen: bool) -> int:
+        """FLOPs of the gradients: of the tokens, and as many of the weights where there are any that train."""
+        return cls.flops(shape) * (2 if cls.trains(shape, frozen) else 1)
+
+    @classmethod
+    def trains(cls, shape: MapShape, frozen: bool) -> bool:
+        """Whether there are weights to take a gradient of."""
+        return cls.parameter_count(shape) > 0 and not frozen
+
+    @classmethod
+    def kept_bytes(cls, shape: MapShape, *, frozen: bool, copied: bool, kernels: bool) -> int:
+        """What autograd keeps to map keys and values of one example, in float32; ``copied`` tokens are there for this map only.
+
+        The results are not included, unless they are kept for the map's own sake; see ``keeps_results``.
+        """
+        return 0
+
+    keeps_results: ClassVar[bool] = False
+    """Whether the map itself needs its results in the backward pass."""
 
     @staticmethod
     def compression_flops(shape: MapShape, length: int, width: int, inputs: int) -> int | None:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from attn_zoo.attention.blocks import row_blocks
 from attn_zoo.attention.dense_maps import LearnedMap
-from attn_zoo.attention.low_rank import LENGTH_MAPS, LowRankAttention, LowRankOptions, projected_sizes, projection_cost
+from attn_zoo.attention.kept import FLOAT, fused_bytes, softmax_bytes
+from attn_zoo.attention.low_rank import LENGTH_MAPS, LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.attention.masks import check_dropout, softmax_over_valid
 from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
@@ -31,10 +32,22 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V (n k d a head each), then Q K'ᵀ and P V' (n k d a head each)."""
-    project = projection_cost(geometry, options)
-    compare = sum(4 * heads * r for heads, r in projected_sizes(geometry, options)) * geometry.queries * geometry.head_dim
-    return Cost(flops=project.flops + compare, parameters=project.parameters)
+    """E K and F V (n k d a head each), then Q K'ᵀ and P V' (n k d a head each).
+
+    Kept beside what the projection keeps: projected keys and values, and the weights or what a fused kernel keeps.
+    """
+    n, d = geometry.queries, geometry.head_dim
+
+    def compare(heads: int, r: int, results_kept: bool) -> Cost:
+        results = 0 if results_kept else FLOAT * heads * r * d
+        eager = results + FLOAT * heads * r * d + softmax_bytes(heads * n, r)  # values, scaled keys
+        fused = 2 * results + fused_bytes(heads * n, d)
+        kept = {"eager": eager, "sdpa": fused}
+        if Linformer.refuses("triton", geometry, options) is None:
+            kept["triton"] = fused
+        return Cost(4 * heads * r * n * d, parameters=0, backward_flops=8 * heads * r * n * d, activation_bytes=kept)
+
+    return low_rank_cost(geometry, options, compare)
 
 
 def identity_linformer(geometry: Geometry) -> Linformer:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from attn_zoo.attention.kept import FLOAT, softmax_bytes
 from attn_zoo.attention.length_maps import resample
 from attn_zoo.attention.masks import check_dropout, softmax_over_valid
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
@@ -48,16 +50,30 @@ def spans(length: int, block: int) -> Iterator[tuple[int, int]]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V of every block that another may see, Q Kᵀ and P V within blocks, Q K'ᵀ and P V' with the projected keys."""
+    """E K and F V of every block that another may see, Q Kᵀ and P V within blocks, Q K'ᵀ and P V' with the projected keys.
+
+    Kept: the scaled keys, the blocks that are projected and what comes of them, the weights. State: keys and values of the
+    block being read, and projected ones of those before.
+    """
     n, k, c = geometry.keys, options.projected_length, block_size(geometry.keys, options)
     blocks = list(spans(n, c))
     projected = len(blocks) - 1 if geometry.causal else len(blocks)
     projected = projected if len(blocks) > 1 else 0
     products = 2 * projected * k * c
+    kept = FLOAT * geometry.inner_dim * (n + 2 * projected * (c + k))
     for at, (start, end) in enumerate(blocks):
-        seen = at if geometry.causal else projected
-        products += 2 * (end - start) * (end - start + seen * k)
-    return Cost(flops=2 * products * geometry.inner_dim, parameters=2 * k * c)
+        rows, seen = end - start, at if geometry.causal else projected
+        products += 2 * rows * (rows + seen * k)
+        kept += softmax_bytes(geometry.heads * rows, rows + seen * k, masks=rows * (rows + seen * k))
+    held = max(at * k + end - start for at, (start, end) in enumerate(blocks))
+    flops = 2 * products * geometry.inner_dim
+    return Cost(
+        flops=flops,
+        parameters=2 * k * c,
+        backward_flops=2 * flops,
+        activation_bytes={"eager": kept},
+        state_bytes=2 * FLOAT * geometry.inner_dim * held if geometry.causal else None,
+    )
 
 
 def one_block(geometry: Geometry) -> Attention:
@@ -101,6 +117,12 @@ class LinformerCausal(Attention):
         self.block = block_size(geometry.keys, options)
         for name in ("key_projection", "value_projection"):
             setattr(self, name, nn.Parameter(torch.randn(options.projected_length, self.block) * self.block**-0.5))
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """A block as long as the input."""
+        c, n = block_size(geometry.keys, options), geometry.keys
+        return (f"a block of {c} tokens is no shorter than the {n} there are: nothing is compressed",) if c >= n else ()
 
     @torch.no_grad()
     def resize_length(self, length: int) -> None:

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention.banded import band_flops, banded_attention
+from attn_zoo.attention.banded import band_bytes, band_flops, banded_attention
+from attn_zoo.attention.kept import FLOAT, softmax_bytes
 from attn_zoo.attention.masks import check_dropout, softmax_over_valid
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, Stream
 from attn_zoo.registry import register_attention
@@ -53,11 +54,29 @@ def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """The band, block by block in each residue class of the dilation, with the global keys; and the global rows."""
-    n, g = geometry.keys, min(options.global_tokens, geometry.keys)
-    length = math.ceil(n / options.dilation)
-    band = options.dilation * band_flops(length, *reach(geometry, options, length), extra=g) if n > g else 0
-    return Cost(flops=geometry.inner_dim * (band + 4 * g * n), parameters=0)
+    """The band, block by block in each residue class of the dilation, with the global keys; and the global rows.
+
+    Kept: what the band keeps, and of the global rows scaled queries and weights. State: keys and values within reach and of
+    the global tokens; while these are read, also their global keys and values.
+    """
+    n, g, dilation = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation
+    length, heads, d = math.ceil(n / dilation), geometry.heads, geometry.head_dim
+    left, right = reach(geometry, options, length)
+    flops = kept = 0
+    if g:
+        flops += 4 * g * n * geometry.inner_dim
+        kept += FLOAT * g * geometry.inner_dim + softmax_bytes(heads * g, n, masks=g * n if geometry.causal else n)
+    if n > g:
+        flops += dilation * band_flops(length, left, right, extra=g) * geometry.inner_dim
+        kept += band_bytes(heads, dilation, d, length, left, right, g)
+    held = max(2 * g, min(n, (options.window - 1) * dilation + 1 + g))
+    return Cost(
+        flops=flops,
+        parameters=0,
+        backward_flops=2 * flops,
+        activation_bytes={"eager": kept},
+        state_bytes=2 * FLOAT * held * geometry.inner_dim if geometry.causal else None,
+    )
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
@@ -114,6 +133,17 @@ class Longformer(Attention):
         if implementation == "flex" and options.dropout > 0:
             return "longformer.dropout needs implementation=eager: flex has no dropout of weights"
         return None
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """A window as wide as the input, or global tokens only."""
+        n = geometry.keys
+        found = []
+        if options.window >= n:
+            found.append(f"window={options.window} is no narrower than the {n} tokens: hardly a token is out of reach")
+        if options.global_tokens >= n:
+            found.append(f"global_tokens={options.global_tokens} are all {n} tokens: every token sees all")
+        return tuple(found)
 
     def attend(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.dense_maps import LearnedMap, RandomMap
+from attn_zoo.attention.kept import FLOAT, INDEX
 from attn_zoo.attention.length_maps import LengthMap, MapShape, Projection
 from attn_zoo.attention.window_maps import ConvolutionMap, MaxMap, MeanMap
 from attn_zoo.contract import Attention, CompressingAttention, Cost, Geometry, UnsupportedError
@@ -101,16 +102,32 @@ def map_shapes(geometry: Geometry, options: LowRankOptions) -> tuple[tuple[tuple
     return tuple(groups)
 
 
-def projection_cost(geometry: Geometry, options: LowRankOptions) -> Cost:
-    """Mapping keys and values along the length, all heads."""
+Compare = Callable[[int, int, bool], Cost]
+"""Cost of comparing the queries of so many heads with so many projected keys, which are kept anyway or not; no parameters."""
+
+
+def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Compare, *, keeps_queries: bool = True) -> Cost:
+    """Mapping keys and values along the length, then ``compare``: all heads, group by group of one projected length.
+
+    Kept where there are several groups: the indices that pick their heads, and with ``keeps_queries`` what they pick.
+    """
     kind, shapes = LENGTH_MAPS[options.projection], [shape for _, shape in map_shapes(geometry, options)]
-    return Cost(flops=sum(map(kind.flops, shapes)), parameters=sum(map(kind.parameter_count, shapes)))
+    compared = [compare(shape.heads, kind.results(shape), kind.keeps_results) for shape in shapes]
+    split = len(shapes) > 1
+    picked = split * (4 * INDEX * geometry.heads + FLOAT * keeps_queries * geometry.queries * geometry.inner_dim)
 
+    def kept(implementation: str) -> int:
+        how = {"frozen": options.frozen, "copied": split, "kernels": implementation == "triton"}
+        mapped = sum(kind.kept_bytes(shape, **how) for shape in shapes)
+        return picked + mapped + sum(cost.activation_bytes[implementation] for cost in compared)
 
-def projected_sizes(geometry: Geometry, options: LowRankOptions) -> list[tuple[int, int]]:
-    """Number of heads and of projected keys of each group."""
-    kind = LENGTH_MAPS[options.projection]
-    return [(shape.heads, kind.results(shape)) for _, shape in map_shapes(geometry, options)]
+    return Cost(
+        flops=sum(map(kind.flops, shapes)) + sum(cost.flops for cost in compared),
+        parameters=sum(map(kind.parameter_count, shapes)),
+        backward_flops=sum(kind.backward_flops(shape, frozen=options.frozen) for shape in shapes)
+        + sum(cost.backward_flops or 0 for cost in compared),
+        activation_bytes={implementation: kept(implementation) for implementation in compared[0].activation_bytes},
+    )
 
 
 class LowRankAttention(CompressingAttention):
@@ -148,6 +165,12 @@ class LowRankAttention(CompressingAttention):
                 f"{self.card.name}.projected_length={k} is not below the {n} keys, so it would cost more than softmax attention; "
                 f"choose at most {n - 1} or use attention=softmax"
             )
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """As many projected keys as keys, which ``allow_full_rank`` accepts."""
+        k, n = max(k for layer in options.layers() for k in layer), geometry.keys
+        return (f"projected_length={k} is no fewer than the {n} keys: nothing is compressed",) if k >= n else ()
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
         """Refuse a stack in which what this layer shares, or has a number in, makes no sense.

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention.blocks import row_blocks
+from attn_zoo.attention.blocks import row_blocks, rows_of_block
 from attn_zoo.attention.features import divide_features, draw_directions, log_positive_features
+from attn_zoo.attention.kept import FLOAT, quotient_bytes
 from attn_zoo.attention.masks import without_autocast
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
@@ -54,15 +56,58 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Features of queries and keys, φ(K)ᵀ V, φ(Q) times that, and the denominator; causal adds chunk × chunk comparisons."""
-    m, d, n, keys = options.features, geometry.head_dim, geometry.queries, geometry.keys
-    flops = 2 * (n + keys) * m * d  # random projections
-    if geometry.causal:
-        chunk = min(CHUNK, n)
-        n = keys = math.ceil(n / chunk) * chunk
-        flops += 2 * n * chunk * (m + d)
-    flops += 2 * keys * m * d + 2 * n * m * (d + 1)
-    return Cost(flops=geometry.heads * flops, parameters=0)
+    """Features of queries and keys, φ(K)ᵀ V, φ(Q) times that, and the denominator; causal adds chunk × chunk comparisons.
+
+    State: for each head the sum of φ(k) vᵀ, that of φ(k) and the maximum that both are relative to.
+    """
+    h, m, d = geometry.heads, options.features, geometry.head_dim
+    draws = 2 * (geometry.queries + geometry.keys) * m * d  # random projections, which have no gradient of their own
+    if not geometry.causal:
+        sums = 2 * geometry.keys * m * d + 2 * geometry.queries * m * (d + 1)
+        kept = _bidirectional_bytes(geometry, options)
+        return Cost(h * (draws + sums), 0, backward_flops=h * (draws + 2 * sums), activation_bytes={"eager": kept})
+    chunk = min(CHUNK, geometry.keys)
+    chunks = math.ceil(geometry.keys / chunk)
+    n = chunks * chunk
+    compare, sums, read = 2 * n * chunk * (m + d), 2 * n * m * d, 2 * n * m * (d + 1)
+    backward = draws + 2 * compare + (2 * (sums + read) if chunks > 1 else read)  # a single chunk carries constants over
+    return Cost(
+        flops=h * (draws + compare + sums + read),
+        parameters=0,
+        backward_flops=h * backward,
+        activation_bytes={"eager": _causal_bytes(geometry, options)},
+        state_bytes=FLOAT * h * (m * d + m + 1),
+    )
+
+
+def _feature_bytes(geometry: Geometry, options: Options) -> int:
+    """Features of queries and keys, and the scaled keys whose norm is taken, or the ReLU's results and what the log is of."""
+    numbers = geometry.heads * options.features * (geometry.queries + geometry.keys)
+    softmax = options.kernel is Kernel.softmax
+    return FLOAT * (numbers + geometry.keys * geometry.inner_dim if softmax else 3 * numbers)
+
+
+def _bidirectional_bytes(geometry: Geometry, options: Options) -> int:
+    """Features, the two sums, by how much each block of keys but the first shrank them, and the quotient."""
+    h, m, d = geometry.heads, options.features, geometry.head_dim
+    blocks = math.ceil(geometry.keys / rows_of_block(h * m * FLOAT))
+    sums = FLOAT * h * m * (d + 1) + FLOAT * h * m * (blocks - 1)
+    return _feature_bytes(geometry, options) + sums + quotient_bytes(h * geometry.queries, d)
+
+
+def _causal_bytes(geometry: Geometry, options: Options) -> int:
+    """Features and, cut into chunks, once more those of queries and keys, values, and all that is made of them."""
+    h, m, d = geometry.heads, options.features, geometry.head_dim
+    chunk = min(CHUNK, geometry.keys)
+    chunks = math.ceil(geometry.keys / chunk)
+    n = chunks * chunk
+    numbers = 2 * n * m + n * d + 2 * n * chunk  # features and values filled up; weights and their relation
+    numbers += chunks * m * (d + 1) + n  # states and masses carried over, with the queries' factor
+    if chunks > 1:
+        numbers += 2 * n * m + n  # scaled keys with their factor, and scaled queries
+    if chunks > 2:
+        numbers += chunks  # by how much states shrink
+    return _feature_bytes(geometry, options) + FLOAT * h * numbers + quotient_bytes(h * n, d)
 
 
 @register_attention(
@@ -98,6 +143,13 @@ class Performer(Attention):
         super().__init__(geometry, options, implementation)
         self.register_buffer("directions", draw_directions(options.features, geometry.head_dim, orthogonal=options.orthogonal))
         self._training_calls = 0
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """As many features as keys."""
+        m, n = options.features, geometry.keys
+        words = f"features={m} are no fewer than the {n} keys: a query's features are as many as the weights they stand for"
+        return (words,) if m >= n else ()
 
     @torch.no_grad()
     def redraw_features(self) -> None:

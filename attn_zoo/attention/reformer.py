@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attn_zoo.attention.blocks import CHEAP_BYTES
+from attn_zoo.attention.kept import FLOAT, INDEX, MASK, split_bytes
 from attn_zoo.attention.lsh import (
     MOST_HASHES,
     RADIX,
@@ -70,11 +72,41 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """In each round: the hash, then each chunk against itself and the one before. Sorting and gathering are no matrix products."""
-    n, c, d = geometry.keys, options.chunk, geometry.head_dim
+    """In each round: the hash, then each chunk against itself and the one before. Sorting and gathering are no matrix products.
+
+    State: queries and values that a round may look up again, in each bucket the chunk being filled and the one before it.
+    Rounds may look up different ones, at most all.
+    """
+    n, c, d, rounds = geometry.keys, options.chunk, geometry.head_dim, options.rounds
     buckets = options.buckets or default_buckets(n, c)
     compare = 8 * Layout.chunks(n, buckets, c) * c * c * d
-    return Cost(flops=geometry.heads * options.rounds * (2 * n * d * rotation_columns(buckets) + compare), parameters=0)
+    tokens = min(n, rounds * (buckets * (2 * c - 1) + 1))
+    return Cost(
+        flops=geometry.heads * rounds * (2 * n * d * rotation_columns(buckets) + compare),
+        parameters=0,
+        backward_flops=geometry.heads * rounds * 2 * compare,  # no gradient flows through a hash
+        activation_bytes={"eager": _kept_bytes(geometry, options, buckets)},
+        state_bytes=2 * FLOAT * tokens * geometry.inner_dim if geometry.causal else None,
+    )
+
+
+def _kept_bytes(geometry: Geometry, options: Options, buckets: int) -> int:
+    """Of each round the sorted queries with their norms, what meets in the products, scores and weights, and the indices."""
+    n, h, c, d = geometry.keys, geometry.heads, options.chunk, geometry.head_dim
+    chunks = Layout.chunks(n, buckets, c)
+    slots, pairs = h * chunks * c, h * chunks * c * 2 * c
+    group = chunks_together(h * c * c * FLOAT)
+    products = split_bytes(h, chunks, group, c * d) + 2 * split_bytes(h, chunks, group, 2 * c * d)
+    numbers = slots * d + 2 * slots + slots + 3 * pairs  # sorted queries, norms, normalisers; scores, weights before and after
+    masks = pairs + 2 * (pairs if geometry.causal else h * chunks * 2 * c)
+    indices = 2 * (slots + h * chunks) + 2 * h * n
+    combined = FLOAT * h * n * (1 + d)  # normalisers and outputs of all rounds side by side
+    return options.rounds * (products + FLOAT * numbers + MASK * masks + INDEX * indices + combined)
+
+
+def chunks_together(pair_bytes: int) -> int:
+    """Chunks that are compared at once, where the scores of one with itself take ``pair_bytes``."""
+    return max(1, CHEAP_BYTES // (2 * pair_bytes))
 
 
 @register_attention(
@@ -116,6 +148,16 @@ class Reformer(Attention):
         super().__init__(geometry, options, implementation)
         self.register_buffer("rotations", self._draw())
         self._training_calls = 0
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """A chunk as long as the input, or no hash at all."""
+        n = geometry.keys
+        if options.chunk >= n:
+            return (f"chunk={options.chunk} is no shorter than the {n} tokens: every token sees all",)
+        if (options.buckets or default_buckets(n, options.chunk)) == 1:
+            return (f"chunk={options.chunk} leaves one bucket for {n} tokens: the order decides who sees whom, not the hash",)
+        return ()
 
     @torch.no_grad()
     def redraw_hashes(self) -> None:
@@ -172,7 +214,7 @@ class Reformer(Attention):
             for other in layouts[:at] + layouts[at + 1 :]:
                 parts += [look_up(code, positions, nowhere=-2) for code in (other.chunk_of, other.previous)]
                 parts.append(look_up(other.chunk_of, key_positions, nowhere=-3))
-        group = max(1, CHEAP_BYTES // (2 * chunk * chunk * query.shape[0] * query.shape[1] * 4))
+        group = chunks_together(chunk * chunk * query.shape[0] * query.shape[1] * FLOAT)  # scores are float32 at least
         pieces = zip(*(part.split(group, dim=2) for part in parts), strict=True)
         done = zip(*(self._compare(n, *piece) for piece in pieces), strict=True)
         normaliser, output = (torch.cat(piece, dim=2).flatten(2, 3) for piece in done)

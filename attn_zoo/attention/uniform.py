@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attn_zoo.attention.kept import FLOAT
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
@@ -18,8 +19,10 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums only; no matrix product."""
-    return Cost(flops=0, parameters=0)
+    """Sums only; no matrix product. Kept: the counts. State: the running sum."""
+    counts = geometry.keys if geometry.causal else 1
+    state = FLOAT * geometry.inner_dim if geometry.causal else None
+    return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": FLOAT * counts}, state_bytes=state)
 
 
 @register_attention(

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attn_zoo.attention.kept import FLOAT
 from attn_zoo.attention.length_maps import LengthMap, MapShape, resample
 
 
@@ -43,6 +44,10 @@ class MeanMap(WindowMap):
         real = tokens.new_ones(1, tokens.shape[-2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)
         return self.windows(real).sum(dim=-2, keepdim=True).clamp(min=1).reciprocal()
 
+    @classmethod
+    def kept_bytes(cls, shape: MapShape, *, frozen: bool, copied: bool, kernels: bool) -> int:
+        return FLOAT * cls.results(shape)  # the shares, once for keys and values
+
     @staticmethod
     def compression_flops(shape: MapShape, length: int, width: int, inputs: int) -> int | None:
         return 0 if shape.copies == 1 else None
@@ -50,6 +55,8 @@ class MeanMap(WindowMap):
 
 class MaxMap(WindowMap):
     """Maxima over the real tokens of a window. Not linear, so tokens cannot be compressed before they are keys."""
+
+    keeps_results = True
 
     def project(self, key: Tensor, value: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
         return self._highest(key, key_valid), self._highest(value, key_valid)
@@ -61,6 +68,10 @@ class MaxMap(WindowMap):
         highest = self.windows(tokens, fill=lowest).amax(dim=-2)
         valid = self.valid(key_valid)
         return highest if valid is None else highest.masked_fill(~valid[:, None, :, None], 0)
+
+    @classmethod
+    def kept_bytes(cls, shape: MapShape, *, frozen: bool, copied: bool, kernels: bool) -> int:
+        return 2 * FLOAT * cls.results(shape) * (shape.window + 1) * shape.heads * shape.head_dim  # windows and maxima
 
 
 class ConvolutionMap(WindowMap):
@@ -100,6 +111,11 @@ class ConvolutionMap(WindowMap):
     def flops(shape: MapShape) -> int:
         padded = WindowMap.results(shape) * shape.window
         return 4 * padded * shape.head_dim**2 * shape.heads
+
+    @classmethod
+    def kept_bytes(cls, shape: MapShape, *, frozen: bool, copied: bool, kernels: bool) -> int:
+        windows = 2 * FLOAT * cls.results(shape) * shape.window * shape.heads * shape.head_dim
+        return windows if cls.trains(shape, frozen) else 0
 
     @staticmethod
     def parameter_count(shape: MapShape) -> int:

@@ -29,6 +29,66 @@ class Growth:
 
 
 @dataclass
+class StepCost:
+    """Time, throughput, memory and energy of a step of each mechanism at a level: alone, in a layer, a block, a whole model.
+
+    The same command with the same output goes on where it was stopped. What is null has the default of its level.
+    """
+
+    level: str = field(default="layer", metadata=_help("mechanism, layer, block (with optimiser) or model (with optimiser)"))
+    attentions: list[str] = field(
+        default_factory=lambda: ["softmax", "softmax:sdpa", "linformer", "performer", "longformer", "reformer"],
+        metadata=_help("NAME or NAME:IMPLEMENTATION"),
+    )
+    set: dict[str, Any] = field(
+        default_factory=dict, metadata=_help("options: set.ATTENTION.OPTION=VALUE, such as set.linformer.projected_length=256")
+    )
+    lengths: list[int] = field(
+        default_factory=lambda: [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], metadata=_help("lengths")
+    )
+    device: str = field(default="auto", metadata=_help("auto, cpu or cuda; auto is cuda where there is one"))
+    precision: str = field(default="fp32", metadata=_help("fp32, bf16 or fp16, of weights and inputs"))
+    dim: int | None = field(default=None, metadata=_help("width (256; model: of the task's level)"))
+    heads: int | None = field(default=None, metadata=_help("heads (4; model: of the task's level)"))
+    mlp_ratio: float | None = field(default=None, metadata=_help("of block and model (2; model: of the task's level)"))
+    depth: int | None = field(default=None, metadata=_help("blocks of a model (of the task's level)"))
+    task: str | None = field(default=None, metadata=_help("whose model, of sequences (listops)"))
+    task_level: str | None = field(default=None, metadata=_help("of the sizes that the task proposes (the first)"))
+    memory_gib: float = field(default=16.0, metadata=_help("budget within which the largest batch is sought"))
+    batch_seconds: float = field(default=5.0, metadata=_help("no larger batch is tried where a step would take longer"))
+    rounds: int = field(default=5, metadata=_help("interleaved rounds of timing"))
+    order: str = field(default="shuffled", metadata=_help("of the rounds: shuffled, 'in turn' or 'there and back'"))
+    seed: int = field(default=1, metadata=_help("of the shuffled order"))
+    repeat_seconds: float = field(default=0.2, metadata=_help("a timing repeats its step until so many seconds are covered"))
+    energy_seconds: float = field(default=2.0, metadata=_help("so does an energy window, where there is a meter"))
+    allocator: str = field(default="default", metadata=_help("glibc's on the CPU: default, keep (no page faults on large tensors)"))
+    time_limit: float = field(default=120.0, metadata=_help("seconds that one request to a point's process may take"))
+    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file, point by point"))
+
+
+@dataclass
+class CountedCost:
+    """FLOPs, parameters, activation and state bytes by formula, held against PyTorch's counters; needs no GPU and no time."""
+
+    level: str = field(default="mechanism", metadata=_help("mechanism, layer (with its projections) or block (with its MLP)"))
+    attentions: list[str] = field(
+        default_factory=lambda: ["softmax", "softmax:sdpa", "linformer", "performer", "longformer", "reformer"],
+        metadata=_help("NAME or NAME:IMPLEMENTATION"),
+    )
+    set: dict[str, Any] = field(
+        default_factory=dict, metadata=_help("options: set.ATTENTION.OPTION=VALUE, such as set.linformer.projected_length=256")
+    )
+    lengths: list[int] = field(
+        default_factory=lambda: [512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], metadata=_help("lengths")
+    )
+    dim: int = field(default=256, metadata=_help("width"))
+    heads: int = field(default=4, metadata=_help("heads"))
+    causal: bool = field(default=False, metadata=_help("position i sees positions up to i only; then there is a state"))
+    mlp_ratio: float = field(default=2.0, metadata=_help("width of a block's MLP over dim"))
+    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file"))
+
+
+@dataclass
 class LinformerTable3:
     """Table 3 of the Linformer paper on this machine: time and memory saved against softmax, materialised and fused.
 
@@ -105,11 +165,70 @@ class LinformerKernels:
     output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file, after each of them"))
 
 
+@dataclass
+class Crossover:
+    """The length from which each mechanism costs less than softmax, materialised and fused: time, memory, energy, with intervals.
+
+    What does not fit into the time is stopped, the slowest first, and said. Lengths are saved as they are done.
+    """
+
+    device: str = field(default="auto", metadata=_help("auto, cpu or cuda; auto is cuda where there is one"))
+    attentions: list[str] = field(
+        default_factory=lambda: ["linformer", "performer", "longformer", "reformer"],
+        metadata=_help("NAME or NAME:IMPLEMENTATION of each mechanism; softmax is always there"),
+    )
+    set: dict[str, Any] = field(
+        default_factory=dict,
+        metadata=_help(
+            "options: set.ATTENTION.OPTION=VALUE (linformer.projected_length=256, performer.features=256, "
+            "longformer.window=257 and reformer.chunk=64 unless said)"
+        ),
+    )
+    lengths: list[int] | None = field(default=None, metadata=_help("lengths (cpu: 256 to 16384, cuda: 256 to 65536)"))
+    dim: int = field(default=256, metadata=_help("width of the layer"))
+    heads: int = field(default=4, metadata=_help("heads"))
+    precision: str | None = field(default=None, metadata=_help("fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)"))
+    rounds: int = field(default=21, metadata=_help("most interleaved rounds of timing; 6 where there is time for no more"))
+    repeat_seconds: float = field(default=0.05, metadata=_help("a timing repeats its step until so many seconds are covered"))
+    energy_seconds: float = field(default=0.5, metadata=_help("so does a window of energy, where there is a meter"))
+    seconds: float = field(default=540.0, metadata=_help("the whole measurement"))
+    time_limit: float = field(default=60.0, metadata=_help("seconds that one request to a layer's process may take"))
+    seed: int = field(default=1, metadata=_help("of the order within the rounds"))
+    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file, after each length"))
+    plot: str | None = field(default=None, metadata=_help("also draw them into this file, .svg or .png (extra: plots)"))
+    read: str | None = field(default=None, metadata=_help("measure nothing; show and draw what output= wrote to this file"))
+
+
+@dataclass
+class Honesty:
+    """Whether timings can be believed here: the same layer twice must tie, and a tenth more be found, in 95 of 100 repeats.
+
+    Ends with status 1 where they do not.
+    """
+
+    attention: str = field(default="softmax", metadata=_help("NAME or NAME:IMPLEMENTATION of the layer"))
+    length: int = field(default=64, metadata=_help("length"))
+    dim: int = field(default=64, metadata=_help("width of the layer"))
+    heads: int = field(default=4, metadata=_help("heads"))
+    repeats: int = field(default=100, metadata=_help("comparisons of each kind"))
+    rounds: int = field(default=150, metadata=_help("interleaved rounds of a comparison"))
+    steps: int = field(default=3, metadata=_help("timed steps of a visit, of which the fastest counts"))
+    fresh_every: int = field(default=10, metadata=_help("repeats after which the processes are started anew"))
+    smallest_difference: float = field(default=0.02, metadata=_help("a difference that is not surely larger is a tie"))
+    time_limit: float = field(default=60.0, metadata=_help("seconds that one visit may take"))
+    seed: int = field(default=1, metadata=_help("of the order within the rounds"))
+    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file, after each repeat"))
+
+
 EXPERIMENTS: dict[str, type] = {
     "growth": Growth,
+    "counted": CountedCost,
+    "cost": StepCost,
     "linformer_table3": LinformerTable3,
     "linformer_kernels": LinformerKernels,
     "peers": Peers,
+    "crossover": Crossover,
+    "honesty": Honesty,
 }
 """Experiments by name; the first is the default."""
 

@@ -16,25 +16,123 @@ from torch.utils.flop_counter import FlopCounterMode
 from attn_zoo.conformance.harness import Violation, require
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry
+from attn_zoo.cost.counted.counter import Tally, tally
 
 SLACK, LOG_SLACK = 0.15, 0.15
 """How far a fitted exponent may lie from the printed one; a factor log n may add to it."""
 
+KEPT_MARGIN = 0.02
+"""Share of the kept bytes that may differ: whether an operation keeps its input or its result, or a mask or normaliser beside
+it, is a choice of PyTorch's that its versions and back ends make differently."""
+
+READ, LATER = 5, 17
+"""Tokens of the past and after it in the proof of the state; few, and enough later ones to tell all of the past apart."""
+
+MANY = 2**16
+"""Tokens after which a state that does not grow is less than what was read."""
+
+FLOAT_BYTES = 4
+
 
 @attention_check("variant")
-def cost_formula_is_exact(subject: Subject) -> None:
-    """The card's FLOPs and parameters equal what PyTorch counts, at every shape."""
-    proved = 0
+def cost_formula_is_exact(subject: Subject) -> str | None:
+    """The card's FLOPs, of the backward pass too if it states them, and its parameters equal what PyTorch counts."""
+    proved, unstated = 0, False
     for geometry in _geometries(subject):
         module = subject.build_if_allowed(geometry)
         if module is None:
             continue
-        stated, counted = subject.card.cost(geometry, subject.options), count_flops(subject, module)
-        require(stated.flops == counted, f"{geometry}: the card says {stated.flops} FLOPs, PyTorch counted {counted}")
+        stated, counted = subject.card.cost(geometry, subject.options), count(subject, module)
+        require(stated.flops == counted.flops, f"{geometry}: the card says {stated.flops} FLOPs, PyTorch counted {counted.flops}")
+        unstated = stated.backward_flops is None
+        require(
+            unstated or stated.backward_flops == counted.backward_flops,
+            f"{geometry}: the card says {stated.backward_flops} FLOPs backward, PyTorch counted {counted.backward_flops}",
+        )
         held = sum(parameter.numel() for parameter in module.parameters())
         require(stated.parameters == held, f"{geometry}: the card says {stated.parameters} parameters, the module holds {held}")
         proved += 1
     require(proved > 0, "the options allow none of the shapes")
+    return "the card does not state backward_flops" if unstated else None
+
+
+@attention_check("implementation")
+def activation_bytes_are_kept(subject: Subject) -> str:
+    """What the card says that autograd keeps for the backward pass is what it keeps, as far as that is PyTorch's to decide."""
+    geometries = [subject.geometry()] if subject.interpreted else list(_geometries(subject))
+    furthest, proved = 0.0, 0
+    for geometry in geometries:
+        stated = subject.card.cost(geometry, subject.options).activation_bytes.get(subject.implementation)
+        if stated is None:
+            return f"the card does not state activation_bytes of {subject.implementation}"
+        if subject.card.build.refuses(subject.implementation, geometry, subject.options):
+            continue
+        module = subject.build_if_allowed(geometry)
+        if module is None:
+            continue
+        kept = count(subject, module.to(torch.float32), torch.float32).kept_bytes
+        gap = abs(stated - kept) / max(stated, kept, 1)
+        furthest = max(furthest, gap)
+        require(
+            gap <= KEPT_MARGIN,
+            f"{geometry}: the card says that {stated} bytes are kept, autograd keeps {kept}; PyTorch's versions explain "
+            f"{KEPT_MARGIN:.0%}",
+        )
+        proved += 1
+    require(proved > 0, "the options allow none of the shapes")
+    return "equal" if furthest == 0 else f"within {furthest:.1%}"
+
+
+@attention_check("variant")
+def state_bytes_are_needed_and_enough(subject: Subject) -> str:
+    """The state is no less than the ways in which later answers depend on the past, and no more than all that they depend on."""
+    cost, options = subject.card.cost, subject.options
+    without = cost(subject.geometry(), options).state_bytes
+    require(without is None, f"the card states {without} bytes of state without causality")
+    if not subject.causal:
+        return "no causal form, no state"
+    few = subject.geometry(READ, heads=1, head_dim=4, causal=True)
+    read = READ if subject.card.can.any_length and subject.build_if_allowed(few) else subject.length
+    stated = cost(replace(few, queries=read, keys=read), options).state_bytes
+    if stated is None:
+        return "the card does not state state_bytes"
+    needed, names = past_in_the_future(subject, read)
+    require(
+        stated >= FLOAT_BYTES * needed,
+        f"after {read} tokens the card says {stated} bytes of state; answers after {READ} tokens depend on {needed} independent "
+        f"numbers of the past, {FLOAT_BYTES * needed} bytes",
+    )
+    far = _long(subject.geometry(causal=True), MANY)
+    most = FLOAT_BYTES * MANY * far.inner_dim * len(names)
+    held = cost(far, options).state_bytes
+    require(
+        held is not None and held <= most,
+        f"after {MANY} tokens the card says {held} bytes of state; all of {', '.join(sorted(names)) or 'nothing'}, which later "
+        f"answers depend on, is {most}",
+    )
+    return f"{stated} bytes stated for {read} tokens, at least {FLOAT_BYTES * needed} needed"
+
+
+def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]:
+    """How many independent numbers of the first tokens the answers after them depend on, and in which tensors they lie.
+
+    That is the rank of their Jacobian: whatever is carried from token to token holds at least so many numbers.
+
+    Args:
+        built_for: keys that the mechanism is built for; the first ``READ`` are the past of the ``LATER`` ones that follow.
+    """
+    module = subject.build(subject.geometry(built_for, heads=1, head_dim=4, causal=True))
+    total = max(built_for, READ + LATER)
+    request = subject.draw(module, batch=1, queries=total, keys=total).leaves()
+    later = request(module)[:, :, READ : READ + LATER].flatten()
+    rows: dict[str, list[Tensor]] = {name: [] for name in request.tensors}
+    for answer in later:
+        grads = torch.autograd.grad(answer, list(request.tensors.values()), retain_graph=True, allow_unused=True)
+        for (name, tensor), grad in zip(request.tensors.items(), grads, strict=True):
+            rows[name].append((torch.zeros_like(tensor) if grad is None else grad)[:, :, :READ].flatten())
+    blocks = {name: torch.stack(found) for name, found in rows.items()}
+    jacobian = torch.cat(list(blocks.values()), dim=1)
+    return int(torch.linalg.matrix_rank(jacobian, rtol=1e-11)), {name for name, block in blocks.items() if block.any()}
 
 
 @attention_check("variant")
@@ -60,12 +158,10 @@ def _geometries(subject: Subject) -> Iterator[Geometry]:
         yield replace(subject.geometry(), queries=2 * subject.length + 1)
 
 
-def count_flops(subject: Subject, module: Attention) -> int:
-    """FLOPs of the matrix products of one example, forward, as PyTorch's counter sees them."""
-    request = subject.draw(module, batch=1)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        request(module)
-    return int(counter.get_total_flops())
+def count(subject: Subject, module: Attention, dtype: torch.dtype | None = None) -> Tally:
+    """What PyTorch counts of one example."""
+    request = subject.draw(module, batch=1).cast(dtype or subject.dtype).leaves()
+    return tally(lambda: request(module), [*request.tensors.values(), *module.parameters(), *module.buffers()])
 
 
 @attention_check("variant")

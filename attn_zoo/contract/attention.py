@@ -78,14 +78,23 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Exact counts for one example (batch of one), forward, eager.
+    """Counts for one example (batch of one) in evaluation, without padding. What is None or missing is not stated.
 
-    ``flops`` counts two per multiply-add of every matrix product and nothing else, as PyTorch's
-    ``FlopCounterMode`` does.
+    FLOPs are those of the eager form: two per multiply-add of every matrix product and nothing else, as PyTorch's
+    ``FlopCounterMode`` counts. Bytes are those of float32.
     """
 
     flops: int
+    """Of the forward pass."""
     parameters: int
+    backward_flops: int | None = None
+    """From the output's gradient to those of all inputs and of the parameters that train."""
+    activation_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By implementation: what autograd keeps from the forward pass for the backward one, where inputs are contiguous. Whole
+    storages, each once; those of inputs, parameters and buffers are there anyway and not counted."""
+    state_bytes: int | None = None
+    """The most that must be held while ``keys`` tokens are read one by one and answered causally, whatever they are, the token
+    being read included. Positions and sizes, which are whole numbers, are not counted. None without causality."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +190,11 @@ class Attention(nn.Module):
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
         """Why this implementation cannot serve these options, or None. Overridden where there is a limit."""
         return None
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """What makes these options doubtful though they run, each a sentence. Overridden where a dial can undo the mechanism."""
+        return ()
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
         """Refuse to lie in ``stack``; ``join_layers`` asks all layers before it joins any. Overridden together with ``join``.

@@ -1,22 +1,25 @@
-"""One layer on one device, timed and weighed; it lives in a worker's process."""
+"""One module on one device, timed and weighed; it lives in a worker's process."""
 
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.cost.driven import Driven, Parts, bytes_of
+from attn_zoo.cost.energy import NotMeasured, energy_meter, joules_of
 from attn_zoo.cost.largest_batch import by_trying, line_through
-from attn_zoo.cost.measured import peak_bytes
-from attn_zoo.cost.timing import seconds_of, seconds_of_halves
+from attn_zoo.cost.measured import high_water, peak_bytes, restart_high_water
+from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.timing import seconds_of, seconds_of_parts
 from attn_zoo.cost.workers import out_of_memory
 from attn_zoo.layer import MultiHeadAttention
 
@@ -44,34 +47,80 @@ def build_layer(subject: Subject, dim: int, heads: int, length: int) -> nn.Modul
     )
 
 
+class Feed(Protocol):
+    """What a module is given; called where tensors are made on the right device."""
+
+    def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """The module's arguments; those of floating point have a gradient in training."""
+
+    def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
+        """That of the output, as from what comes after the module: no loss of its own is timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of normal noise, (batch, length, dim), into a module that gives as many back."""
+
+    dim: int
+
+    def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """The tokens."""
+        return (torch.randn(batch, length, self.dim, dtype=dtype),)
+
+    def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
+        """Normal noise, too."""
+        return torch.randn(batch, length, self.dim, dtype=dtype)
+
+
 @dataclass
 class Bench:
-    """Time and memory of one layer, for tokens of normal noise.
+    """Time, memory and energy of one module.
 
     ``kind`` is ``forward`` (evaluation, inference mode) or ``training`` (forward with its graph, then from a gradient of the
-    output those of the tokens and all parameters).
+    output those of the inputs and all parameters, then the optimiser's step where there is one).
 
     Args:
-        build: makes the layer for a length; picklable.
-        dim: width of the tokens.
+        build: makes the module for a length; picklable.
+        dim: width of the tokens; unread where there is a ``feed``.
+        feed: what the module is given, if not tokens.
+        optimiser: training ends with a step of AdamW, its gradient clipped as in the runner's. Its learning rate is 0, so that
+            every step does the same work on the same weights.
+        protocol: how timings and energy are taken; for CUDA ``TimingProtocol.on("cuda")``.
     """
 
     build: Callable[[int], nn.Module]
-    dim: int
+    dim: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "fp32"
     backend: str | None = None
+    feed: Feed | None = None
+    optimiser: bool = False
+    protocol: TimingProtocol = field(default_factory=TimingProtocol)
     _length: int = field(default=0, init=False)
-    _layers: dict[str, nn.Module] = field(default_factory=dict, init=False)
-    """Of the last length, by kind: a layer stays, as it does in use, but one that was used for inference is not trained."""
+    _driven: dict[str, Driven] = field(default_factory=dict, init=False)
+    """Of the last length, by kind: a module stays, as it does in use, but one that was used for inference is not trained."""
 
     def seconds(self, kind: str, batch: int, length: int, at_least: float) -> tuple[float, float | None]:
-        """Seconds of one step and, in training, those of its backward half."""
+        """Seconds of one step and, in training, those of its backward half; ``at_least`` stands in for the protocol's seconds."""
+        taken = self._timed(kind, batch, length, replace(self.protocol, seconds=at_least))
+        return sum(taken), taken[1] if kind == "training" else None
+
+    def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
+        """Seconds by the protocol: of the forward pass; in training of forward, backward and, where there is one, optimiser."""
+        return self._timed(kind, batch, length, self.protocol)
+
+    def joules(self, kind: str, batch: int, length: int) -> float:
+        """Energy of one step by the protocol.
+
+        Raises:
+            ValueError: this machine has no meter, or the window was too long for it.
+        """
+        meter = energy_meter(self.device)
+        if isinstance(meter, NotMeasured):
+            raise ValueError(meter.reason)
+        parts = self._parts(kind, batch, length, self.protocol)
         with self._kernels():
-            layer, tokens = self._layer(kind, length), self._tokens(kind, batch, length)
-            if kind == "forward":
-                return seconds_of(_forward(layer, tokens), self.device, at_least), None
-            return seconds_of_halves(lambda: layer(tokens), _backward(layer, tokens), self.device, at_least)
+            return joules_of(parts.step, self.device, meter, self.protocol.energy_seconds, self.protocol.warmup)
 
     def peak(self, kind: str, batch: int, length: int) -> int:
         """Largest number of bytes held at once during a step, above what was held before it (see ``peak_bytes``)."""
@@ -81,15 +130,16 @@ class Bench:
             return peak_bytes(step, self.device)
 
     def held(self, kind: str, batch: int, length: int) -> int:
-        """Bytes of the parameters, the buffers, the tokens and in training the output's gradient, there before a step."""
-        layer = self._layer(kind, length)
-        kept = sum(t.numel() * t.element_size() for t in [*layer.parameters(), *layer.buffers()])
-        inputs = 2 if kind == "training" else 1
-        return kept + inputs * batch * length * self.dim * PRECISIONS[self.precision].itemsize
+        """Bytes there before a step: parameters, buffers, inputs, in training the output's gradient and the optimiser's state."""
+        driven = self._drive(kind, length)
+        with torch.device("meta"):
+            given = list(self._feed().inputs(batch, length, self._dtype()))
+            given += [self._feed().gradient(batch, length, self._dtype())] if kind == "training" else []
+        return bytes_of([*driven.module.parameters(), *driven.module.buffers(), *driven.state(), *given])
 
     def largest_batch(self, kind: str, length: int, budget: int) -> int:
         """Largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory, by trying: exact."""
-        self._layers = {}  # that of another kind would take part of the budget
+        self._driven = {}  # that of another kind would take part of the budget
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), self.device)
         try:
@@ -98,17 +148,33 @@ class Bench:
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, self.device)
 
-    def resident_peak(self, kind: str, batch: int, length: int, small: int) -> int:
+    def resident_peak(self, kind: str, batch: int, length: int, small: int | None = None) -> int:
         """Bytes by which a step raises the process' resident memory at its highest, on a process that did nothing before.
 
-        A step at length ``small`` comes first, so that starting threads and libraries is not counted.
+        A step at length ``small`` comes first, so that starting threads and libraries is not counted; None is the smallest
+        power of two from 16 on, below ``length``, at which the module can be built and run.
         """
-        self._step(kind, 1, small)()
+        self._start_libraries(kind, [small] if small else [2**power for power in range(4, 32) if 2**power < length])
         step = self._step(kind, batch, length)
-        before, restarted = psutil.Process().memory_info().rss, _restart_high_water()
+        before, restarted = psutil.Process().memory_info().rss, restart_high_water()
         step()
-        peak = _high_water() if restarted else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak = high_water() if restarted else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return max(0, peak - before)
+
+    def _timed(self, kind: str, batch: int, length: int, protocol: TimingProtocol) -> tuple[float, ...]:
+        parts = self._parts(kind, batch, length, protocol)
+        how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
+        with self._kernels():
+            return seconds_of_parts(parts.parts, *how) if kind == "training" else (seconds_of(parts.step, *how),)
+
+    def _start_libraries(self, kind: str, lengths: Sequence[int]) -> None:
+        for length in lengths:
+            try:
+                self._step(kind, 1, length)()
+                return
+            except (ValueError, UnsupportedError):  # too short for this mechanism
+                if length == lengths[-1]:
+                    raise
 
     def _guess(self, kind: str, length: int, budget: int) -> int:
         """Largest batch by the line through the first two, where it has one: a start that saves trials."""
@@ -129,25 +195,32 @@ class Bench:
         return True
 
     def _step(self, kind: str, batch: int, length: int) -> Callable[[], object]:
-        layer, tokens = self._layer(kind, length), self._tokens(kind, batch, length)
-        if kind == "forward":
-            return _forward(layer, tokens)
-        backward = _backward(layer, tokens)
-        return lambda: backward(layer(tokens))
+        return self._parts(kind, batch, length, replace(self.protocol, rotate_bytes=0)).step
 
-    def _layer(self, kind: str, length: int) -> nn.Module:
+    def _parts(self, kind: str, batch: int, length: int, protocol: TimingProtocol) -> Parts:
+        driven = self._drive(kind, length)
+        with self.device:
+            inputs = self._feed().inputs(batch, length, self._dtype())
+            gradient = self._feed().gradient(batch, length, self._dtype()) if kind == "training" else None
+        copies = [inputs, *(tuple(t.clone() for t in inputs) for _ in range(protocol.copies(bytes_of(inputs)) - 1))]
+        return driven.forward(copies) if gradient is None else driven.training(copies, gradient)
+
+    def _drive(self, kind: str, length: int) -> Driven:
         if self._length != length:
-            self._length, self._layers = length, {}
-        if kind not in self._layers:
+            self._length, self._driven = length, {}
+        if kind not in self._driven:
             torch.manual_seed(0)
             with self.device:
-                layer = self.build(length)
-            self._layers[kind] = layer.to(PRECISIONS[self.precision]).train(kind == "training")
-        return self._layers[kind]
+                module = self.build(length)
+            module = module.to(self._dtype()).train(kind == "training")
+            self._driven[kind] = Driven(module, self.optimiser and kind == "training")
+        return self._driven[kind]
 
-    def _tokens(self, kind: str, batch: int, length: int) -> Tensor:
-        dtype = PRECISIONS[self.precision]
-        return torch.randn(batch, length, self.dim, device=self.device, dtype=dtype, requires_grad=kind == "training")
+    def _feed(self) -> Feed:
+        return Tokens(self.dim) if self.feed is None else self.feed
+
+    def _dtype(self) -> torch.dtype:
+        return PRECISIONS[self.precision]
 
     def _kernels(self) -> AbstractContextManager[object]:
         return nullcontext() if self.backend is None else sdpa_kernel(BACKENDS[self.backend])
@@ -161,39 +234,3 @@ class MatrixProducts:
         left, right, out = (torch.randn(size, size) for _ in range(3))
         with torch.inference_mode():
             return (seconds_of(lambda: torch.mm(left, right, out=out), torch.device("cpu"), 0.2),)
-
-
-def _forward(layer: nn.Module, tokens: Tensor) -> Callable[[], object]:
-    def forward() -> object:
-        with torch.inference_mode():
-            return layer(tokens)
-
-    return forward
-
-
-def _backward(layer: nn.Module, tokens: Tensor) -> Callable[[Tensor], object]:
-    """Backward of a gradient that is there already, as from the layer above: no loss of its own is timed."""
-    gradient = torch.randn_like(tokens, requires_grad=False)
-
-    def backward(output: Tensor) -> None:
-        output.backward(gradient)
-        layer.zero_grad(set_to_none=True)
-        tokens.grad = None
-
-    return backward
-
-
-def _restart_high_water() -> bool:
-    """Ask Linux to forget the highest resident size so far."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True
-
-
-def _high_water() -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return 1024 * int(line.split()[1])
-    raise RuntimeError("/proc/self/status has no VmHWM")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -33,3 +34,20 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
         held += change
         peak = max(peak, held)
     return peak
+
+
+def restart_high_water() -> bool:
+    """Ask Linux to forget the highest resident size of this process so far; whether it did."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def high_water() -> int:
+    """Highest resident size of this process in bytes, since it was last forgotten."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError("/proc/self/status has no VmHWM")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -33,19 +34,24 @@ def quotients(numerators: Sequence[float], denominators: Sequence[float]) -> lis
     return [a / b for a, b in zip(numerators, denominators, strict=False)]
 
 
-def unstable(spread: tuple[float, float, float]) -> bool:
-    """Whether the interquartile range exceeds ``UNSTABLE`` of the median."""
+def unstable(spread: tuple[float, float, float], share: float = UNSTABLE) -> bool:
+    """Whether the interquartile range exceeds ``share`` of the median."""
     low, middle, high = spread
-    return high - low > UNSTABLE * middle
+    return high - low > share * middle
 
 
-def seconds_of(step: Callable[[], object], device: torch.device, at_least: float) -> float:
-    """Seconds of one ``step``, after one that is not timed; repeated until ``at_least`` seconds are covered.
+def seconds_of(
+    step: Callable[[], object],
+    device: torch.device,
+    at_least: float,
+    warmup: int | None = None,
+    most_repeats: int = MOST_REPEATS,
+) -> float:
+    """Seconds of one ``step``, after ``warmup`` that are not timed; repeated until ``at_least`` seconds are covered.
 
     On CUDA the time is taken by events on the stream around all repetitions, without waiting in between.
     """
-    first = _once(step, device)
-    repeats = _repeats(first, at_least)
+    repeats = repeats_for(warm_up(step, device, warmup), at_least, most_repeats)
     if device.type != "cuda":
         started = time.perf_counter()
         for _ in range(repeats):
@@ -63,45 +69,67 @@ def seconds_of(step: Callable[[], object], device: torch.device, at_least: float
 def seconds_of_halves(
     first: Callable[[], torch.Tensor], second: Callable[[torch.Tensor], object], device: torch.device, at_least: float
 ) -> tuple[float, float]:
-    """Seconds of ``second(first())`` and, of these, those of ``second``: a forward pass with its graph, and backward.
+    """Seconds of ``second(first())`` and, of these, those of ``second``: a forward pass with its graph, and backward."""
+    one, other = seconds_of_parts((lambda _: first(), second), device, at_least)
+    return one + other, other
 
-    As ``seconds_of``: one step is not timed; on CUDA events are recorded before, between and after.
+
+def seconds_of_parts(
+    parts: Sequence[Callable[[Any], Any]],
+    device: torch.device,
+    at_least: float,
+    warmup: int | None = None,
+    most_repeats: int = MOST_REPEATS,
+) -> tuple[float, ...]:
+    """Seconds of each part of one step; each gets what the part before it returned, the first one None.
+
+    As ``seconds_of``; the clock is read, or on CUDA an event recorded, before, between and after the parts.
     """
-    repeats = _repeats(_once(lambda: second(first()), device), at_least)
+
+    def step() -> None:
+        result = None
+        for part in parts:
+            result = part(result)
+
+    repeats = repeats_for(warm_up(step, device, warmup), at_least, most_repeats)
     if device.type != "cuda":
-        whole = half = 0.0
+        taken = [0.0] * len(parts)
         for _ in range(repeats):
-            started = time.perf_counter()
-            result = first()
-            between = time.perf_counter()
-            second(result)
-            ended = time.perf_counter()
-            whole, half = whole + ended - started, half + ended - between
-        return whole / repeats, half / repeats
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(3)] for _ in range(repeats)]
-    for start, between_, end in marks:
+            result, before = None, time.perf_counter()
+            for at, part in enumerate(parts):
+                result = part(result)
+                now = time.perf_counter()
+                taken[at], before = taken[at] + now - before, now
+        return tuple(seconds / repeats for seconds in taken)
+    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(len(parts) + 1)] for _ in range(repeats)]
+    for start, *ends in marks:
+        result = None
         start.record()
-        result = first()
-        between_.record()
-        second(result)
-        end.record()
+        for part, end in zip(parts, ends, strict=True):
+            result = part(result)
+            end.record()
     torch.cuda.synchronize(device)
-    whole = sum(start.elapsed_time(end) for start, _, end in marks)
-    half = sum(middle.elapsed_time(end) for _, middle, end in marks)
-    return whole * 1e-3 / repeats, half * 1e-3 / repeats
+    return tuple(sum(m[at].elapsed_time(m[at + 1]) for m in marks) * 1e-3 / repeats for at in range(len(parts)))
 
 
-def _once(step: Callable[[], object], device: torch.device) -> float:
-    """Warm up, and learn how long about a step takes. On CUDA the second step tells, since the first may compile."""
-    for _ in range(2 if device.type == "cuda" else 1):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+def warm_up(step: Callable[[], object], device: torch.device, steps: int | None = None) -> float:
+    """Take ``steps``, and learn from the last about how long one takes; None is one, on CUDA two, since the first may compile."""
+    seconds = 0.0
+    for _ in range(steps or (2 if device.type == "cuda" else 1)):
+        wait(device)
         started = time.perf_counter()
         step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-    return time.perf_counter() - started
+        wait(device)
+        seconds = time.perf_counter() - started
+    return seconds
 
 
-def _repeats(seconds: float, at_least: float) -> int:
-    return max(1, min(MOST_REPEATS, round(at_least / max(seconds, 1e-9))))
+def wait(device: torch.device) -> None:
+    """Until the device has done all it was given; a CPU has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def repeats_for(seconds: float, at_least: float, most: int = MOST_REPEATS) -> int:
+    """Repetitions of a step of so many seconds that cover about ``at_least``: 1 to ``most``."""
+    return max(1, min(most, round(at_least / max(seconds, 1e-9))))

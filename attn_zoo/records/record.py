@@ -46,8 +46,9 @@ class RunRecord:
     curve: tuple[Mapping[str, float], ...]
     """Points of ``step``, ``train_seconds``, ``train_loss``, ``valid``."""
     counted: Mapping[str, int]
-    """Same on every machine: ``parameters``, ``attention_parameters`` (projections and mechanism), ``flops_per_example``
-    (forward)."""
+    """Same on every machine: ``parameters``, ``attention_parameters`` (projections and mechanism), ``flops_per_example`` (forward),
+    ``training_flops_per_example`` (forward and backward) and, where it is sure, ``activation_bytes_per_example`` (of what
+    autograd keeps of a training batch)."""
     measured: Mapping[str, float]
     """Of this machine: ``train_seconds``, ``step_seconds_median``, ``step_seconds_iqr``, ``examples_per_second``,
     ``peak_bytes``."""

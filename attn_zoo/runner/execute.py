@@ -17,11 +17,8 @@ from torch import nn
 from attn_zoo.contract import (
     SPLITS,
     AttentionCard,
-    Batch,
     Examples,
     Geometry,
-    Pairs,
-    Patches,
     Split,
     Task,
     TaskCard,
@@ -29,10 +26,11 @@ from attn_zoo.contract import (
     UnknownNameError,
     UnsupportedError,
 )
-from attn_zoo.cost import attention_parameters, count_flops, count_parameters
-from attn_zoo.encoder import backbone_sizes, build_model, build_paired_model
+from attn_zoo.cost import attention_parameters, count_parameters, doubts_of_model
+from attn_zoo.encoder import backbone_sizes, build_paired_model
 from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.registry import build_attention, build_task, card, make_options, task_card
+from attn_zoo.runner.count import count_per_example, model_arguments
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
 
@@ -110,6 +108,7 @@ class _Found:
         self.scores: dict[str, float] = {}
         self.chance: float | None = None
         self.counted: dict[str, int] = {}
+        self.warnings: tuple[str, ...] = ()
         self.trained = Trained()
         self.environment: dict[str, Any] = {}
 
@@ -130,6 +129,7 @@ class _Found:
             counted=self.counted,
             measured=_measured(self.trained, spec),
             environment=self.environment or describe_environment(spec.device),
+            warnings=self.warnings,
         )
 
 
@@ -141,12 +141,13 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress) -> None:
     found.data_title = task.data_title
     measure = measure_named(task.card.metric)
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)
-    model = build_paired_model(task.spec, seed=spec.seed, implementation=spec.implementation, **_model_arguments(spec))
+    model = build_paired_model(task.spec, seed=spec.seed, implementation=spec.implementation, **model_arguments(spec))
     found.counted = {
         "parameters": count_parameters(model),
         "attention_parameters": attention_parameters(model),
-        "flops_per_example": _flops_per_example(spec, task.spec),
+        **count_per_example(spec, task.spec),
     }
+    found.warnings = doubts_of_model(model)
     AcceleratorState._reset_state()  # one process runs many specs, and accelerate remembers the first one's precision
     accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=_PRECISIONS[spec.precision])
     torch.manual_seed(spec.seed)  # dropout and redraws start alike whatever the build drew
@@ -166,22 +167,6 @@ def _test_scores(model: nn.Module, task: Task, examples: Examples, measure: Meas
     parts = {"test": torch.ones(len(examples), dtype=torch.bool)}
     parts |= {f"test: {name}": members for name, members in task.slices("test").items()}
     return evaluate_parts(model, examples, task.spec, measure, accelerator, parts)
-
-
-def _model_arguments(spec: RunSpec) -> dict[str, Any]:
-    return {"attention": spec.attention, "options": spec.options, **asdict(spec.model)}
-
-
-def _flops_per_example(spec: RunSpec, task: TaskSpec) -> int:
-    """Forward FLOPs of one example of full length, counted on an eager twin that only carries shapes."""
-    with torch.device("meta"):
-        twin = build_model(task, implementation="eager", **_model_arguments(spec))
-        if isinstance(task.inputs, Patches):
-            inputs = torch.zeros(1, task.inputs.channels, task.inputs.height, task.inputs.width)
-        else:
-            shape = (1, 2, task.length) if isinstance(task.inputs, Pairs) else (1, task.length)
-            inputs = torch.zeros(shape, dtype=torch.long)
-        return count_flops(twin, Batch(inputs, None, torch.zeros(1, dtype=torch.long)))
 
 
 def _what_went_wrong(error: Exception) -> tuple[Status, str]:

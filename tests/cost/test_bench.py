@@ -22,10 +22,10 @@ def test_what_is_held_before_a_step_by_hand():
 
 def test_inference_and_training_have_layers_of_their_own_which_stay():
     bench = Bench(LAYER, 8)
-    forward, training = bench._layer("forward", 5), bench._layer("training", 5)
-    assert forward is bench._layer("forward", 5) is not training
+    forward, training = (bench._drive(kind, 5).module for kind in ("forward", "training"))
+    assert forward is bench._drive("forward", 5).module is not training
     assert (forward.training, training.training) == (False, True)
-    assert bench._layer("forward", 6) is not forward
+    assert bench._drive("forward", 6).module is not forward
     assert all(torch.equal(a, b) for a, b in zip(forward.parameters(), training.parameters(), strict=True))
 
 
@@ -35,7 +35,7 @@ def test_steps_run_and_training_leaves_no_gradient():
     assert seconds > 0 and half is None
     whole, backward = bench.seconds("training", 2, 5, 0.0)
     assert backward is not None and 0 < backward < whole
-    assert all(p.grad is None for p in bench._layer("training", 5).parameters())
+    assert all(p.grad is None for p in bench._drive("training", 5).module.parameters())
     assert bench.peak("training", 2, 5) > bench.peak("forward", 2, 5) > 2 * 5 * 8 * 4
 
 

@@ -10,6 +10,7 @@ from attn_zoo.contract import Batch
 from attn_zoo.cost import attention_parameters, count_flops, count_parameters, peak_bytes
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.growth.experiment import fit_exponent, measure_growth
+from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.layer import MultiHeadAttention
 
 
@@ -53,7 +54,7 @@ def test_exponents_of_known_laws():
 
 def test_growth_is_measured_for_every_length_and_running_out_of_memory_is_a_cell():
     subjects = [Subject("none", {}), Subject("softmax", {"dropout": 0.0})]
-    points = measure_growth(subjects, [64, 2_000_000], dim=8, heads=2, rounds=2, tell=lambda line: None)
+    points = measure_growth(subjects, [64, 2_000_000], dim=8, heads=2, protocol=TimingProtocol(rounds=2), tell=lambda line: None)
     by_cell = {(p.subject.attention, p.length): p for p in points}
     small = by_cell["softmax", 64]
     assert small.failure is None

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from attn_zoo.cost.bench import Bench, Subject, build_layer
-from attn_zoo.cost.timing import quartiles
+from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.workers import Worker, WorkerError
 
 KINDS = {"forward": "forward", "backward": "training"}
@@ -43,9 +43,15 @@ def fit_exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
 
 
 def measure_growth(
-    subjects: Sequence[Subject], lengths: Sequence[int], *, dim: int, heads: int, rounds: int, tell: Callable[[str], None]
+    subjects: Sequence[Subject],
+    lengths: Sequence[int],
+    *,
+    dim: int,
+    heads: int,
+    protocol: TimingProtocol,
+    tell: Callable[[str], None],
 ) -> list[Point]:
-    """Time every subject at every length, in ``rounds`` rounds that visit all of them in turn.
+    """Time every subject at every length, in the rounds of the protocol, which visit all of them.
 
     Each subject lives in a process of its own, so that running out of memory is a cell and not the
     end, and no subject inherits another's heap.
@@ -53,8 +59,9 @@ def measure_growth(
     Args:
         tell: called with a line of progress now and then.
     """
-    workers = [Worker(Bench, partial(build_layer, subject, dim, heads), dim) for subject in subjects]
-    cells = [(at, n, direction) for at in range(len(subjects)) for n in lengths for direction in KINDS]
+    environment = protocol.environment()
+    workers = [Worker(Bench, partial(build_layer, subject, dim, heads), dim, environment=environment) for subject in subjects]
+    cells = [(at, n, direction) for n in lengths for at in range(len(subjects)) for direction in KINDS]
     peaks: dict[tuple[int, int, str], int] = {}
     times: dict[tuple[int, int, str], list[float]] = {}
     failures: dict[tuple[int, int], list[str]] = {}
@@ -64,13 +71,13 @@ def measure_growth(
                 peaks[at, n, direction] = workers[at].ask("peak", KINDS[direction], 1, n)
             except WorkerError as error:
                 failures.setdefault((at, n), []).append(f"{direction}: {error}")
-        for turn in range(rounds):
-            tell(f"round {turn + 1} of {rounds}")
-            for at, n, direction in sorted(cells, key=lambda cell: lengths.index(cell[1])):
+        for turn in range(protocol.rounds):
+            tell(f"round {turn + 1} of {protocol.rounds}")
+            for at, n, direction in protocol.ordered(cells, turn):
                 if (at, n, direction) not in peaks:
                     continue
                 try:
-                    seconds, _ = workers[at].ask("seconds", KINDS[direction], 1, n, 0.0)
+                    seconds, _ = workers[at].ask("seconds", KINDS[direction], 1, n, protocol.seconds)
                     times.setdefault((at, n, direction), []).append(seconds)
                 except WorkerError as error:
                     failures.setdefault((at, n), []).append(f"{direction}: {error}")
@@ -81,8 +88,8 @@ def measure_growth(
         Point(
             subject,
             n,
-            _quartiles(times.get((at, n, "forward"))),
-            _quartiles(times.get((at, n, "backward"))),
+            _spread(protocol, times.get((at, n, "forward"))),
+            _spread(protocol, times.get((at, n, "backward"))),
             peaks.get((at, n, "forward")),
             peaks.get((at, n, "backward")),
             "; ".join(failures[at, n]) if (at, n) in failures else None,
@@ -92,5 +99,5 @@ def measure_growth(
     ]
 
 
-def _quartiles(seconds: Sequence[float] | None) -> tuple[float, float, float] | None:
-    return quartiles(seconds) if seconds else None
+def _spread(protocol: TimingProtocol, seconds: Sequence[float] | None) -> tuple[float, float, float] | None:
+    return protocol.spread(seconds) if seconds else None

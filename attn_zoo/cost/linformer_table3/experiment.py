@@ -17,6 +17,7 @@ import torch
 from attn_zoo.cost.bench import PRECISIONS, Bench, build_layer
 from attn_zoo.cost.largest_batch import line_through
 from attn_zoo.cost.linformer_table3.setting import Entry, Setting, entries
+from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.workers import MEMORY_SHARE, Worker, WorkerError
 
 KINDS = ("forward", "training")
@@ -45,16 +46,16 @@ def measure(
         save: called with the points so far after each length.
         done: points of an earlier measurement under the same setting; their lengths are not measured again.
     """
-    points = list(done)
+    points, protocol = list(done), setting.protocol()
     for n in [n for n in setting.lengths if n not in {point["length"] for point in done}]:
-        cells = [_Cell(setting, entry, n) for entry in entries(setting, n)]
+        cells = [_Cell(setting, protocol, entry, n) for entry in entries(setting, n)]
         try:
             tell(f"length {n}: memory")
             for cell in cells:
                 cell.measure_memory()
-            for turn in range(setting.rounds):
-                tell(f"length {n}: round {turn + 1} of {setting.rounds}")
-                for cell in cells if turn % 2 == 0 else reversed(cells):
+            for turn in range(protocol.rounds):
+                tell(f"length {n}: round {turn + 1} of {protocol.rounds}")
+                for cell in protocol.ordered(cells, turn):
                     cell.measure_time()
         finally:
             for cell in cells:
@@ -69,6 +70,7 @@ class _Cell:
     """A layer at one length: its process and what was found of it."""
 
     setting: Setting
+    protocol: TimingProtocol
     entry: Entry
     length: int
     worker: Worker = field(init=False)
@@ -81,7 +83,8 @@ class _Cell:
         subject, setting = self.entry.subject, self.setting
         build = partial(build_layer, subject, setting.dim, setting.heads)
         device = torch.device("cuda", 0) if setting.device == "cuda" else torch.device("cpu")
-        self.worker = Worker(Bench, build, setting.dim, device, setting.precision, subject.backend, bounded=device.type == "cpu")
+        what = (build, setting.dim, device, setting.precision, subject.backend, None, False, self.protocol)
+        self.worker = Worker(Bench, *what, bounded=device.type == "cpu")
         self.batch = dict.fromkeys(KINDS, setting.batch(self.length))
 
     def measure_memory(self) -> None:
@@ -106,6 +109,7 @@ class _Cell:
     def to_dict(self) -> dict[str, Any]:
         return {
             "length": self.length,
+            "protocol": self.protocol.digest(),
             **asdict(self.entry),
             "batch": self.batch,
             "seconds": self.seconds,
@@ -121,7 +125,7 @@ class _Cell:
             try:
                 if least > memory:
                     raise WorkerError("OOM", f"by arithmetic: at least {least} bytes, of {memory}")
-                request = (kind, batch, self.length, self.setting.repeat_seconds)
+                request = (kind, batch, self.length, self.protocol.seconds)
                 answer: tuple[float, float | None] = self.worker.ask("seconds", *request, limit=self.setting.time_limit)
                 return answer
             except WorkerError as error:

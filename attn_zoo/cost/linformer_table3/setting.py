@@ -11,6 +11,7 @@ import torch
 from attn_zoo.contract import AUTO_ORDER, Geometry, auto_may_take, unavailable
 from attn_zoo.cost.bench import BACKENDS, PRECISIONS, Subject
 from attn_zoo.cost.linformer_table3.paper import LENGTHS, PROJECTED_LENGTHS
+from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.registry import card, make_options
 
 KERNELS_UP_TO = 256
@@ -84,6 +85,10 @@ class Setting:
     def batch(self, length: int) -> int:
         """Sequences of a timed step."""
         return max(1, self.tokens // length)
+
+    def protocol(self) -> TimingProtocol:
+        """How times are taken."""
+        return TimingProtocol.on(self.device, rounds=self.rounds, order="there and back", seconds=self.repeat_seconds)
 
     def reduced(self) -> list[str]:
         """What this setting has less of than the paper's grid and width."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tabulate import tabulate
 
 from attn_zoo.cost.linformer_table3.paper import MEMORY_SAVED, TIME_SAVED
-from attn_zoo.cost.timing import quartiles, quotients, unstable
+from attn_zoo.cost.protocol import TimingProtocol, protocol_of
+from attn_zoo.cost.timing import quartiles, quotients
 
 Point = Mapping[str, Any]
 
@@ -28,13 +30,14 @@ def linformer_table3_table(found: Mapping[str, Any], quantities: Sequence[str] =
         quantities: keys of ``QUANTITIES``, the tables to print.
     """
     points: Sequence[Point] = found["points"]
-    tables = [_table(points, found["setting"]["projected_lengths"], *QUANTITIES[name]) for name in quantities]
+    protocol = protocol_of(found) or TimingProtocol()
+    tables = [_table(points, found["setting"]["projected_lengths"], protocol, *QUANTITIES[name]) for name in quantities]
     failures = [f"- {_name(p)} at {p['length']}, {what}: {why}" for p in points for what, why in p["failures"].items()]
     partial = [] if found["complete"] else ["**Not complete: the measurement was cut short.**"]
     return "\n\n".join([*partial, *tables, *(["\n".join(failures)] if failures else []), _protocol(found)])
 
 
-def _table(points: Sequence[Point], projected: Sequence[int], what: str, kind: str, title: str) -> str:
+def _table(points: Sequence[Point], projected: Sequence[int], protocol: TimingProtocol, what: str, kind: str, title: str) -> str:
     rows = []
     for n in sorted({p["length"] for p in points}):
         here = [p for p in points if p["length"] == n]
@@ -42,7 +45,7 @@ def _table(points: Sequence[Point], projected: Sequence[int], what: str, kind: s
         for role in ("materialised", "sdpa"):
             own = [p for p in here if p["role"] == role]
             base = min(own, key=lambda p: _cost(p, what, kind))
-            cell = _time_cell if what == "time" else _memory_cell
+            cell = partial(_time_cell, protocol) if what == "time" else _memory_cell
             cells = [cell(base, by_k[k], kind, n, k) if k in by_k else "-" for k in projected]
             rows.append([str(n), _name(base), _absolute(base, what, kind), *cells])
     unit = "ms a sequence" if what == "time" else "largest batch"
@@ -75,15 +78,15 @@ def _absolute(point: Point, what: str, kind: str) -> str:
     return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
 
 
-def _time_cell(base: Point, ours: Point, kind: str, n: int, k: int) -> str:
+def _time_cell(protocol: TimingProtocol, base: Point, ours: Point, kind: str, n: int, k: int) -> str:
     paper = _paper(TIME_SAVED, kind, n, k)
     direction = "forward" if kind == "forward" else "training"
     if not _seconds(ours, kind):
         return _failure(ours, direction) + paper
     if not _seconds(base, kind):
         return f"baseline {_failure(base, direction)}{paper}"
-    spread = quartiles(quotients(_seconds(base, kind), _seconds(ours, kind)))
-    mark = " unstable" if unstable(spread) else ""
+    spread = protocol.spread(quotients(_seconds(base, kind), _seconds(ours, kind)))
+    mark = " unstable" if protocol.is_unstable(spread) else ""
     digits = _digits(spread[1])
     return f"{spread[1]:.{digits}f} ± {(spread[2] - spread[0]) / 2:.{digits}f}{mark}{paper}"
 
@@ -147,6 +150,7 @@ def _protocol(found: Mapping[str, Any]) -> str:
         f"The largest batch is for a budget of {budget}, {found_by}. Materialised softmax is not tried where its arithmetic "
         "exceeds the memory: 2 (forward) or 3 (with backward) matrices of n × n a head at once; then OOM, and > B says that "
         "Linformer fits B sequences where the baseline fits none.",
+        described.describe() if (described := protocol_of(found)) else "",
         f"Measured on {where}, torch {machine['torch']}.",
     ]
     return " ".join(sentence for sentence in said if sentence)

@@ -15,8 +15,7 @@ is three times forward. Softmax, biases and moving data are free here, so nothin
 from __future__ import annotations
 
 import importlib
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,24 +25,12 @@ from typing import Any
 from torch import nn
 
 from attn_zoo.cost.bench import Bench, MatrixProducts, Subject, build_layer
+from attn_zoo.cost.protocol import ALLOCATORS, TimingProtocol
 from attn_zoo.cost.workers import Worker, WorkerError
 
 KINDS = ("forward", "training")
 
 SIDES = ("ours", "theirs")
-
-_KEEP = str(2**35)  # bytes; more than any tensor here
-
-ALLOCATORS: Mapping[str, Mapping[str, str]] = {
-    "default": {},
-    "keep": {
-        "MALLOC_MMAP_THRESHOLD_": _KEEP,
-        "MALLOC_TRIM_THRESHOLD_": _KEEP,
-        "MALLOC_TOP_PAD_": str(64 * 2**20),
-    },
-}
-"""Settings of glibc's allocator, as the processes' environment. ``default`` gives requests from 32 MiB on back to the system
-when they are freed, so that they are page-faulted anew each time; ``keep`` keeps them."""
 
 PRODUCT_SIZE = 2048
 """Rows and columns of the matrix product that gives the machine's rate."""
@@ -93,6 +80,11 @@ class Setting:
     def batch(self, length: int) -> int:
         """Sequences of a step."""
         return max(1, self.tokens // length)
+
+    def protocol(self, allocator: str = "default") -> TimingProtocol:
+        """How times are taken under an allocator."""
+        how: dict[str, Any] = {"rounds": self.rounds, "order": "shuffled", "seed": self.seed, "seconds": self.repeat_seconds}
+        return TimingProtocol.on("cpu", **how, allocator=allocator)
 
     def subject(self) -> Subject:
         """Our layer; all heads share one E and one F, as in the peer."""
@@ -145,40 +137,35 @@ def measure(
         save: called with the points so far after each length.
         done: points of an earlier measurement under the same setting, which are not measured again.
     """
-    shuffle = random.Random(setting.seed).shuffle
     points = list(done)
     for allocator in setting.allocators:
         for n in [n for n in setting.lengths if (allocator, n) not in {(p["allocator"], p["length"]) for p in done}]:
+            protocol = setting.protocol(allocator)
             point: dict[str, Any] = {"allocator": allocator, "length": n, "batch": setting.batch(n), "failures": {}}
+            point["protocol"] = protocol.digest()
             tell(f"allocator {allocator}, length {n}: memory")
-            point["memory"] = _memory(setting, allocator, n, point["failures"])
-            point |= _times(setting, allocator, n, point["failures"], shuffle, tell)
+            point["memory"] = _memory(setting, protocol, n, point["failures"])
+            point |= _times(setting, protocol, n, point["failures"], tell)
             points.append(point)
             save(points)
     return points
 
 
 def _times(
-    setting: Setting,
-    allocator: str,
-    length: int,
-    failures: dict[str, str],
-    shuffle: Callable[[list[Any]], None],
-    tell: Callable[[str], None],
+    setting: Setting, protocol: TimingProtocol, length: int, failures: dict[str, str], tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """Seconds by side and kind, and those of the matrix product, one figure a round."""
     taken: dict[str, dict[str, list[float]]] = {side: {kind: [] for kind in KINDS} for side in SIDES}
     products: list[float] = []
-    step = (setting.batch(length), length, setting.repeat_seconds)
+    step = (setting.batch(length), length, protocol.seconds)
     requests: list[tuple[str, tuple[Any, ...], list[float]]] = [
         (side, (kind, *step), taken[side][kind]) for side in SIDES for kind in KINDS
     ]
     requests.append(("products", (PRODUCT_SIZE,), products))
-    with _workers(setting, allocator) as workers:
-        for turn in range(setting.rounds):
-            tell(f"allocator {allocator}, length {length}: round {turn + 1} of {setting.rounds}")
-            shuffle(requests)
-            for name, request, figures in requests:
+    with _workers(setting, protocol) as workers:
+        for turn in range(protocol.rounds):
+            tell(f"allocator {protocol.allocator}, length {length}: round {turn + 1} of {protocol.rounds}")
+            for name, request, figures in protocol.ordered(requests, turn):
                 what = f"{name} {request[0]}"
                 if what not in failures:
                     try:
@@ -188,11 +175,13 @@ def _times(
     return {"seconds": taken, "product_seconds": products}
 
 
-def _memory(setting: Setting, allocator: str, length: int, failures: dict[str, str]) -> dict[str, dict[str, dict[str, int]]]:
+def _memory(
+    setting: Setting, protocol: TimingProtocol, length: int, failures: dict[str, str]
+) -> dict[str, dict[str, dict[str, int]]]:
     """Bytes above what was there before a step, by side and kind: of the process, and of PyTorch's allocations."""
     small = setting.projected_length + 1
     found: dict[str, dict[str, dict[str, int]]] = {side: {} for side in SIDES}
-    workers = {(side, kind): _worker(setting, allocator, side) for side in SIDES for kind in KINDS}
+    workers = {(side, kind): _worker(setting, protocol, side) for side in SIDES for kind in KINDS}
     try:
         for (side, kind), worker in workers.items():
             request = (kind, setting.batch(length), length)
@@ -209,8 +198,8 @@ def _memory(setting: Setting, allocator: str, length: int, failures: dict[str, s
 
 
 @contextmanager
-def _workers(setting: Setting, allocator: str) -> Iterator[dict[str, Worker]]:
-    workers = {side: _worker(setting, allocator, side) for side in SIDES} | {"products": Worker(MatrixProducts)}
+def _workers(setting: Setting, protocol: TimingProtocol) -> Iterator[dict[str, Worker]]:
+    workers = {side: _worker(setting, protocol, side) for side in SIDES} | {"products": Worker(MatrixProducts)}
     try:
         yield workers
     finally:
@@ -218,9 +207,9 @@ def _workers(setting: Setting, allocator: str) -> Iterator[dict[str, Worker]]:
             worker.stop()
 
 
-def _worker(setting: Setting, allocator: str, side: str) -> Worker:
+def _worker(setting: Setting, protocol: TimingProtocol, side: str) -> Worker:
     if side == "ours":
         build = partial(build_layer, setting.subject(), setting.dim, setting.heads)
     else:
         build = partial(build_peer, setting.dim, setting.heads, setting.projected_length)
-    return Worker(Bench, build, setting.dim, environment=ALLOCATORS[allocator])
+    return Worker(Bench, build, setting.dim, environment=protocol.environment())

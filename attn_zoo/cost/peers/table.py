@@ -8,7 +8,8 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo.cost.peers.experiment import KINDS, PRODUCT_SIZE, SIDES, floor_flops
-from attn_zoo.cost.timing import quartiles, quotients, unstable
+from attn_zoo.cost.protocol import TimingProtocol, protocol_of
+from attn_zoo.cost.timing import quartiles, quotients
 
 WORDS = {"forward": "forward", "training": "forward + backward"}
 
@@ -16,7 +17,8 @@ WORDS = {"forward": "forward", "training": "forward + backward"}
 def peers_table(found: Mapping[str, Any]) -> str:
     """The figures of one ``experiment=peers``, as ``output=`` writes them."""
     points, setting = found["points"], found["setting"]
-    rows = [_row(point, setting, kind) for point in points for kind in KINDS]
+    protocol = protocol_of(found) or TimingProtocol()
+    rows = [_row(point, setting, kind, protocol) for point in points for kind in KINDS]
     head = ["allocator", "n", "batch", "direction", "ours / theirs", "ours (ms)", "theirs (ms)", "ours (µs/token)"]
     head += ["floor (ms)", "ours / floor", "theirs / floor", "ours, theirs RSS (MiB)", "ours, theirs allocated (MiB)"]
     align = ["left", "right", "right", "left", *["right"] * (len(head) - 4)]
@@ -41,31 +43,31 @@ def rate(point: Mapping[str, Any]) -> float:
     return float(2 * PRODUCT_SIZE**3 / quartiles(point["product_seconds"])[1])
 
 
-def _row(point: Mapping[str, Any], setting: Mapping[str, Any], kind: str) -> list[str]:
+def _row(point: Mapping[str, Any], setting: Mapping[str, Any], kind: str, protocol: TimingProtocol) -> list[str]:
     ours, theirs = (point["seconds"][side][kind] for side in SIDES)
     floor, tokens = floor_seconds(point, setting, kind), point["batch"] * point["length"]
-    to_floor = [_spread([t / floor for t in taken], 2) if floor else "-" for taken in (ours, theirs)]
+    to_floor = [_spread([t / floor for t in taken], 2, protocol) if floor else "-" for taken in (ours, theirs)]
     return [
         point["allocator"],
         str(point["length"]),
         str(point["batch"]),
         WORDS[kind],
-        _spread(quotients(ours, theirs), 2),
-        _spread([1e3 * t for t in ours], 1),
-        _spread([1e3 * t for t in theirs], 1),
-        _spread([1e6 * t / tokens for t in ours], 2),
+        _spread(quotients(ours, theirs), 2, protocol),
+        _spread([1e3 * t for t in ours], 1, protocol),
+        _spread([1e3 * t for t in theirs], 1, protocol),
+        _spread([1e6 * t / tokens for t in ours], 2, protocol),
         f"{1e3 * floor:.1f}" if floor else "-",
         *to_floor,
         *(", ".join(_mebibytes(point["memory"][side].get(kind), what) for side in SIDES) for what in ("resident", "allocated")),
     ]
 
 
-def _spread(values: Sequence[float], digits: int) -> str:
+def _spread(values: Sequence[float], digits: int, protocol: TimingProtocol) -> str:
     if not values:
         return "failed"
-    spread = quartiles(values)
+    spread = protocol.spread(values)
     text = f"{spread[1]:.{digits}f} ± {(spread[2] - spread[0]) / 2:.{digits}f}"
-    return f"{text} unstable" if unstable(spread) else text
+    return f"{text} unstable" if protocol.is_unstable(spread) else text
 
 
 def _mebibytes(memory: Mapping[str, int] | None, what: str) -> str:
@@ -87,5 +89,6 @@ def _protocol(found: Mapping[str, Any]) -> str:
         "mmap, trim and pad thresholds. The floor is the time of the layer's matrix products, length projected first, at the rate "
         f"of an fp32 product of {PRODUCT_SIZE} × {PRODUCT_SIZE} matrices in the same rounds ({between} GFLOP/s). Memory is above "
         "what was there before the step, in fresh processes: of the process (RSS), and of PyTorch's allocations. "
-        f"Measured on {machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}."
+        + (f"{described.describe()} " if (described := protocol_of(found)) else "")
+        + f"Measured on {machine['cpu']}, {machine['threads']} threads, torch {machine['torch']}."
     )

@@ -1,0 +1,168 @@
+"""How each experiment of ``attn-zoo measure`` is made ready: what was asked, checked; the work; the table of what is found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from attn_zoo.cli.subjects import label, subjects_of
+from attn_zoo.cost.counted import experiment as counted
+from attn_zoo.cost.counted.table import counted_table
+from attn_zoo.cost.crossover import experiment as crossover
+from attn_zoo.cost.crossover.setting import OPTIONS, Entry
+from attn_zoo.cost.crossover.setting import resolve_setting as resolve_crossover_setting
+from attn_zoo.cost.crossover.table import crossover_table
+from attn_zoo.cost.energy import NotMeasured, energy_meter
+from attn_zoo.cost.growth.experiment import measure_growth
+from attn_zoo.cost.growth.table import growth_table
+from attn_zoo.cost.honesty import experiment as honesty
+from attn_zoo.cost.honesty.table import honesty_table
+from attn_zoo.cost.linformer_kernels import experiment as linformer_kernels
+from attn_zoo.cost.linformer_kernels.setting import kernels_digest
+from attn_zoo.cost.linformer_kernels.setting import resolve_setting as resolve_kernels_setting
+from attn_zoo.cost.linformer_kernels.table import linformer_kernels_table
+from attn_zoo.cost.linformer_table3 import experiment as linformer_table3
+from attn_zoo.cost.linformer_table3.setting import resolve_setting
+from attn_zoo.cost.linformer_table3.table import linformer_table3_table
+from attn_zoo.cost.peers import experiment as peers
+from attn_zoo.cost.peers.table import peers_table
+from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.step_cost import experiment as step_cost
+from attn_zoo.cost.step_cost.setting import resolve_setting as resolve_cost_setting
+from attn_zoo.cost.step_cost.table import step_cost_table
+from attn_zoo.records import describe_environment
+
+Points = list[dict[str, Any]]
+
+Save = Callable[[Points], None]
+
+Prepared = tuple[dict[str, Any], Callable[[Save, Points], Points], Callable[[Mapping[str, Any]], str]]
+"""Facts that stand above the points; the work, given how to save and what is done; the table of what was found."""
+
+
+def _growth(given: Mapping[str, Any]) -> Prepared:
+    subjects = subjects_of(given["attentions"], given["set"])
+    for name in ("dim", "heads", "rounds"):
+        if given[name] < 1:
+            raise ValueError(f"{name} must be at least 1; got {given[name]}")
+    if given["dim"] % given["heads"]:
+        raise ValueError(f"dim must be divisible by heads; got {given['dim']} and {given['heads']}")
+    if not given["lengths"] or min(given["lengths"]) < 1:
+        raise ValueError(f"lengths are whole numbers of at least 1; got {given['lengths']}")
+    setting = {"dim": given["dim"], "heads": given["heads"], "rounds": given["rounds"], "batch": 1, "precision": "fp32"}
+    protocol = TimingProtocol.on("cpu", rounds=given["rounds"], order="in turn", seconds=0.0)
+
+    def work(save: Save, done: Points) -> Points:  # its rounds visit all lengths, so nothing of it is done before the end
+        sizes = {name: given[name] for name in ("dim", "heads")}
+        points = measure_growth(subjects, given["lengths"], **sizes, protocol=protocol, tell=tell)
+        return [{"label": label(point.subject), "protocol": protocol.digest(), **point.to_dict()} for point in points]
+
+    facts = {"setting": setting, "protocol": protocol.to_dict(), "environment": describe_environment("cpu")}
+    return facts, work, growth_table
+
+
+def _counted(given: Mapping[str, Any]) -> Prepared:
+    subjects = subjects_of(given["attentions"], given["set"])
+    entries = [counted.Entry(label(s), s.attention, s.options, s.implementation) for s in subjects]
+    sizes = {name: given[name] for name in ("level", "dim", "heads", "causal", "mlp_ratio")}
+    setting = counted.Setting(lengths=tuple(given["lengths"]), **sizes)
+    facts = {"setting": asdict(setting), "environment": describe_environment("cpu")}
+    return facts, lambda save, done: counted.count_all(entries, setting, tell=tell), counted_table
+
+
+def _linformer_table3(given: Mapping[str, Any]) -> Prepared:
+    setting = resolve_setting(given)
+    facts = {
+        "setting": {**asdict(setting), "reduced": setting.reduced()},
+        "protocol": setting.protocol().to_dict(),
+        "environment": describe_environment(setting.device),
+    }
+    return facts, lambda save, done: linformer_table3.measure(setting, tell=tell, save=save, done=done), linformer_table3_table
+
+
+def _linformer_kernels(given: Mapping[str, Any]) -> Prepared:
+    setting, limits = resolve_kernels_setting(given)
+    facts = {"setting": asdict(setting), "kernels": kernels_digest(), "environment": describe_environment(setting.device)}
+
+    def work(save: Save, done: Points) -> Points:
+        return linformer_kernels.measure(setting, limits, tell=tell, save=save, done=done)
+
+    return facts, work, linformer_kernels_table
+
+
+def _peers(given: Mapping[str, Any]) -> Prepared:
+    peer = peers.require_peer()
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key != "output"
+    }
+    setting = peers.Setting(**values)
+    facts = {
+        "setting": asdict(setting),
+        "protocol": setting.protocol().to_dict(),
+        "environment": describe_environment("cpu"),
+        "peer": peer,
+    }
+    return facts, lambda save, done: peers.measure(setting, tell=tell, save=save, done=done), peers_table
+
+
+def _cost(given: Mapping[str, Any]) -> Prepared:
+    subjects = {label(subject): subject for subject in subjects_of(given["attentions"], given["set"])}
+    setting = resolve_cost_setting(given, subjects)
+    meter = energy_meter(setting.device)
+    energy = not isinstance(meter, NotMeasured)
+    facts = {
+        "setting": setting.to_dict(),
+        "protocol": setting.protocol.to_dict(),
+        "energy": {"meter": None, "reason": meter.reason} if isinstance(meter, NotMeasured) else {"meter": meter.what},
+        "environment": describe_environment(setting.device.type),
+    }
+
+    def work(save: Save, done: Points) -> Points:
+        return step_cost.measure(setting, energy=energy, tell=tell, save=save, done=done)
+
+    return facts, work, step_cost_table
+
+
+def _crossover(given: Mapping[str, Any]) -> Prepared:
+    names = [text.partition(":")[0] for text in given["attentions"]]
+    options: dict[str, Any] = {name: OPTIONS[name] for name in names if name in OPTIONS}
+    for name, chosen in given["set"].items():
+        options[name] = {**options.get(name, {}), **chosen} if isinstance(chosen, dict) else chosen
+    subjects = subjects_of(given["attentions"], options)
+    setting = resolve_crossover_setting(given, tuple(Entry("mechanism", label(subject), subject) for subject in subjects))
+    facts = {
+        "setting": setting.to_dict(),
+        "protocol": setting.protocol.to_dict(),
+        "energy": crossover.describe_energy(setting.device),
+        "environment": describe_environment(setting.device),
+    }
+    return facts, lambda save, done: crossover.measure(setting, tell=tell, save=save, done=done), crossover_table
+
+
+def _honesty(given: Mapping[str, Any]) -> Prepared:
+    (subject,) = subjects_of([given["attention"]], {})
+    protocol = TimingProtocol.on("cpu", rounds=given["rounds"], seed=given["seed"], most_repeats=given["steps"])
+    sizes = ("length", "dim", "heads", "repeats", "fresh_every", "smallest_difference", "time_limit")
+    setting = honesty.Setting(subject, protocol=protocol, **{name: given[name] for name in sizes})
+    facts = {"setting": setting.to_dict(), "protocol": protocol.to_dict(), "environment": describe_environment("cpu")}
+    return facts, lambda save, done: honesty.measure(setting, tell=tell, save=save, done=done), honesty_table
+
+
+PREPARE: Mapping[str, Callable[[Mapping[str, Any]], Prepared]] = {
+    "growth": _growth,
+    "counted": _counted,
+    "cost": _cost,
+    "linformer_table3": _linformer_table3,
+    "linformer_kernels": _linformer_kernels,
+    "peers": _peers,
+    "crossover": _crossover,
+    "honesty": _honesty,
+}
+"""How each experiment is made ready, by its name."""
+
+
+def tell(line: str) -> None:
+    """Say how far the work is, beside the table."""
+    print(line, file=sys.stderr, flush=True)

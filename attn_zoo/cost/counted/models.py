@@ -1,0 +1,90 @@
+"""Parameters, FLOPs and activations of a whole model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from attn_zoo.contract import Batch
+from attn_zoo.cost.counted.counter import tally
+from attn_zoo.cost.counted.formulas import layer_cost
+from attn_zoo.cost.counted.levels import Counted, Counts
+from attn_zoo.layer import MultiHeadAttention
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Number of trainable parameters."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def attention_parameters(model: nn.Module) -> int:
+    """Number of trainable parameters inside attention layers, projections included."""
+    return sum(count_parameters(module) for module in model.modules() if isinstance(module, MultiHeadAttention))
+
+
+def count_flops(model: nn.Module, batch: Batch) -> int:
+    """FLOPs of a forward pass over ``batch``, two per multiply-add of every matrix product.
+
+    The model must be built eager: PyTorch counts nothing for some fused kernels. It may live on the
+    ``meta`` device, where shapes flow and nothing is computed.
+    """
+    model.eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(batch.inputs, batch.valid)
+    return int(counter.get_total_flops())
+
+
+def count_model(model: nn.Module, batch: Batch) -> Counted:
+    """Count a pass over ``batch``, forward and backward, and what autograd keeps between, in evaluation.
+
+    The formula is that of every attention layer, at the length it was built for, with the linear maps and convolutions around
+    it; PyTorch's count asks for an eager model. Parameters are those that train. Where shapes suffice, build on ``meta``.
+    """
+    model.eval()
+    products = _Products()
+    watching = [module.register_forward_hook(products.see) for module in _outside_of_attention(model)]
+    try:
+        found = tally(lambda: model(batch.inputs, batch.valid), [batch.inputs, *model.parameters(), *model.buffers()])
+    finally:
+        for handle in watching:
+            handle.remove()
+    layers = [layer_cost(module) for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    states = [layer.state_bytes for layer in layers]
+    known = [state for state in states if state is not None]
+    return Counted(
+        Counts(products.flops, products.backward_flops, None, None, sum(known) if known and len(known) == len(states) else None),
+        Counts(found.flops, found.backward_flops, count_parameters(model), found.kept_bytes),
+    )
+
+
+def _outside_of_attention(model: nn.Module) -> list[nn.Module]:
+    """Attention layers, and modules with a matrix product that lie in none."""
+    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    inside = {id(part) for layer in layers for part in layer.modules()}
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d)
+    return layers + [module for module in model.modules() if isinstance(module, kinds) and id(module) not in inside]
+
+
+class _Products:
+    """Adds up what modules cost as they are called."""
+
+    def __init__(self) -> None:
+        self.flops = 0
+        self.backward_flops: int | None = 0
+
+    def see(self, module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
+        """A forward hook."""
+        tokens: Tensor = given[0]
+        if isinstance(module, MultiHeadAttention):
+            cost = layer_cost(module)
+            forward, backward = cost.flops * tokens.shape[0], cost.backward_flops
+            backward = None if backward is None else backward * tokens.shape[0]
+        else:
+            weight = module.get_parameter("weight")
+            forward = 2 * out.numel() * (weight.numel() // weight.shape[0])
+            backward = forward * (weight.requires_grad + tokens.requires_grad)
+        self.flops += forward
+        self.backward_flops = None if backward is None or self.backward_flops is None else self.backward_flops + backward

@@ -1,0 +1,166 @@
+"""From which length on a mechanism costs less than softmax attention, with an interval: pure functions of the points.
+
+At each length the quotient of mechanism and baseline has a median over the rounds and a distribution-free interval (see
+``attn_zoo.cost.compare``). Between lengths the logarithm of the quotient is taken as linear in that of the length. The crossover
+is where the median falls through 1 for the last time; its interval reaches from where the lower bounds do to where the upper
+bounds do. Memory has no rounds: PyTorch asks for the same bytes in each step, so its crossover has no interval.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attn_zoo.cost.compare import compare, fewest_rounds
+from attn_zoo.cost.growth.experiment import fit_exponent
+
+Point = Mapping[str, Any]
+
+QUANTITIES: Mapping[str, tuple[str, str]] = {"time": ("seconds", "s"), "memory": ("bytes", "bytes"), "energy": ("joules", "J")}
+"""What can cross: the field of a point that holds it, and its unit."""
+
+BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}
+"""Roles that mechanisms are held against, in words."""
+
+FITTED_LENGTHS = 4
+"""Exponents are fitted to so many of the longest lengths: below, what is linear in the length hides the growth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quotient:
+    """Logarithm of mechanism over baseline at one length; infinite where only one of the two fits into memory."""
+
+    length: int
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Where one mechanism begins to cost less than a baseline, at all greater lengths that were compared.
+
+    ``at`` and the bounds are lengths; 0 is below ``shortest`` (less from the shortest length on), infinity above ``longest``
+    (never in range).
+    """
+
+    at: float
+    low: float
+    high: float
+    shortest: int
+    longest: int
+    """Of the lengths that were compared."""
+    exact: bool
+    """Whether there is no interval because there is no noise."""
+
+    def describe(self) -> str:
+        """In words, lengths rounded to what the interval can tell."""
+        if self.low == math.inf:
+            return f"never up to {self.longest:,}"
+        if self.high == 0:
+            return f"from {self.shortest:,} on"
+        return self._name(self.at) + ("" if self.exact else f" ({self._name(self.low)} to {self._name(self.high)})")
+
+    def _name(self, length: float) -> str:
+        if length == 0:
+            return f"≤ {self.shortest:,}"
+        return f"> {self.longest:,}" if length == math.inf else f"{round_length(length):,}"
+
+
+def round_length(length: float) -> int:
+    """To two significant digits, three from 1 to 2, so that no more than 5 % is lost and no precision claimed."""
+    digits = math.floor(math.log10(length))
+    step = 10 ** max(0, digits - (2 if length < 2 * 10**digits else 1))
+    return round(length / step) * step
+
+
+def value(point: Point, quantity: str) -> float | None:
+    """Median over the rounds, or the bytes; None where it was not measured."""
+    found = point[QUANTITIES[quantity][0]]
+    if quantity == "memory" or not found:
+        return found or None
+    return float(statistics.median(found))
+
+
+def select(points: Sequence[Point], label: str, kind: str) -> list[Point]:
+    """Points of one layer in one direction, by length."""
+    return sorted((p for p in points if (p["label"], p["kind"]) == (label, kind)), key=lambda p: int(p["length"]))
+
+
+def labels(points: Sequence[Point], role: str) -> list[str]:
+    """Labels of the layers of a role, as they were given."""
+    return list(dict.fromkeys(p["label"] for p in points if p["role"] == role))
+
+
+def baseline(points: Sequence[Point], role: str, kind: str, quantity: str) -> list[Point]:
+    """The baseline's points by length: where there are several back ends, the one that costs least; else the one that failed."""
+    here = [p for p in points if (p["role"], p["kind"]) == (role, kind)]
+
+    def cost(point: Point) -> float:
+        found = value(point, quantity)
+        return math.inf if found is None else found
+
+    return [min((p for p in here if p["length"] == n), key=cost) for n in sorted({p["length"] for p in here})]
+
+
+def exponent(points: Sequence[Point], quantity: str) -> float | None:
+    """Slope in log-log over the longest ``FITTED_LENGTHS`` measured lengths; None where fewer than three were."""
+    known = [(p["length"], found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
+    return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
+
+
+def quotients_by_length(points: Sequence[Point], label: str, role: str, kind: str, quantity: str) -> list[Quotient]:
+    """Mechanism over baseline at each length where both were measured, or where one ran out of memory and the other did not."""
+    against = {p["length"]: p for p in baseline(points, role, kind, quantity)}
+    pairs = [(p, against[p["length"]]) for p in select(points, label, kind) if p["length"] in against]
+    return [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]
+
+
+def crossover(points: Sequence[Point], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
+    """The crossover of a mechanism with a baseline; None where fewer than two lengths can be compared."""
+    found = quotients_by_length(points, label, role, kind, quantity)
+    if len(found) < 2:
+        return None
+    lengths = [q.length for q in found]
+    at, low, high = (last_fall(lengths, [getattr(q, name) for q in found]) for name in ("middle", "low", "high"))
+    return Crossover(at, low, high, lengths[0], lengths[-1], exact=quantity == "memory")
+
+
+def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
+    """Length at which a curve through ``logs`` falls below 0 for the last time; 0 if it is below throughout, infinity if not at
+    the end. Beside an infinite value the curve has no slope: it falls at the next length that was measured."""
+    above = [at for at, log in enumerate(logs) if log >= 0]
+    if not above:
+        return 0.0
+    at = above[-1]
+    if at == len(logs) - 1:
+        return math.inf
+    if math.isinf(logs[at]) or math.isinf(logs[at + 1]):
+        return float(lengths[at + 1])
+    share = logs[at] / (logs[at] - logs[at + 1])
+    return math.exp(math.log(lengths[at]) + share * math.log(lengths[at + 1] / lengths[at]))
+
+
+def _quotient(ours: Point, theirs: Point, quantity: str) -> Quotient | None:
+    length, (field, _) = ours["length"], QUANTITIES[quantity]
+    lost = [_ran_out(point, quantity) for point in (ours, theirs)]
+    known = [value(point, quantity) for point in (ours, theirs)]
+    for at, sign in ((0, math.inf), (1, -math.inf)):
+        if lost[at] and known[1 - at] is not None:
+            return Quotient(length, sign, sign, sign)
+    if known[0] is None or known[1] is None:
+        return None
+    if quantity == "memory":
+        log = math.log(known[0] / known[1])
+        return Quotient(length, log, log, log)
+    if min(len(ours[field]), len(theirs[field])) < fewest_rounds():
+        return None
+    found = compare(theirs[field], ours[field])
+    return Quotient(length, math.log(found.quotient), math.log(found.low), math.log(found.high))
+
+
+def _ran_out(point: Point, quantity: str) -> bool:
+    return str(point["failures"].get(quantity, point["failures"].get("time", ""))).startswith("OOM")

@@ -1,0 +1,93 @@
+"""A module with all that a step of it needs: its optimiser, and inputs that take turns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CLIP_NORM = 1.0
+"""Of the gradient, before the optimiser's step; it is the runner's default."""
+
+Inputs = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A step as its parts, each of which gets what the one before returned; the first one None."""
+
+    parts: tuple[Callable[[Any], Any], ...]
+
+    def step(self) -> None:
+        """All of them, one after another."""
+        result = None
+        for part in self.parts:
+            result = part(result)
+
+
+class Driven:
+    """A module and, where asked, AdamW over its parameters, its state there from the start and its learning rate 0."""
+
+    def __init__(self, module: nn.Module, optimiser: bool) -> None:
+        self.module = module
+        trained = [p for p in module.parameters() if p.requires_grad]
+        self._optimiser = torch.optim.AdamW(trained, lr=0.0) if optimiser and trained else None
+        if self._optimiser is not None:
+            for parameter in trained:
+                parameter.grad = torch.zeros_like(parameter)
+            self._optimiser.step()
+            self._optimiser.zero_grad()
+
+    def state(self) -> list[Tensor]:
+        """Tensors of the optimiser's state."""
+        state = {} if self._optimiser is None else self._optimiser.state
+        return [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
+
+    def forward(self, copies: Sequence[Inputs]) -> Parts:
+        """Inference on the copies of the inputs in turn."""
+        turns = itertools.cycle(copies)
+
+        def forward(_: object) -> None:
+            with torch.inference_mode():
+                self.module(*next(turns))
+
+        return Parts((forward,))
+
+    def training(self, copies: Sequence[Inputs], gradient: Tensor) -> Parts:
+        """Forward, backward and the optimiser's step on the copies of the inputs in turn; no gradient is left.
+
+        Args:
+            gradient: that of the output.
+        """
+        for tensor in itertools.chain.from_iterable(copies):
+            tensor.requires_grad_(tensor.is_floating_point())
+        turns = itertools.cycle(copies)
+
+        def forward(_: object) -> tuple[Tensor, Inputs]:
+            inputs = next(turns)
+            return self.module(*inputs), inputs
+
+        def backward(done: tuple[Tensor, Inputs]) -> None:
+            output, inputs = done
+            output.backward(gradient)
+            for tensor in inputs:
+                tensor.grad = None
+            if self._optimiser is None:
+                self.module.zero_grad(set_to_none=True)
+
+        return Parts((forward, backward) if self._optimiser is None else (forward, backward, self._update))
+
+    def _update(self, _: object) -> None:
+        assert self._optimiser is not None
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), CLIP_NORM)
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes that tensors hold together."""
+    return sum(t.numel() * t.element_size() for t in tensors)

@@ -1,0 +1,176 @@
+"""How a figure was timed: one object that is stored with every figure and printed beneath every table."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+import torch
+
+from attn_zoo.cost.timing import MOST_REPEATS, UNSTABLE, quartiles, unstable
+
+Item = TypeVar("Item")
+
+ORDERS: Mapping[str, str] = {
+    "in turn": "in the same order each round (A B, A B)",
+    "there and back": "in an order that turns round each round (A B, B A)",
+    "shuffled": "in a new order each round, shuffled",
+}
+"""How the rounds visit what is compared, in words. Always interleaved: no subject has all its timings behind each other."""
+
+_KEEP = str(2**35)  # bytes; more than any tensor here
+
+ALLOCATORS: Mapping[str, Mapping[str, str]] = {
+    "default": {},
+    "keep": {
+        "MALLOC_MMAP_THRESHOLD_": _KEEP,
+        "MALLOC_TRIM_THRESHOLD_": _KEEP,
+        "MALLOC_TOP_PAD_": str(64 * 2**20),
+    },
+}
+"""Settings of glibc's allocator, as the processes' environment. ``default`` gives requests from 32 MiB on back to the system
+when they are freed, so that they are page-faulted anew each time; ``keep`` keeps them."""
+
+MOST_COPIES = 4096
+"""Copies of the inputs at most; more small tensors would take longer to make than to visit."""
+
+CLOCKS: Mapping[str, tuple[str, str]] = {
+    "cpu": ("time.perf_counter", "none needed: a step is done when its call returns"),
+    "cuda": ("events on the stream", "once, after the last of the repetitions"),
+}
+"""Clock and synchronisation by device."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimingProtocol:
+    """All that decides what a timing means, beside the machine and what is timed.
+
+    Raises:
+        ValueError: a value breaks its rule.
+    """
+
+    device: str = "cpu"
+    """``cpu`` or ``cuda``; decides the clock."""
+    rounds: int = 5
+    """Rounds; each gives one value to every subject."""
+    order: str = "shuffled"
+    """A key of ``ORDERS``."""
+    seed: int = 1
+    """Of the shuffled order."""
+    warmup: int = 1
+    """Steps before those that are timed, in every round."""
+    seconds: float = 0.2
+    """A timing repeats its step until about so many seconds are covered, at least once."""
+    most_repeats: int = MOST_REPEATS
+    """But not more often than this."""
+    statistic: str = "median and quartiles"
+    """Of the rounds; there is no other."""
+    unstable: float = UNSTABLE
+    """A figure whose interquartile range is a larger share of its median than this is marked."""
+    rotate_bytes: int = 0
+    """Inputs are copied until they together exceed so many bytes, and visited in turn, so that none lies in a cache of that
+    size when it is read again; 0 visits one copy, which stays where the step before left it."""
+    threads: int | None = None
+    """Of PyTorch on the CPU; None where it was not looked at."""
+    allocator: str = "default"
+    """A key of ``ALLOCATORS``."""
+    energy_seconds: float = 2.0
+    """An energy window repeats its step until about so many seconds are covered, where there is a meter."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("device", CLOCKS), ("order", ORDERS), ("allocator", ALLOCATORS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"protocol.{name} is one of {', '.join(known)}; got {getattr(self, name)!r}")
+        for name in ("rounds", "warmup", "most_repeats"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"protocol.{name} must be at least 1; got {getattr(self, name)}")
+        for name in ("seconds", "energy_seconds", "rotate_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"protocol.{name} must not be below 0; got {getattr(self, name)}")
+        if not self.unstable > 0:
+            raise ValueError(f"protocol.unstable is a share of the median above 0; got {self.unstable}")
+        if self.statistic != "median and quartiles":
+            raise ValueError(f"protocol.statistic is 'median and quartiles'; got {self.statistic!r}")
+
+    @classmethod
+    def on(cls, device: str, **changes: Any) -> TimingProtocol:
+        """The protocol of a device: on CUDA a second step to warm up, since the first may compile, and inputs that leave the
+        second-level cache between visits; on a CPU this process' number of threads.
+
+        Args:
+            device: ``cpu``, or ``cuda`` where there is one.
+            **changes: fields that shall differ.
+        """
+        chosen: dict[str, Any] = {"device": device}
+        if device == "cuda":
+            chosen |= {"warmup": 2, "rotate_bytes": int(torch.cuda.get_device_properties(0).L2_cache_size)}
+        else:
+            chosen |= {"threads": torch.get_num_threads()}
+        return cls(**(chosen | changes))
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TimingProtocol:
+        """The protocol that ``to_dict`` wrote. What it is derived from its fields is not read."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{name: value for name, value in data.items() if name in known})
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data, with the clock, the synchronisation and the digest that the points carry."""
+        clock, synchronisation = CLOCKS[self.device]
+        return {**asdict(self), "clock": clock, "synchronisation": synchronisation, "digest": self.digest()}
+
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that differ wherever a field does."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    def environment(self) -> Mapping[str, str]:
+        """Variables that a process needs to be timed under this protocol."""
+        return ALLOCATORS[self.allocator]
+
+    def ordered(self, items: Sequence[Item], turn: int) -> list[Item]:
+        """``items`` as round ``turn``, counted from 0, visits them: a function of the seed and the turn alone."""
+        if self.order == "shuffled":
+            return random.Random(f"{self.seed}/{turn}").sample(list(items), len(items))
+        return list(reversed(items)) if self.order == "there and back" and turn % 2 else list(items)
+
+    def copies(self, bytes_of_inputs: int) -> int:
+        """Copies of inputs of this size that a timing visits in turn."""
+        if self.rotate_bytes == 0 or bytes_of_inputs == 0:
+            return 1
+        return min(MOST_COPIES, 1 + math.ceil(self.rotate_bytes / bytes_of_inputs))
+
+    def spread(self, values: Sequence[float]) -> tuple[float, float, float]:
+        """Lower quartile, median and upper quartile over the rounds."""
+        return quartiles(values)
+
+    def is_unstable(self, spread: tuple[float, float, float]) -> bool:
+        """Whether a figure is to be marked."""
+        return unstable(spread, self.unstable)
+
+    def describe(self) -> str:
+        """One sentence for beneath a table."""
+        clock, synchronisation = CLOCKS[self.device]
+        said = [
+            f"median ± half the interquartile range of {self.rounds} interleaved rounds, {ORDERS[self.order]}"
+            + (f" by seed {self.seed}" if self.order == "shuffled" else ""),
+            f"unstable is an interquartile range above {100 * self.unstable:g} % of the median",
+            f"in each round {self.warmup} untimed step{'s' if self.warmup > 1 else ''}, then as many as cover {self.seconds:g} s "
+            f"(1 to {self.most_repeats:,})",
+            f"clock {clock}, synchronisation {synchronisation}",
+            f"inputs rotate through {self.rotate_bytes / 2**20:.0f} MiB, in up to {MOST_COPIES:,} copies"
+            if self.rotate_bytes
+            else "one copy of the inputs, caches as the step before left them",
+        ]
+        said += [] if self.threads is None else [f"{self.threads} CPU threads"]
+        said += [] if self.allocator == "default" else [f"allocator {self.allocator}"]
+        return f"Timing protocol {self.digest()}: {'; '.join(said)}."
+
+
+def protocol_of(found: Mapping[str, Any]) -> TimingProtocol | None:
+    """The protocol that a file of figures carries; files from before there was one have none."""
+    return TimingProtocol.from_dict(found["protocol"]) if "protocol" in found else None

@@ -1,0 +1,65 @@
+"""What a run's network costs by counting: a twin of it that carries shapes and no numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from attn_zoo.contract import Batch, Pairs, Patches, TaskSpec
+from attn_zoo.cost import count_flops, count_model
+from attn_zoo.cost.counted import as_on_a_cpu, kept_bytes
+from attn_zoo.encoder import build_model
+from attn_zoo.records import RunSpec
+
+
+def model_arguments(spec: RunSpec) -> dict[str, Any]:
+    """What ``build_model`` wants to know of a spec, beside the task and the implementation."""
+    return {"attention": spec.attention, "options": spec.options, **asdict(spec.model)}
+
+
+def count_per_example(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
+    """``flops_per_example`` (forward), ``training_flops_per_example`` (backward too) and ``activation_bytes_per_example``.
+
+    Examples have full length and no padding. FLOPs are those of the eager form. Activations are what the graph of a whole
+    training batch keeps, without the loss, by example; they are counted where they are sure to be those of the run: in fp32,
+    without dropout, whose masks differ by device, and materialised or fused on a CPU. What an attention cannot tell from
+    shapes alone is left out.
+    """
+    with torch.device("meta"):
+        twin = build_model(task, implementation="eager", **model_arguments(spec))
+        try:
+            found = count_model(twin, _batch(task, 1)).pytorch
+        except (NotImplementedError, RuntimeError):  # a stranger's backward pass may ask for numbers
+            return {"flops_per_example": count_flops(twin, _batch(task, 1))}
+    assert found.flops is not None and found.backward_flops is not None
+    counted = {"flops_per_example": found.flops, "training_flops_per_example": found.flops + found.backward_flops}
+    kept = _activation_bytes(spec, task)
+    return counted if kept is None else {**counted, "activation_bytes_per_example": kept}
+
+
+def _activation_bytes(spec: RunSpec, task: TaskSpec) -> int | None:
+    fused = spec.implementation == "sdpa" and spec.device == "cpu"
+    if spec.precision != "fp32" or spec.model.dropout or spec.options.get("dropout"):
+        return None
+    if spec.implementation != "eager" and not fused:
+        return None
+    with torch.device("meta"):
+        twin = build_model(task, implementation=spec.implementation, **model_arguments(spec)).eval()
+    try:
+        with as_on_a_cpu(twin) if fused else torch.device("meta"):
+            inputs = _batch(task, spec.budget.batch_size).inputs
+            _, kept = kept_bytes(lambda: twin(inputs, None), [inputs, *twin.parameters(), *twin.buffers()])
+    except (NotImplementedError, RuntimeError):
+        return None
+    return kept // spec.budget.batch_size
+
+
+def _batch(task: TaskSpec, examples: int) -> Batch:
+    if isinstance(task.inputs, Patches):
+        inputs = torch.zeros(examples, task.inputs.channels, task.inputs.height, task.inputs.width)
+    else:
+        shape = (examples, 2, task.length) if isinstance(task.inputs, Pairs) else (examples, task.length)
+        inputs = torch.zeros(shape, dtype=torch.long)
+    return Batch(inputs, None, torch.zeros(examples, dtype=torch.long))

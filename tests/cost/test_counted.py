@@ -1,0 +1,402 @@
+"""Counted cost: figures worked by hand, formulas against PyTorch's counters, mismatches flagged, nothing computed."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attn_zoo import attentions, registry
+from attn_zoo.attention.kept import split_bytes
+from attn_zoo.cli import main
+from attn_zoo.conformance.cost import KEPT_MARGIN
+from attn_zoo.conformance.requests import draw
+from attn_zoo.contract import Attention, Batch, Capabilities, Cost, Geometry, UnsupportedError
+from attn_zoo.cost import count_model
+from attn_zoo.cost.counted import Counted, Counts, Sizes, count_level, doubts, doubts_of_model, tally
+from attn_zoo.cost.counted.counter import keeping
+from attn_zoo.cost.counted.formulas import layer_cost
+from attn_zoo.cost.counted.table import binary, counted_table, decimal
+from attn_zoo.encoder.token import Block
+from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.registry import build_attention, card
+
+QUANTITIES = ("flops", "backward_flops", "parameters", "activation_bytes", "state_bytes")
+
+
+def shown(counted: Counted) -> list[int | None]:
+    return [counted.shown(name) for name in QUANTITIES]
+
+
+def test_softmax_by_hand():
+    n, d, h = 512, 64, 4
+    weights = 4 * h * n * n
+    alone = count_level("mechanism", "softmax", {}, Sizes(n, 256, h))
+    assert shown(alone) == [4 * n * n * d * h, 8 * n * n * d * h, 0, weights + 4 * n * d * h, None]
+    causal = count_level("mechanism", "softmax", {}, Sizes(n, 256, h, causal=True))
+    assert shown(causal)[3:] == [2 * weights + 2 * n * n + 4 * n * d * h, 2 * 4 * n * 256]
+    fused = count_level("mechanism", "softmax", {}, Sizes(n, 256, h), implementation="sdpa")
+    assert shown(fused)[:4] == [*shown(alone)[:3], 4 * h * n * (d + 1)]
+
+
+def test_layer_and_block_by_hand():
+    n, dim = 128, 32
+    products = 4 * n * n * dim + 4 * 2 * n * dim * dim
+    layer = count_level("layer", "softmax", {}, Sizes(n, dim, 2, causal=True))
+    assert shown(layer)[:3] == [products, 2 * products, 4 * (dim * dim + dim)]
+    assert layer.shown("state_bytes") == 2 * 4 * n * dim
+    block = count_level("block", "softmax", {}, Sizes(n, dim, 2, mlp_ratio=3))
+    mlp = 2 * 2 * n * dim * 3 * dim
+    assert shown(block)[:3] == [products + mlp, 2 * (products + mlp), 4 * (dim * dim + dim) + 4 * dim + 6 * dim * dim + 4 * dim]
+
+
+def test_what_a_layer_saves_that_compresses_first():
+    n, dim, k = 256, 32, 16
+    counted = count_level("layer", "linformer", {"projected_length": k, "sharing": "key_value"}, Sizes(n, dim, 2))
+    compress, projections, attend = 2 * k * n * dim, 2 * (2 * n + 2 * k) * dim * dim, 4 * n * k * dim
+    assert counted.shown("flops") == compress + projections + attend
+    assert counted.disagreements() == {}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"context_length": 33, "context_dim": 24},
+        {"context_length": 33, "bias": False},
+        {"fused": True},
+        {"fused": True, "bias": False},
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("softmax", {}),
+        ("linformer", {"projected_length": 5}),
+        ("linformer", {"projected_length": 5, "order": "project_first"}),
+        ("linformer", {"projection": "random", "order": "compress_first"}),
+        ("linformer", {"projection": "mean", "sharing": "key_value"}),
+        ("linformer", {"sharing": "none", "projected_lengths": "3+5"}),
+        ("performer", {}),
+        ("longformer", {"window": 5, "global_tokens": 3}),
+        ("reformer", {"chunk": 4}),
+    ],
+)
+def test_layers_of_every_kind_cost_what_the_formula_says(name, options, settings):
+    if "context_length" in settings and not card(name).can.cross:
+        pytest.skip(f"{name} claims no cross attention")
+    with torch.device("meta"):
+        layer = MultiHeadAttention(32, 2, name, length=40, **options, **settings).eval()
+        tokens = torch.empty(1, 40, 32, requires_grad=True)
+        crosses = "context_length" in settings
+        context = torch.empty(1, 33, layer.context_dim, requires_grad=True) if crosses else None
+        found = tally(lambda: layer(tokens, context), [tokens, *layer.parameters()])
+    cost = layer_cost(layer)
+    assert (cost.flops, cost.backward_flops) == (found.flops, found.backward_flops)
+    assert cost.parameters == sum(p.numel() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("level", ["mechanism", "layer", "block"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", attentions())
+def test_formula_is_what_pytorch_counts(name, level, causal):
+    sizes = Sizes(300, 32, 2, causal)
+    if causal and not card(name).can.causal:
+        with pytest.raises(UnsupportedError, match="no causal form"):
+            count_level(level, name, {}, sizes)
+        return
+    for implementation in {"eager", "sdpa"} & set(card(name).implementations):
+        counted = count_level(level, name, {}, sizes, implementation=implementation)
+        stated, kept = counted.disagreements().pop("activation_bytes", (0, 0))
+        assert stated == pytest.approx(kept, rel=KEPT_MARGIN)
+        assert set(counted.disagreements()) <= {"activation_bytes"}
+        assert None not in (counted.pytorch.flops, counted.pytorch.backward_flops, counted.pytorch.activation_bytes)
+        cost = card(name).cost(sizes.geometry, card(name).options())
+        assert counted.formula.activation_bytes == (cost.activation_bytes.get(implementation) if level == "mechanism" else None)
+        assert counted.formula.state_bytes == cost.state_bytes
+
+
+@pytest.mark.parametrize("name", ["softmax", "linformer", "performer", "longformer", "reformer", "uniform", "none"])
+def test_cards_of_the_first_table_state_everything(name):
+    for causal in {False, card(name).can.causal}:
+        cost = card(name).cost(Geometry(2, 16, 300, 300, causal), card(name).options())
+        assert {"eager"} <= set(cost.activation_bytes) <= set(card(name).implementations)
+        assert cost.backward_flops is not None
+        assert (cost.state_bytes is not None) == causal
+
+
+# Blocks that fill the allocator's cheap range and one that is left over, one head and several, copies and views.
+AWKWARD: list[tuple[str, tuple[int, int, int], dict[str, Any]]] = [
+    ("longformer", (8, 64, 6000), {"window": 257}),
+    ("longformer", (12, 64, 4096), {"window": 1025}),
+    ("longformer", (8, 64, 6000), {"window": 129, "dilation": 2, "global_tokens": 2}),
+    ("longformer", (1, 8, 20000), {"window": 129, "dilation": 2, "global_tokens": 2}),
+    ("longformer", (4, 16, 3000), {"window": 1, "global_tokens": 0}),
+    ("reformer", (8, 64, 6000), {"chunk": 128, "rounds": 1}),
+    ("reformer", (12, 64, 4096), {"chunk": 64, "duplicates": "counted"}),
+    ("reformer", (1, 16, 5000), {"chunk": 256}),
+    ("performer", (8, 64, 20000), {"features": 256}),
+    ("performer", (2, 8, 384), {"kernel": "relu"}),
+    ("linformer", (4, 8, 33), {"sharing": "none", "projected_lengths": "4+8+4+6"}),
+    ("linformer", (2, 8, 32), {"projection": "max", "frozen": True}),
+    ("linformer", (8, 64, 65536), {"projected_length": 256}),
+    ("kernelized_linformer", (4, 8, 33), {"sharing": "none", "projected_lengths": "4+8+4+6", "feature_map": "favor"}),
+    ("linformer_causal", (8, 64, 4097), {"block_scale": 0.7}),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "options"), AWKWARD)
+def test_activation_bytes_at_awkward_sizes(name, shape, options):
+    heads, head_dim, length = shape
+    for causal in {False, card(name).can.causal}:
+        counted = count_level("mechanism", name, options, Sizes(length, heads * head_dim, heads, causal))
+        assert counted.pytorch.activation_bytes is not None
+        assert counted.disagreements() == {}
+
+
+@pytest.mark.parametrize("name", ["softmax", "linformer"])
+def test_shapes_alone_give_what_a_fused_layer_keeps(name):
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(32, 2, name, length=100, implementation="sdpa").eval()
+    tokens = torch.randn(1, 100, 32, requires_grad=True)
+    real = tally(lambda: layer(tokens), [tokens, *layer.parameters(), *layer.buffers()])
+    counted = count_level("layer", name, {}, Sizes(100, 32, 2), implementation="sdpa")
+    assert counted.pytorch.activation_bytes == real.kept_bytes > 0
+
+
+def test_cuda_kernels_are_counted_by_formula_only():
+    counted = count_level("mechanism", "linformer", {}, Sizes(100, 32, 2), implementation="triton")
+    fused = count_level("mechanism", "linformer", {}, Sizes(100, 32, 2), implementation="sdpa")
+    assert counted.pytorch.activation_bytes is None
+    assert counted.shown("activation_bytes") == fused.shown("activation_bytes")
+    assert counted.shown("flops") == counted.pytorch.flops == fused.shown("flops")
+    unknown = count_level("mechanism", "softmax", {}, Sizes(100, 32, 2), implementation="xformers")
+    assert unknown.shown("activation_bytes") is None
+    with pytest.raises(UnsupportedError, match="head_dim of up to 128"):
+        count_level("mechanism", "linformer", {}, Sizes(100, 512, 2), implementation="triton")
+
+
+def test_lengths_that_no_machine_could_run_take_no_time():
+    started = time.perf_counter()
+    counted = count_level("block", "softmax", {}, Sizes(2**20, 256, 4))
+    assert counted.disagreements() == {}
+    assert (counted.shown("activation_bytes") or 0) > 2**44, "the weights alone are 16 TiB"
+    assert time.perf_counter() - started < 10
+
+
+def test_what_is_dropped_again_is_not_kept():
+    x = torch.ones(100, requires_grad=True)
+    with keeping() as kept:
+        y = x.exp()
+        assert sum(t.numel() for t in kept()) == 100
+        del y
+        assert kept() == []
+
+
+def test_products_added_in_place_count_as_well():
+    a, b = torch.ones(3, 4), torch.ones(4, 5)
+    assert tally(lambda: torch.zeros(3, 5).addmm_(a, b), []).flops == 2 * 3 * 4 * 5
+    assert tally(lambda: torch.zeros(2, 3, 5).baddbmm_(a.expand(2, 3, 4), b.expand(2, 4, 5)), []).flops == 2 * 2 * 3 * 4 * 5
+
+
+def test_whole_storages_count_once():
+    x = torch.ones(10, 10, requires_grad=True)
+    found = tally(lambda: (lambda y: y[0] * y[1] + y[2] * y[3])(x + 1).sum(), [x])
+    assert found.kept_bytes == 400, "four rows of one tensor keep all of it"
+    assert tally(lambda: (x[0] * x[1]).sum(), [x]).kept_bytes == 0, "an input is there anyway"
+
+
+def test_split_by_hand():
+    assert split_bytes(3, 10, 10, 7) == 4 * 3 * 10 * 7, "in one group: read in place"
+    assert split_bytes(3, 10, 5, 7) == 4 * 3 * 10 * 7, "two copies of a half each"
+    assert split_bytes(3, 10, 9, 7) == 4 * 3 * (9 + 10) * 7, "the last part alone is a view, which keeps all beside the copy"
+    assert split_bytes(3, 10, 5, 7, products=2) == 4 * 3 * 20 * 7
+    assert split_bytes(1, 10, 5, 7, base=50) == 4 * 50, "one head overlaps in place"
+    assert split_bytes(3, 10, 10, 7, base=150) == 4 * 3 * 10 * 7, "overlapping parts of several heads are copied"
+
+
+# --- a model ---------------------------------------------------------------------------------------------------------
+
+
+class Stack(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.embed = nn.Linear(6, 16)
+        self.blocks = nn.ModuleList(Block(16, 2, 0.0, MultiHeadAttention(16, 2, name, length=40)) for _ in range(2))
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, tokens: Tensor, valid: Tensor | None) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x, valid)
+        return self.head(x[:, 0])
+
+
+@pytest.mark.parametrize("name", ["softmax", "linformer", "longformer"])
+def test_model_is_its_layers_and_the_products_around_them(name):
+    def batch(examples: int) -> Batch:
+        return Batch(torch.zeros(examples, 40, 6), None, torch.zeros(examples, dtype=torch.long))
+
+    with torch.device("meta"):
+        one, four = count_model(Stack(name), batch(1)), count_model(Stack(name), batch(4))
+    layer = count_level("layer", name, {}, Sizes(40, 16, 2))
+    around = 2 * 40 * 6 * 16 + 2 * 2 * 40 * 16 * 32 * 2 + 2 * 16 * 3
+    assert one.shown("flops") == 2 * (layer.shown("flops") or 0) + around
+    assert one.disagreements() == {}
+    assert four.formula.flops == 4 * (one.formula.flops or 0)
+    assert one.shown("parameters") == sum(p.numel() for p in Stack(name).parameters())
+    torch.manual_seed(0)
+    assert count_model(Stack(name), batch(4)).pytorch == four.pytorch, "numbers change nothing"
+
+
+# --- what disagrees, and what is doubtful ----------------------------------------------------------------------------
+
+
+@dataclass
+class NoOptions:
+    """Nothing to choose."""
+
+
+@pytest.fixture
+def miscounted(monkeypatch: pytest.MonkeyPatch) -> str:
+    """An attention whose card is wrong about everything that PyTorch counts, by name."""
+    known = card("softmax")
+    wrong = Cost(flops=5, parameters=6, backward_flops=7, activation_bytes={"eager": 8})
+    entry = replace(known, name="miscounted", cost=lambda geometry, options: wrong, implementations=("eager",))
+    entry = replace(entry, build=type("Miscounted", (known.build,), {"card": entry}))
+    entry.build.card = entry
+    monkeypatch.setitem(registry._ATTENTIONS, "miscounted", entry)
+    return "miscounted"
+
+
+def test_disagreement_is_flagged_and_not_raised(miscounted, capsys):
+    counted = count_level("mechanism", miscounted, {}, Sizes(64, 32, 2))
+    right = count_level("mechanism", "softmax", {}, Sizes(64, 32, 2))
+    assert counted.disagreements() == {
+        "flops": (5, right.shown("flops")),
+        "backward_flops": (7, right.shown("backward_flops")),
+        "parameters": (6, 0),
+        "activation_bytes": (8, right.shown("activation_bytes")),
+    }
+    assert main(["measure", "experiment=counted", f"attentions=[{miscounted}]", "lengths=[64]", "dim=32", "heads=2"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("≠ |") == 4
+    assert "≠ miscounted, FLOPs, forward: the formula says 5, PyTorch counts 524,288 (at every length)" in out
+
+
+class Terse(Attention):
+    """Its card says no more than it must, and it reads numbers, so that shapes do not do."""
+
+    def attend(self, query: Any, key: Any, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return value * value.abs().max().item()
+
+
+def test_card_that_states_little_and_needs_numbers(monkeypatch):
+    entry = replace(
+        card("none"),
+        name="terse",
+        can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
+        build=Terse,
+        cost=lambda geometry, options: Cost(flops=0, parameters=0),
+        control=False,
+    )
+    Terse.card = entry
+    monkeypatch.setitem(registry._ATTENTIONS, "terse", entry)
+    counted = count_level("mechanism", "terse", {}, Sizes(64, 32, 2))
+    assert shown(counted) == [0, None, 0, None, None]
+    layer = count_level("layer", "terse", {}, Sizes(64, 32, 2))
+    assert shown(layer) == [2 * 2 * 64 * 32 * 32, None, 2 * (32 * 32 + 32), None, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("linformer", {"projected_length": 64, "allow_full_rank": True}, "projected_length=64 is no fewer than the 64 keys"),
+        ("longformer", {"window": 65}, "window=65 is no narrower than the 64 tokens"),
+        ("longformer", {"global_tokens": 64}, "global_tokens=64 are all 64 tokens"),
+        ("performer", {"features": 256}, "features=256 are no fewer than the 64 keys"),
+        ("performer", {"features": 48}, "performer: its matrix products cost 1.52 times those of softmax here"),
+        ("reformer", {"chunk": 64}, "chunk=64 is no shorter than the 64 tokens"),
+        ("reformer", {"chunk": 32}, "chunk=32 leaves one bucket for 64 tokens"),
+        ("linformer_causal", {"block_scale": 10}, "a block of 64 tokens is no shorter than the 64 there are"),
+    ],
+)
+def test_doubtful_settings_are_named(name, options, says):
+    geometry = Geometry(2, 16, 64, 64)
+    mechanism = build_attention(name, geometry, **options)
+    found = doubts(mechanism.card, geometry, mechanism.options)
+    assert any(says in words for words in found)
+    assert all(words.startswith(f"{name}: ") for words in found)
+    layers = nn.ModuleList(MultiHeadAttention(32, 2, name, length=64, **options) for _ in range(2))
+    assert doubts_of_model(layers) == found, "each once"
+
+
+@pytest.mark.parametrize("name", attentions())
+def test_defaults_at_length_are_beyond_doubt(name):
+    entry = card(name)
+    assert doubts(entry, Geometry(4, 64, 4096, 4096), entry.options()) == ()
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_command_counts_to_the_longest_lengths_without_a_device(tmp_path, capsys):
+    output = tmp_path / "counted.json"
+    words = ["experiment=counted", "attentions=[softmax:sdpa,linformer,reformer]", "lengths=[512,65536]", "causal=true"]
+    assert main(["measure", *words, f"output={output}"]) == 0
+    out = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "| softmax (sdpa) | 268 M (1×) | 4.40 T (1×) |" in lines
+    assert "| linformer | refused | refused |" in lines
+    assert "- linformer is refused: linformer has no causal form" in out
+    assert "State, token by token" in out
+    found = json.loads(output.read_text(encoding="utf-8"))
+    assert found["complete"]
+    (point,) = [p for p in found["points"] if p["label"] == "reformer" and p["length"] == 65536]
+    assert point["of_softmax"]["state_bytes"] == 1
+    assert point["disagreements"] == {}
+    assert counted_table(found) in out
+
+
+def test_command_refuses_what_is_wrong_before_it_counts(capsys):
+    for words, says in (
+        (["level=model"], "level must be one of mechanism, layer, block"),
+        (["heads=3"], "dim must be divisible by heads"),
+        (["lengths=[]"], "lengths are whole numbers of at least 1"),
+        (["attentions=[softmax:triton]"], "no implementation of softmax is called 'triton'"),
+        (["mlp_ratio=0"], "mlp_ratio is the width of the MLP over dim"),
+    ):
+        assert main(["measure", "experiment=counted", *words]) == 2
+        captured = capsys.readouterr()
+        assert says in captured.err
+        assert captured.out == ""
+
+
+def test_figures_have_three_digits():
+    assert [decimal(n) for n in (0, 999, 1000, 99_950, 999_500, 4_398_046_511_104)] == [
+        "0",
+        "999",
+        "1.00 k",
+        "100 k",
+        "1.00 M",
+        "4.40 T",
+    ]
+    assert [binary(n) for n in (5, 2048, 4718592, 68786585600)] == ["5 B", "2.00 KiB", "4.50 MiB", "64.1 GiB"]
+
+
+def test_counts_may_be_unknown():
+    counted = Counted(Counts(flops=3), Counts(flops=3, activation_bytes=9))
+    assert counted.disagreements() == {}
+    assert shown(counted) == [3, None, None, 9, None]
+
+
+def test_drawn_inputs_and_shapes_alone_agree():
+    mechanism = build_attention("performer", Geometry(2, 8, 50, 50)).eval()
+    request = draw(mechanism, torch.float32, torch.device("cpu"), batch=1).leaves()
+    real = tally(lambda: request(mechanism), [*request.tensors.values(), *mechanism.buffers()])
+    counted = count_level("mechanism", "performer", {}, Sizes(50, 16, 2)).pytorch
+    assert (real.flops, real.backward_flops, real.kept_bytes) == (counted.flops, counted.backward_flops, counted.activation_bytes)

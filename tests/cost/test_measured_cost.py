@@ -1,0 +1,392 @@
+"""``experiment=cost``: levels, refusals, the search for the best batch, points that fail or go on, and the table."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from attn_zoo import cli, registry
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.cost.bench import Bench, Subject
+from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.step_cost import experiment
+from attn_zoo.cost.step_cost.levels import LEVELS, Sizes, rig_for
+from attn_zoo.cost.step_cost.setting import Setting, resolve_setting
+from attn_zoo.cost.step_cost.table import figure, step_cost_table
+from attn_zoo.cost.workers import WorkerError
+
+SUBJECTS = {"softmax": Subject("softmax", {}), "linformer": Subject("linformer", {"projected_length": 64})}
+
+GIVEN: dict[str, Any] = {
+    "level": "layer",
+    "lengths": [128],
+    "device": "cpu",
+    "precision": "fp32",
+    "dim": 16,
+    "heads": 2,
+    "mlp_ratio": None,
+    "depth": None,
+    "task": None,
+    "task_level": None,
+    "memory_gib": 1.0,
+    "batch_seconds": 100.0,
+    "rounds": 3,
+    "order": "shuffled",
+    "seed": 1,
+    "repeat_seconds": 0.0,
+    "energy_seconds": 1.0,
+    "allocator": "default",
+    "time_limit": 60.0,
+}
+
+
+def setting_of(**changes: Any) -> Setting:
+    return resolve_setting({**GIVEN, **changes}, SUBJECTS)
+
+
+# Levels
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("attention", ["softmax", "longformer", "reformer"])
+def test_every_level_runs_and_leaves_weights_and_gradients_as_they_were(level, attention):
+    task = registry.build_task("listops").spec
+    rig = rig_for(level, Subject(attention, {}), Sizes(16, 2, 2, 2.0), task)
+    bench = Bench(rig.build, feed=rig.feed, optimiser=rig.optimiser, protocol=TimingProtocol(seconds=0.0))
+    module = bench._drive("training", 32).module
+    before = copy.deepcopy(module.state_dict())
+    parts = bench.parts("training", 2, 32)
+    assert len(parts) == (3 if level in ("block", "model") else 2) and min(parts) > 0
+    assert len(bench.parts("forward", 2, 32)) == 1
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+    assert all(p.grad is None for p in module.parameters())
+    assert bench.peak("training", 2, 32) > bench.peak("forward", 2, 32) > 0
+
+
+def test_a_mechanism_is_given_what_it_reads_and_no_projection_is_measured():
+    reformer = rig_for("mechanism", Subject("reformer", {}), Sizes(16, 2, 1, 1.0))
+    assert [tuple(t.shape) for t in reformer.feed.inputs(3, 32, torch.float32)] == [(3, 2, 32, 8)] * 2
+    softmax = rig_for("mechanism", Subject("softmax", {}), Sizes(16, 2, 1, 1.0))
+    assert len(softmax.feed.inputs(3, 32, torch.float32)) == 3
+    assert not list(softmax.build(32).parameters())
+
+
+def test_what_a_block_holds_before_a_step_by_hand():
+    rig = rig_for("block", Subject("softmax", {}), Sizes(8, 2, 1, 2.0))
+    bench = Bench(rig.build, feed=rig.feed, optimiser=rig.optimiser)
+    parameters = 4 * (8 * 8 + 8) + (8 * 16 + 16) + (16 * 8 + 8) + 2 * 2 * 8
+    tensors = 4 + 4 + 2 + 2 + 2 + 2  # weights and biases, each with a count of steps in AdamW's state
+    assert bench.held("forward", 3, 5) == 4 * (parameters + 3 * 5 * 8)
+    assert bench.held("training", 3, 5) == 4 * (3 * parameters + tensors + 2 * 3 * 5 * 8)
+
+
+def test_a_model_is_that_of_the_task_at_the_length_asked_for():
+    setting = setting_of(level="model", task="copying", dim=None, heads=None, depth=3)
+    level = next(iter(registry.task_card("copying").levels.values()))
+    assert setting.sizes.depth == 3 and setting.sizes.dim == level.model.get("dim", 256)
+    rig = setting.rig(SUBJECTS["softmax"])
+    ids, labels = rig.feed.inputs(2, 100, torch.float32)
+    assert ids.shape == labels.shape == (2, 100), "copying labels positions"
+    assert rig.build(100).eval()(ids, labels).shape[:2] == (2, 100)
+    assert rig.build(100).train()(ids, labels).shape == ()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"level": "layers"}, "no level of experiment=cost is called 'layers'"),
+        ({"task": "listops"}, "task has a meaning at level=model only"),
+        ({"depth": 2, "level": "block"}, "depth has a meaning at level=model only"),
+        ({"level": "model", "task": "listopps"}, "no task is called 'listopps'"),
+        ({"level": "model", "task": "listops", "task_level": "huge"}, "no level of task listops is called 'huge'"),
+        ({"level": "model", "task": "digits"}, "images, which digits reads"),
+        ({"precision": "fp8"}, "precision is one of fp32, bf16, fp16"),
+        ({"dim": 15}, "dim must be divisible by heads"),
+        ({"lengths": []}, "lengths are different whole numbers"),
+        ({"lengths": [64, 64]}, "lengths are different whole numbers"),
+        ({"memory_gib": 0.0}, "memory_gib must be above 0"),
+        ({"batch_seconds": -1.0}, "batch_seconds must be above 0"),
+        ({"time_limit": 0.0}, "time_limit must be above 0"),
+        ({"rounds": 0}, "protocol.rounds must be at least 1"),
+        ({"order": "sorted"}, "protocol.order is one of"),
+        ({"device": "tpu"}, "device is auto, cpu or cuda"),
+    ],
+)
+def test_bad_input_is_refused_before_work(wrong, message):
+    with pytest.raises((ValueError, UnknownNameError), match=message):
+        setting_of(**wrong)
+
+
+def test_without_a_gpu_cuda_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="device=cuda needs a GPU that PyTorch finds"):
+        setting_of(device="cuda")
+
+
+def test_an_implementation_that_the_device_cannot_run_is_refused():
+    with pytest.raises(ValueError, match="softmax:xformers cannot run: xformers runs on CUDA tensors only"):
+        resolve_setting(GIVEN, {"softmax (xformers)": Subject("softmax", {}, "xformers")})
+
+
+def test_a_length_that_a_mechanism_refuses_is_a_cell_but_nothing_at_all_is_an_error():
+    refusals = setting_of(lengths=[32, 128]).refusals()
+    assert list(refusals) == [("linformer", 32)]
+    with pytest.raises(ValueError, match=r"none of linformer can be built: .*64"):
+        resolve_setting({**GIVEN, "lengths": [32]}, {"linformer": SUBJECTS["linformer"]})
+
+
+# The work, with processes that answer by a script
+
+
+class Scripted:
+    """A worker in which a step of softmax takes 1 s a sequence and one of linformer 1 s in all up to a batch of 8."""
+
+    asked: ClassVar[list[tuple[Any, ...]]] = []
+    wrong: ClassVar[dict[tuple[Any, ...], str]] = {}
+    made: ClassVar[list[Any]] = []
+
+    def __init__(self, make: Any, build: Any, *rest: Any, environment: Any, bounded: bool) -> None:
+        self.attention = build.args[0].attention
+        self.made.append((self.attention, environment, bounded))
+
+    def ask(self, method: str, kind: str, batch: int, length: int, *, limit: float) -> Any:
+        if method == "largest_batch":  # of a length, within a budget
+            return length // 2**30 + batch
+        self.asked.append((self.attention, method, kind, batch, length))
+        for what, why in self.wrong.items():
+            if what == self.asked[-1][: len(what)]:
+                raise WorkerError(why, "scripted")
+        if method == "parts":
+            seconds = float(batch) if self.attention == "softmax" else max(1.0, batch / 8)
+            return (seconds,) if kind == "forward" else (seconds, seconds)
+        return {"peak": 2**20 * (2 + batch), "held": 2**20, "resident_peak": 5 * 2**20, "joules": 7.0}[method]
+
+    def stop(self) -> None: ...
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    monkeypatch.setattr(experiment, "Worker", Scripted)
+    for name, empty in (("asked", []), ("wrong", {}), ("made", [])):
+        monkeypatch.setattr(Scripted, name, empty)
+    return Scripted
+
+
+def measured(setting: Setting, done: Any = (), energy: bool = False) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+    """The points, and all that was saved on the way as it is read back."""
+    saved: list[list[dict[str, Any]]] = []
+
+    def save(points: Any) -> None:
+        saved.append(json.loads(json.dumps(points)))
+
+    return experiment.measure(setting, energy=energy, tell=lambda line: None, save=save, done=done), saved
+
+
+def test_every_figure_is_there_and_carries_its_protocol(scripted):
+    setting = setting_of()
+    (softmax, linformer), _ = measured(setting, energy=True)
+    assert softmax["protocol"] == linformer["protocol"] == setting.protocol.digest()
+    assert softmax["best_batch"] == {"forward": 1, "training": 1}
+    assert softmax["search"]["forward"] == {
+        "tokens_per_second": {"1": 128.0, "2": 128.0, "4": 128.0, "8": 128.0, "16": 128.0, "32": 128.0, "64": 128.0},
+        "stopped": "a step of more than 100 s",
+    }
+    assert linformer["best_batch"]["forward"] == 8
+    assert linformer["seconds"]["training"] == {"1": [[1.0, 1.0]] * 3, "8": [[1.0, 1.0]] * 3}
+    assert linformer["joules"]["forward"] == {"1": [7.0] * 3, "8": [7.0] * 3}
+    memory = {"peak": 3 * 2**20, "held": 2**20, "resident": 5 * 2**20, "largest_batch": 1021, "by": "line"}
+    assert softmax["memory"] == {"forward": memory, "training": memory}
+    assert not softmax["failures"] and softmax["rounds"] == 3
+
+
+def test_on_cuda_the_largest_batch_is_found_by_trying_and_nothing_is_resident(scripted, monkeypatch):
+    facts = SimpleNamespace(L2_cache_size=50 * 2**20)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    setting = setting_of(device="cuda", memory_gib=3.0)
+    (softmax, _), _ = measured(setting)
+    assert softmax["memory"]["forward"] == {
+        "peak": 3 * 2**20,
+        "held": 2**20,
+        "resident": None,
+        "largest_batch": 3 + 128,
+        "by": "trying",
+    }
+    assert not [asked for asked in scripted.asked if asked[1] == "resident_peak"]
+    assert not any(bounded for _, _, bounded in scripted.made), "CUDA reserves far more addresses than it uses"
+    assert (setting.device.type, setting.protocol.rotate_bytes, setting.protocol.warmup) == ("cuda", 50 * 2**20, 2)
+    table = step_cost_table(found([softmax], device="cuda"))
+    assert "found by doubling and bisection" in table and "resident" not in table
+    assert "inputs rotate through 50 MiB" in table and "clock events on the stream" in table
+
+
+def test_memory_is_taken_in_processes_that_did_nothing_before(scripted):
+    measured(setting_of(allocator="keep"))
+    assert Counter(name for name, _, _ in scripted.made) == {"softmax": 3, "linformer": 3}, "one a kind, and one for time"
+    assert all(bounded and "MALLOC_TRIM_THRESHOLD_" in environment for _, environment, bounded in scripted.made)
+    firsts = [at for at, (_, method, *_) in enumerate(scripted.asked) if method == "resident_peak"]
+    assert len(firsts) == 4
+
+
+def test_the_rounds_visit_all_timings_of_all_mechanisms_in_changing_order(scripted):
+    measured(setting_of())
+    timed = [(name, kind, batch) for name, method, kind, batch, _ in scripted.asked if method == "parts"][-18:]
+    rounds = [timed[at : at + 6] for at in range(0, 18, 6)]
+    assert len({frozenset(visited) for visited in rounds}) == 1 and len(set(rounds[0])) == 6
+    assert len({tuple(visited) for visited in rounds}) > 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong", "stopped", "tried"),
+    [
+        ({}, {}, "no gain in 2 doublings", [1, 2, 4, 8, 16, 32]),
+        ({"memory_gib": 0.01}, {}, "memory budget", [1, 2, 4]),
+        ({"batch_seconds": 1.5}, {}, "a step of more than 1.5 s", [1]),
+        ({}, {("linformer", "parts", "forward", 4): "OOM"}, "OOM", [1, 2]),
+    ],
+)
+def test_the_search_for_the_best_batch_ends(scripted, monkeypatch, changes, wrong, stopped, tried):
+    real = Scripted.ask
+
+    def slower(self: Any, method: str, kind: str, batch: int, *rest: Any, limit: float) -> Any:
+        """Beyond a batch of 8 each sequence costs more."""
+        answer = real(self, method, kind, batch, *rest, limit=limit)
+        return tuple(1.1 * part for part in answer) if method == "parts" and batch > 8 else answer
+
+    monkeypatch.setattr(Scripted, "ask", slower)
+    scripted.wrong.update(wrong)
+    (_, linformer), _ = measured(setting_of(**changes))
+    search = linformer["search"]["forward"]
+    assert (search["stopped"], [int(batch) for batch in search["tokens_per_second"]]) == (stopped, tried)
+    assert "forward" not in linformer["failures"]
+
+
+def test_what_fails_is_a_cell_with_its_reason_and_the_others_go_on(scripted):
+    scripted.wrong.update(
+        {
+            ("softmax", "resident_peak", "forward"): "OOM",
+            ("softmax", "parts", "training", 1): "time limit",
+            ("linformer", "peak", "training", 128): "OOM",
+        }
+    )
+    (softmax, linformer), _ = measured(setting_of())
+    assert softmax["failures"] == {
+        "memory forward": "OOM: scripted",
+        "forward": "OOM: scripted",
+        "training": "time limit: scripted",
+    }
+    assert ("softmax", "parts", "forward", 1, 128) not in scripted.asked, "what cannot be held is not timed"
+    assert linformer["failures"] == {"largest batch training": "OOM: scripted"}
+    assert linformer["memory"]["training"]["largest_batch"] is None and linformer["memory"]["training"]["peak"] == 3 * 2**20
+    assert len(linformer["seconds"]["training"]["1"]) == 3
+
+
+def test_a_mechanism_that_cannot_be_built_is_not_asked(scripted):
+    points, _ = measured(setting_of(lengths=[32, 128]))
+    by_cell = {(point["label"], point["length"]): point for point in points}
+    assert set(by_cell["linformer", 32]["failures"]) == {"forward", "training", "memory forward", "memory training"}
+    assert all(why.startswith("refused: ") for why in by_cell["linformer", 32]["failures"].values())
+    assert not by_cell["linformer", 128]["failures"]
+    assert not [asked for asked in scripted.asked if asked[0] == "linformer" and asked[-1] == 32]
+
+
+@pytest.mark.parametrize("kept", range(5))
+def test_it_goes_on_from_wherever_it_was_stopped(scripted, kept):
+    whole, saved = measured(setting_of())
+    assert len(saved) == 5, "after the memory and best batch of each of two mechanisms, and after each of three rounds"
+    asked = len(scripted.asked)
+    scripted.asked.clear()
+    again, _ = measured(setting_of(), done=copy.deepcopy(saved[kept]))
+    assert again == whole
+    assert len(scripted.asked) < asked
+    assert (kept == 4) == (not scripted.asked)
+
+
+# The table
+
+
+def found(points: list[dict[str, Any]], meter: str | None = None, **changes: Any) -> dict[str, Any]:
+    setting = setting_of(**changes)
+    environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0", "gpu": None}
+    energy = {"meter": meter} if meter else {"meter": None, "reason": "no counters"}
+    facts = {"complete": True, "setting": setting.to_dict(), "protocol": setting.protocol.to_dict(), "energy": energy}
+    return json.loads(json.dumps({**facts, "environment": environment, "points": points}))
+
+
+def rows(table: str, title: str) -> dict[str, dict[str, str]]:
+    """Rows of one of the tables, by attention."""
+    lines = table.partition(f"**{title}")[2].splitlines()
+    cells = [[cell.strip() for cell in re.split(r"\|", line)[1:-1]] for line in lines if line.startswith("|")]
+    count = next((at for at, row in enumerate(cells[1:], 1) if row[0] == "attention"), len(cells))
+    return {row[0]: dict(zip(cells[0], row, strict=True)) for row in cells[2:count]}
+
+
+def test_figures_carry_their_spread_and_a_mark():
+    protocol = TimingProtocol()
+    assert figure([1.0, 1.1, 1.0], protocol) == "1.00 ± 0.03"
+    assert figure([1.0, 2.0, 3.0], protocol) == "~2.00 ± 0.50"
+    assert figure([12345.6] * 3, protocol) == "12,346 ± 0"
+
+
+def test_tables_of_the_scripted_measurement(scripted):
+    scripted.wrong[("softmax", "parts", "training", 1)] = "time limit"
+    points, _ = measured(setting_of(), energy=True)
+    points[1]["seconds"]["forward"]["1"] = [[1.0], [2.0], [3.0]]
+    table = step_cost_table(found(points, "RAPL: package-0"))
+    softmax, linformer = (rows(table, "Time and throughput")[name] for name in ("softmax", "linformer"))
+    assert softmax["training step (ms)"] == softmax["backward (ms)"] == "time limit"
+    assert softmax["forward (ms)"] == "1,000 ± 0" and softmax["forward (tokens/s)"] == "128 ± 0"
+    assert linformer["forward (ms)"] == "~2,000 ± 500"
+    assert linformer["training step (ms)"] == "2,000 ± 0" and linformer["backward (ms)"] == "1,000 ± 0"
+    assert linformer["forward (tokens/s)"] == "1,024 ± 0"
+    memory = rows(table, "Memory")["linformer"]
+    assert memory["forward, held at once (MiB)"] == "3.00" and memory["training, resident (MiB)"] == "5.00"
+    assert memory["forward, largest batch"] == "1,021"
+    energy = rows(table, "Energy")["linformer"]
+    assert energy["forward (J/step)"] == "7.00 ± 0.00"
+    assert energy["forward, best batch (µJ/token)"] == f"{7e6 / (8 * 128):,.0f} ± 0"
+    assert "- softmax at 128, training: time limit: scripted" in table
+    assert setting_of().protocol.describe() in table
+
+
+def test_what_one_reason_stopped_is_one_line(scripted):
+    scripted.wrong[("linformer", "resident_peak")] = "OOM"
+    table = step_cost_table(found(measured(setting_of())[0]))
+    assert "- linformer at 128, memory forward, forward, memory training, training: OOM: scripted\n" in table
+
+
+def test_energy_that_is_not_measured_says_why(scripted):
+    table = step_cost_table(found(measured(setting_of())[0]))
+    assert "Energy: not measured (no counters)" in table and "**Energy" not in table
+    assert "joules" not in table
+
+
+def test_the_command_measures_and_goes_on(tmp_path, capsys):
+    """With real processes: everything that is asked of a bench is there."""
+    output = tmp_path / "cost.json"
+    words = ["measure", "experiment=cost", "level=block", "attentions=[softmax:sdpa]", "lengths=[64]", "dim=8", "heads=2"]
+    words += ["rounds=2", "repeat_seconds=0", "batch_seconds=0.000001", "device=cpu", f"output={output}"]
+    assert cli.main(words) == 0
+    first = capsys.readouterr().out
+    written = json.loads(output.read_text(encoding="utf-8"))
+    (point,) = written["points"]
+    assert written["complete"] and not point["failures"]
+    assert point["protocol"] == written["protocol"]["digest"]
+    assert [len(parts) for parts in point["seconds"]["training"]["1"]] == [3, 3]
+    assert point["memory"]["training"]["largest_batch"] > 0 and point["memory"]["training"]["resident"] >= 0
+    written["complete"] = False
+    output.write_text(json.dumps(written), encoding="utf-8")
+    assert cli.main(words) == 0
+    again = capsys.readouterr()
+    assert again.out == first and "going on from there" in again.err

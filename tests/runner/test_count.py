@@ -1,0 +1,81 @@
+"""What a record says by counting: training FLOPs, activations of a real step, and what is doubtful about the setting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attn_zoo.cost import count_model
+from attn_zoo.encoder import build_model
+from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
+from attn_zoo.registry import build_task
+from attn_zoo.runner import resolve_spec, run
+from attn_zoo.runner.count import _batch, count_per_example, model_arguments
+
+
+class Quiet:
+    """Shows no progress."""
+
+    def start(self, label: str, steps: int) -> None: ...
+    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
+    def stop(self) -> None: ...
+
+
+def spec(attention: str, task: str = "digits", **rest: object) -> RunSpec:
+    rest = {"model": ModelSpec(dim=16, depth=2, heads=2), "budget": Budget(steps=2, batch_size=8, evaluate_every=2), **rest}
+    return resolve_spec(RunSpec(attention=attention, task=task, seed=1, device="cpu", **rest))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("attention", "task", "implementation"),
+    [
+        ("softmax", "digits", "eager"),
+        ("softmax", "digits", "sdpa"),
+        ("linformer", "retrieval", "sdpa"),
+        ("longformer", "listops", "eager"),
+        ("performer", "mqar", "eager"),
+    ],
+)
+def test_counts_of_shapes_are_those_of_the_network_that_trains(attention, task, implementation):
+    asked = spec(attention, task, implementation=implementation)
+    task_spec = build_task(asked.task, **asked.task_options).spec
+    counted = count_per_example(asked, task_spec)
+    torch.manual_seed(0)
+    model = build_model(task_spec, implementation=implementation, **model_arguments(asked))
+    real = count_model(model, _batch(task_spec, asked.budget.batch_size)).pytorch
+    assert counted["activation_bytes_per_example"] == (real.activation_bytes or 0) // asked.budget.batch_size > 0
+    eager = build_model(task_spec, implementation="eager", **model_arguments(asked))
+    both = count_model(eager, _batch(task_spec, 1))
+    assert both.disagreements() == {}
+    assert counted["flops_per_example"] == both.pytorch.flops
+    assert counted["training_flops_per_example"] == (both.pytorch.flops or 0) + (both.pytorch.backward_flops or 0)
+    assert 2.5 < counted["training_flops_per_example"] / counted["flops_per_example"] <= 3
+
+
+def test_activations_are_left_out_where_the_device_or_the_precision_decides():
+    known = spec("softmax")
+    task_spec = build_task("digits", **known.task_options).spec
+    doubtful = [
+        replace(known, precision="bf16"),
+        replace(known, model=replace(known.model, dropout=0.1)),
+        replace(known, options={"dropout": 0.1}),
+        replace(known, implementation="xformers"),
+        replace(known, implementation="sdpa", device="cuda"),
+    ]
+    assert "activation_bytes_per_example" in count_per_example(known, task_spec)
+    for other in doubtful:
+        counted = count_per_example(other, task_spec)
+        assert "activation_bytes_per_example" not in counted
+        assert counted["training_flops_per_example"] == count_per_example(known, task_spec)["training_flops_per_example"]
+
+
+def test_record_carries_counts_and_warnings():
+    record = run(spec("performer"), Quiet())
+    assert record.status == "done", record.reason
+    assert record.counted["training_flops_per_example"] > 2 * record.counted["flops_per_example"]
+    assert any("features=64 are no fewer than the 17 keys" in words for words in record.warnings)
+    assert any("times those of softmax here" in words for words in record.warnings)
+    assert RunRecord.from_dict(record.to_dict()) == record
+    assert run(spec("softmax"), Quiet()).warnings == ()
