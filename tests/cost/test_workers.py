@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 import pytest
 
 from attn_zoo.cost.workers import Worker, WorkerError
 
+ENVIRONMENT = {"ATTN_ZOO_TEST": "kept"}
 
-@pytest.fixture(scope="module")
-def python():
+
+@pytest.fixture(scope="module", params=[None, ENVIRONMENT], ids=["forked", "from nothing"])
+def python(request):
     """A process that evaluates Python: what it serves is the module ``builtins``."""
-    worker = Worker(importlib.import_module, "builtins", environment={"ATTN_ZOO_TEST": "kept"})
+    worker = Worker(importlib.import_module, "builtins", environment=request.param)
     yield worker
     worker.stop()
 
@@ -34,6 +37,24 @@ def test_what_goes_wrong_is_named_and_the_next_request_is_served(python, code, k
     assert caught.value.kind == kind
 
 
-def test_environment_is_that_of_the_process_alone(python):
-    assert python.ask("eval", "__import__('os').environ['ATTN_ZOO_TEST']") == "kept"
+def test_environment_is_that_of_the_process_alone():
+    worker = Worker(importlib.import_module, "builtins", environment=ENVIRONMENT)
+    assert worker.ask("eval", "__import__('os').environ['ATTN_ZOO_TEST']") == "kept"
     assert "ATTN_ZOO_TEST" not in importlib.import_module("os").environ
+    worker.stop()
+
+
+LIBRARIES = "sorted({line for line in open('/proc/self/maps') if 'libtorch_cpu' in line})"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the map of a process is Linux's")
+def test_code_lies_alike_in_all_processes():
+    """Where it does not, of two that do the same one may be slower for as long as both live."""
+    workers = [Worker(importlib.import_module, "builtins") for _ in range(3)]
+    try:
+        first, *others = [worker.ask("eval", LIBRARIES) for worker in workers]
+        assert first
+        assert all(other == first for other in others)
+    finally:
+        for worker in workers:
+            worker.stop()
