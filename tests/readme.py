@@ -9,16 +9,30 @@ from typing import Any
 
 from attn_zoo.cli.analyze import spectrum_table
 from attn_zoo.cli.listing import task_table
+from attn_zoo.cost.crossover.table import crossover_table
 from attn_zoo.cost.growth.table import growth_table
+from attn_zoo.cost.honesty.table import honesty_table
 from attn_zoo.cost.linformer_table3.table import linformer_table3_table
 from attn_zoo.cost.peers.table import peers_table
 from attn_zoo.leaderboard import leaderboard
+from attn_zoo.leaderboard import tables as leaderboard_tables
+from attn_zoo.leaderboard.beside_text import render_published
+from attn_zoo.records import RunRecord, Store
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {
-    README: ("quickstart", "tasks", "lra_cpu", "growth"),
-    ROOT / "results" / "README.md": ("peers", "linformer_table3", "spectrum", "lra_cpu_tasks", "tasks_cpu"),
+    README: ("quickstart", "tasks", "lra_cpu", "crossover", "honesty"),
+    ROOT / "results" / "README.md": (
+        "quickstart_tasks",
+        "peers",
+        "linformer_table3",
+        "spectrum",
+        "lra_cpu_tasks",
+        "published",
+        "tasks_cpu",
+        "growth",
+    ),
 }
 """Files with generated tables, and which ones each has."""
 
@@ -26,11 +40,15 @@ PAGES = {
 def tables() -> dict[str, str]:
     """Text of every generated table by its name."""
     return {
-        "quickstart": leaderboard(ROOT / "results" / "quickstart", format="github"),
+        "quickstart": leaderboard(ROOT / "results" / "quickstart", format="github", overview=True),
+        "quickstart_tasks": leaderboard(ROOT / "results" / "quickstart", format="github"),
         "tasks": task_table(),
         "lra_cpu": leaderboard(ROOT / "results" / "lra_cpu", format="github", overview=True),
         "lra_cpu_tasks": leaderboard(ROOT / "results" / "lra_cpu", format="github"),
         "tasks_cpu": leaderboard(ROOT / "results" / "tasks_cpu", format="github"),
+        "published": render_published(leaderboard_tables(_records("lra_cpu"), attention="linformer"), "github"),
+        "crossover": crossover_table(_measured("crossover")),
+        "honesty": honesty_table(_measured("honesty")),
         "growth": growth_table(_measured("growth")),
         "peers": peers_table(_measured("peers")),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
@@ -47,6 +65,10 @@ def renewed(page: Path, text: str) -> str:
             raise ValueError(f"{page.relative_to(ROOT)} has no place for the table {name!r}")
         text = f"{text[: place.start(1)]}\n{printed[name].strip()}\n\n{text[place.end(1) :]}"
     return text
+
+
+def _records(name: str) -> list[RunRecord]:
+    return Store(ROOT / "results" / name).load()[0]
 
 
 def _measured(name: str) -> Any:
