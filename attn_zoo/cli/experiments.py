@@ -206,7 +206,7 @@ class Honesty:
     Ends with status 1 where they do not.
     """
 
-    attention: str = field(default="softmax", metadata=_help("NAME or NAME:IMPLEMENTATION of the layer"))
+    layer: str = field(default="softmax", metadata=_help("NAME or NAME:IMPLEMENTATION"))
     length: int = field(default=64, metadata=_help("length"))
     dim: int = field(default=64, metadata=_help("width of the layer"))
     heads: int = field(default=4, metadata=_help("heads"))

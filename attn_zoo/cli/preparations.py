@@ -142,7 +142,7 @@ def _crossover(given: Mapping[str, Any]) -> Prepared:
 
 
 def _honesty(given: Mapping[str, Any]) -> Prepared:
-    (subject,) = subjects_of([given["attention"]], {})
+    (subject,) = subjects_of([given["layer"]], {})
     protocol = TimingProtocol.on("cpu", rounds=given["rounds"], seed=given["seed"], most_repeats=given["steps"])
     sizes = ("length", "dim", "heads", "repeats", "fresh_every", "smallest_difference", "time_limit")
     setting = honesty.Setting(subject, protocol=protocol, **{name: given[name] for name in sizes})

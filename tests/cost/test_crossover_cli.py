@@ -80,7 +80,7 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
         ([*CROSSOVER, "attentions=[linfomer]"], "linformer"),
         ([*CROSSOVER, "set.linformer.projected=4"], "projected_length"),
         ([*HONESTY, "rounds=5"], "rounds must be at least 6 for an interval; got 5"),
-        ([*HONESTY, "attention=linformer:cuda"], "implementation of linformer"),
+        ([*HONESTY, "layer=linformer:cuda"], "implementation of linformer"),
     ],
 )
 def test_bad_input_is_refused_before_work_starts(words, message, tmp_path, capsys):

@@ -156,13 +156,14 @@ def test_failed_runs_are_cells_with_their_reasons(tmp_path, plain):
     assert "2, 1 out of memory" in Seen(text).text, "the summary counts it"
 
 
-def test_data_that_are_not_the_tables_are_marked(tmp_path, plain):
+def test_other_data_have_a_table_of_their_own(tmp_path, plain):
     store = Store(tmp_path)
     store.add(make_record("softmax", environment={"started": "2026-01-01"}))
     foreign = {split: {"examples": 100, "digest": "f" * 64} for split in ("train", "valid", "test")}
     store.add(make_record("performer", data=foreign, environment={"started": "2026-01-02"}))
-    said = Seen(page(store.load()[0])).text
-    assert said.count("not the table's data") == 1
+    text = page(store.load()[0])
+    assert "f" * 8 in Seen(text).text
+    assert len(re.findall(r'<section[^>]* class="task"', text)) == 2
 
 
 def test_same_records_same_page(whole):

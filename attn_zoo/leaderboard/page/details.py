@@ -71,7 +71,6 @@ class Runs:
 
     def _line(self, record: RunRecord, table: Table) -> Run:
         told = [record.scores.get(name) for name in ("test", "valid", "train")]
-        foreign = bool(record.data) and record.data != table.data
         commit = str(record.environment.get("commit") or "-")[:8]
         return Run(
             seed=record.spec.seed,
@@ -83,7 +82,7 @@ class Runs:
             commit=commit + (" changed" if record.environment.get("dirty") else ""),
             started=str(record.environment.get("started") or "-").replace("T", " ").replace("+00:00", " UTC"),
             environment=self._number(record.environment),
-            data=str(record.data.get("test", {}).get("digest", "-"))[:8] + (", not the table's data" if foreign else ""),
+            data=str(record.data.get("test", {}).get("digest", "-"))[:8],
             file=record.source or "",
             address="" if self._at is None else self._at + quote(record.source or ""),
         )
