@@ -18,7 +18,8 @@ ALLOWED = {
     "layer": {"contract", "registry"},
     "integrations": {"contract", "registry", "layer"},
     "encoder": {"contract", "layer", "integrations"},
-    "cost": {"contract", "registry", "layer", "encoder", "kernels", "published"},  # kernels only to time them, in processes of their own
+    # kernels only to time them, in processes of their own
+    "cost": {"contract", "registry", "layer", "encoder", "kernels", "published"},
     "records": set(),
     "published": set(),
     "analysis": {"contract", "registry", "encoder", "records"},
@@ -26,7 +27,8 @@ ALLOWED = {
     "leaderboard": {"records", "published"},
     "recommend": {"contract", "registry", "layer", "cost", "records", "leaderboard"},
     "conformance": {"contract", "registry", "cost"},
-    "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "conformance", "analysis"},
+    "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend"}
+    | {"conformance", "analysis"},
     "configs": set(),
     "data": {"contract"},
     "tasks": {"contract", "registry", "data"},
