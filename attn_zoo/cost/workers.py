@@ -9,11 +9,13 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
+
+if TYPE_CHECKING:  # one of them is not there on Windows
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 MEMORY_SHARE = 0.75
 """A worker that asks for more than this share of the machine's memory is refused it, and the cell says so."""
@@ -100,7 +102,7 @@ class Worker:
             self._process.start()
         theirs.close()
 
-    def _context(self) -> BaseContext:
+    def _context(self) -> ForkServerContext | SpawnContext:
         if self._environment or "forkserver" not in multiprocessing.get_all_start_methods():
             return multiprocessing.get_context("spawn")
         context = multiprocessing.get_context("forkserver")

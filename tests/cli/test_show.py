@@ -121,8 +121,15 @@ def test_check_runs_the_kit_and_its_verdict_is_the_exit_status(folder, capsys, m
             return "what the kit found"
 
     asked = []
+    outcome = {}
+
+    def check(name):
+        asked.append(name)
+        return Report(outcome["ok"])
+
+    monkeypatch.setattr("attn_zoo.conformance.check_attention", check)
     for ok, status in ((True, 0), (False, 1)):
-        monkeypatch.setattr("attn_zoo.conformance.check_attention", lambda name, ok=ok: asked.append(name) or Report(ok))
+        outcome["ok"] = ok
         assert show(folder, "softmax", "--check") == status
         assert "what the kit found" in capsys.readouterr().out
     assert asked == ["softmax", "softmax"], "once for both of its rows"
