@@ -121,7 +121,7 @@ def test_check_runs_the_kit_and_its_verdict_is_the_exit_status(folder, capsys, m
             return "what the kit found"
 
     asked = []
-    outcome = {}
+    outcome: dict[str, bool] = {}
 
     def check(name):
         asked.append(name)
