@@ -1,0 +1,147 @@
+"""The controls that mix positions without comparing them, against their equations in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attn_zoo import Geometry, UnsupportedError, build_attention, card
+from attn_zoo.attention.convolution import LocalConvolution
+from attn_zoo.attention.frozen_random import FrozenRandom
+
+both = pytest.mark.parametrize("causal", [False, True])
+
+
+def draw(n: int = 33, batch: int = 3) -> Tensor:
+    return torch.randn(batch, 2, n, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def padding(n: int = 33) -> Tensor:
+    valid = torch.arange(n) < torch.tensor([n, 2 * n // 3, n])[:, None]
+    valid[2, 1::3] = False
+    return valid
+
+
+def test_all_are_controls():
+    assert all(card(name).control for name in ("none", "uniform", "convolution", "frozen_random"))
+
+
+def convolution(kernel: int, causal: bool) -> LocalConvolution:
+    torch.manual_seed(0)
+    built = build_attention("convolution", Geometry(2, 8, 33, 33, causal), kernel=kernel).double()
+    assert isinstance(built, LocalConvolution)
+    return built
+
+
+@both
+@pytest.mark.parametrize("kernel", [1, 5, 9])
+@pytest.mark.parametrize("padded", [False, True])
+def test_convolution_equals_its_equation(causal, kernel, padded):
+    built, value = convolution(kernel, causal), draw()
+    valid = padding() if padded else torch.ones(3, 33, dtype=torch.bool)
+    first = -(kernel - 1) if causal else -(kernel // 2)
+    expected = torch.zeros_like(value)
+    for i in range(33):
+        for t in range(kernel):
+            j = i + first + t
+            if 0 <= j < 33:
+                expected[:, :, i] += built.weight[:, t] * value[:, :, j] * valid[:, None, j, None]
+    got = built(None, None, value, key_valid=valid if padded else None)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-13)
+
+
+@both
+def test_convolution_is_pytorchs_depthwise_one(causal):
+    built, value = convolution(5, causal), draw()
+    channels = value.transpose(2, 3).flatten(1, 2)
+    weight = built.weight.transpose(1, 2).flatten(0, 1)[:, None]
+    ends = (4, 0) if causal else (2, 2)
+    want = F.conv1d(F.pad(channels, ends), weight, groups=16).unflatten(1, (2, 8)).transpose(2, 3)
+    torch.testing.assert_close(built(None, None, value), want, rtol=0, atol=1e-13)
+
+
+def test_convolution_of_few_positions():
+    value = draw(n=2)
+    torch.testing.assert_close(
+        convolution(9, False)(None, None, value), convolution(9, False)(None, None, F.pad(value, (0, 0, 0, 20)))[:, :, :2]
+    )
+
+
+@pytest.mark.parametrize("kernel", [0, 4])
+def test_even_kernels_are_refused(kernel):
+    with pytest.raises(ValueError, match=f"convolution.kernel .* odd and at least 1; got {kernel}; write {kernel + 1}"):
+        convolution(kernel, False)
+
+
+def frozen(links: int = 8, causal: bool = False, n: int = 33) -> FrozenRandom:
+    torch.manual_seed(0)
+    built = build_attention("frozen_random", Geometry(2, 8, n, n, causal), links=links).double()
+    assert isinstance(built, FrozenRandom)
+    return built
+
+
+def matrix(built: FrozenRandom, valid: Tensor) -> Tensor:
+    """The attention matrix of each head, (heads, n, n), link by link."""
+    links, heads, n = built.weights.shape
+    found = torch.zeros(heads, n, n, dtype=torch.float64)
+    for h in range(heads):
+        for i in range(n):
+            seen = [(int(built.sources[r, h * n + i]) - h * n, built.weights[r, h, i]) for r in range(links)]
+            seen = [(j, w) for j, w in seen if valid[j]]
+            total = sum(w for _, w in seen)
+            for j, w in seen:
+                found[h, i, j] += w / total
+    return found
+
+
+@both
+@pytest.mark.parametrize("links", [1, 8])
+@pytest.mark.parametrize("padded", [False, True])
+def test_frozen_random_equals_its_equation(causal, links, padded):
+    built, value = frozen(links, causal), draw()
+    valid = padding() if padded else torch.ones(3, 33, dtype=torch.bool)
+    want = torch.stack([matrix(built, valid[b]) @ value[b] for b in range(3)])
+    got = built(None, None, value, key_valid=valid if padded else None)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-13)
+
+
+@both
+def test_frozen_random_is_row_stochastic_sparse_and_sees_itself(causal):
+    built = frozen(causal=causal, n=200)
+    weights = matrix(built, torch.ones(200, dtype=torch.bool))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 200, dtype=torch.float64))
+    assert (weights.diagonal(dim1=1, dim2=2) > 0).all()
+    assert (weights > 0).sum(-1).max() <= 8
+    assert (weights > 0).sum() > 0.9 * 2 * 200 * 8 * (0.9 if causal else 1)
+    assert not causal or (weights.triu(1) == 0).all()
+
+
+def test_frozen_random_reaches_all_positions_alike():
+    built = frozen(links=65, n=50)
+    others = built.sources[1:].unflatten(1, (2, 50)) - 50 * torch.arange(2)[:, None]
+    counts = others.flatten().bincount(minlength=50).double()
+    assert (counts - 128).abs().max() < 5 * 128**0.5
+    means = (built.weights / built.weights.sum(0)).mean(dim=(1, 2))
+    torch.testing.assert_close(means, torch.full_like(means, 1 / 65), rtol=0.5, atol=0)
+
+
+def test_frozen_random_learns_nothing_and_is_saved():
+    built = frozen()
+    assert not list(built.parameters())
+    assert set(built.state_dict()) == {"sources", "weights"}
+
+
+def test_frozen_random_is_for_one_length():
+    built = frozen()
+    short = draw(20)
+    filled, valid = F.pad(short, (0, 0, 0, 13), value=7.0), torch.arange(33).expand(3, -1) < 20
+    torch.testing.assert_close(built(None, None, short), built(None, None, filled, key_valid=valid)[:, :, :20])
+    with pytest.raises(UnsupportedError, match="was built for 33 keys, got 34"):
+        built(None, None, draw(34))
+
+
+def test_frozen_random_needs_a_link():
+    with pytest.raises(ValueError, match=r"frozen_random\.links counts positions, .* so it is at least 1; got 0"):
+        frozen(links=0)

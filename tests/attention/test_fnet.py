@@ -1,0 +1,63 @@
+"""FNet against the two Fourier matrices, written out in float64."""
+
+from __future__ import annotations
+
+import cmath
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
+
+
+def fourier(n: int) -> Tensor:
+    """exp(-2πi j k / n) / √n."""
+    table = [[cmath.exp(-2j * math.pi * (j * k % n) / n) / math.sqrt(n) for k in range(n)] for j in range(n)]
+    return torch.tensor(table, dtype=torch.complex128)
+
+
+def written_out(value: Tensor) -> Tensor:
+    """Re F_n V F_D with the heads side by side."""
+    batch, heads, n, d = value.shape
+    out = torch.empty_like(value)
+    for b in range(batch):
+        tokens = torch.cat(list(value[b]), dim=-1).to(torch.complex128)
+        mixed = (fourier(n) @ tokens @ fourier(heads * d)).real
+        out[b] = torch.stack(mixed.split(d, dim=-1))
+    return out
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 32, 33])
+@pytest.mark.parametrize(("heads", "d"), [(1, 1), (1, 2), (1, 5), (2, 8), (3, 3)])
+def test_equals_the_equation(n, heads, d):
+    value = torch.randn(2, heads, n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    built = build_attention("fnet", Geometry(heads, d, n, n))
+    torch.testing.assert_close(built(None, None, value), written_out(value), rtol=0, atol=1e-12)
+    other = value.detach().clone().requires_grad_()
+    (found,) = torch.autograd.grad(built(None, None, value).square().sum(), value)
+    (want,) = torch.autograd.grad(written_out(other).square().sum(), other)
+    torch.testing.assert_close(found, want, rtol=0, atol=1e-12)
+
+
+def test_the_scale_of_the_values_is_kept_whatever_the_length():
+    for n in (64, 1024):
+        value = torch.randn(1, 4, n, 16, generator=torch.Generator().manual_seed(0))
+        assert build_attention("fnet", Geometry(4, 16, n, n))(None, None, value).std().item() == pytest.approx(0.5**0.5, rel=0.05)
+
+
+def test_a_layer_projects_values_only():
+    layer = MultiHeadAttention(16, 2, "fnet", length=32)
+    assert list(layer.projections) == ["value"]
+    assert layer(torch.randn(3, 20, 16)).shape == (3, 20, 16)
+
+
+def test_padding_causality_and_context_are_refused():
+    built = build_attention("fnet", Geometry(2, 8, 33, 33))
+    with pytest.raises(UnsupportedError, match="fnet cannot leave keys out"):
+        built(None, None, torch.randn(1, 2, 33, 8), key_valid=torch.ones(1, 33, dtype=torch.bool))
+    with pytest.raises(UnsupportedError, match="fnet has no causal form"):
+        build_attention("fnet", Geometry(2, 8, 33, 33, causal=True))
+    with pytest.raises(UnsupportedError, match="fnet needs as many queries as keys"):
+        build_attention("fnet", Geometry(2, 8, 33, 20))

@@ -1,0 +1,216 @@
+"""The sparse normalisers against their definition, solved by sorting and bisection in float64, and against the package entmax."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo.attention.normalisers import check_alpha, entmax_over_valid, threshold
+
+ALPHAS = [1.0, 1.05, 1.25, 1.5, 1.75, 2.0]
+
+
+def sparsemax_by_sorting(row: Tensor) -> Tensor:
+    """The largest support whose smallest member stays above (its sum - 1) / its size."""
+    ordered, sizes = row.sort(descending=True).values, torch.arange(1, len(row) + 1)
+    taus = (ordered.cumsum(0) - 1) / sizes
+    return (row - taus[(ordered > taus).nonzero()[-1, 0]]).clamp(min=0)
+
+
+def entmax15_by_sorting(row: Tensor) -> Tensor:
+    """For each support a quadratic equation; the largest support whose smallest member stays above its solution."""
+    half, sizes = (row - row.max().detach()) / 2, torch.arange(1, len(row) + 1)
+    ordered = half.sort(descending=True).values
+    means = ordered.cumsum(0) / sizes
+    left = (1 - ordered.square().cumsum(0)) / sizes + means.square()
+    taus = means - left.clamp(min=1e-300).sqrt()
+    size = ((left >= 0) & (ordered > taus)).nonzero()[-1, 0]
+    return (half - taus[size]).clamp(min=0).square()
+
+
+def by_bisection(row: Tensor, alpha: float) -> Tensor:
+    """[(α-1) s - τ]₊^(1/(α-1)) with τ halved in until it no longer moves."""
+    tempered = (alpha - 1) * row
+    low, high = tempered.max() - 1, tempered.max()
+    for _ in range(80):
+        middle = (low + high) / 2
+        above = (tempered - middle).clamp(min=0).pow(1 / (alpha - 1)).sum() >= 1
+        low, high = (middle, high) if above else (low, middle)
+    return (tempered - low).clamp(min=0).pow(1 / (alpha - 1))
+
+
+def defined(scores: Tensor, alpha: float) -> Tensor:
+    rows = scores.reshape(-1, scores.shape[-1])
+    if alpha == 1:
+        return scores.softmax(dim=-1)
+    solve = {1.5: entmax15_by_sorting, 2.0: sparsemax_by_sorting}.get(alpha, lambda row: by_bisection(row, alpha))
+    return torch.stack([solve(row) for row in rows]).reshape(scores.shape)
+
+
+def draw(*shape: int, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+HARD = {
+    "one key": torch.zeros(3, 1, dtype=torch.float64),
+    "all equal": torch.full((2, 300), 7.0, dtype=torch.float64),
+    "two largest": torch.tensor([[1.0, 1.0, 0.0, -5.0]], dtype=torch.float64),
+    "steps of halves": -(2.0 ** -torch.arange(300, dtype=torch.float64))[None],
+    "steps of powers": -(1.1 ** torch.arange(-280, 20, dtype=torch.float64))[None],
+    "nearly equal": draw(2, 300, scale=1e-6),
+    "unit": draw(4, 300),
+    "wide": draw(4, 300, scale=100.0),
+    "far from zero": 1e4 + draw(4, 300),
+    "a number of groups": draw(2, 512),
+    "a few more": draw(2, 523),
+}
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("rows", HARD.values(), ids=HARD)
+def test_equals_the_definition(alpha, rows):
+    found = entmax_over_valid(rows, None, alpha)
+    torch.testing.assert_close(found, defined(rows, alpha), rtol=0, atol=2e-11 * max(1.0, rows.abs().max().item()))
+    torch.testing.assert_close(found.sum(dim=-1), torch.ones(len(rows), dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_bisection_and_sorting_agree(alpha):
+    """The definitions above are two for these."""
+    rows = draw(5, 60)
+    torch.testing.assert_close(torch.stack([by_bisection(row, alpha) for row in rows]), defined(rows, alpha), rtol=0, atol=1e-13)
+
+
+def test_tends_to_softmax():
+    rows = draw(5, 60)
+    gaps = [(entmax_over_valid(rows, None, 1 + gap) - rows.softmax(dim=-1)).abs().max().item() for gap in (0.1, 0.01, 0.001)]
+    assert gaps[0] > 9 * gaps[1] > 81 * gaps[2]
+    assert gaps[2] < 1e-3
+
+
+def test_sparser_the_larger_alpha():
+    rows = draw(20, 200, scale=2.0)
+    supports = [(entmax_over_valid(rows, None, alpha) > 0).sum().item() for alpha in ALPHAS]
+    assert supports == sorted(supports, reverse=True)
+    assert supports[0] == rows.numel()
+    assert supports[-1] < rows.numel() / 20
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_masked_keys_are_left_out(alpha):
+    rows, allowed = draw(6, 300), torch.rand(6, 300, generator=torch.Generator().manual_seed(1)) < 0.4
+    allowed[1] = False
+    allowed[2] = torch.arange(300) == 299
+    allowed[3, :290] = False
+    found = entmax_over_valid(rows.masked_fill(~allowed, 1e3), allowed, alpha)
+    assert (found[~allowed] == 0).all()
+    assert found[2, 299] == 1
+    for row in (0, 2, 3, 4, 5):
+        keep = allowed[row]
+        torch.testing.assert_close(found[row, keep], defined(rows[row : row + 1, keep], alpha)[0], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradient(alpha, masked):
+    rows = draw(2, 3, 9).requires_grad_()
+    allowed = torch.arange(9) < torch.tensor([9, 5])[:, None, None] if masked else None
+    assert torch.autograd.gradcheck(lambda x: entmax_over_valid(x, allowed, alpha), [rows], atol=1e-7)
+
+
+def test_gradient_where_no_key_is_allowed_is_zero():
+    rows = draw(2, 9).requires_grad_()
+    allowed = torch.ones(2, 9, dtype=torch.bool)
+    allowed[0] = False
+    for alpha in ALPHAS:
+        (grad,) = torch.autograd.grad(entmax_over_valid(rows, allowed, alpha).square().sum(), rows)
+        assert grad.isfinite().all()
+        assert (grad[0] == 0).all()
+        assert (grad[1] != 0).any()
+
+
+def test_gradient_of_scores_that_a_mask_broadcasts():
+    rows, allowed = draw(1, 9).requires_grad_(), torch.ones(4, 9, dtype=torch.bool).tril(5)
+    (found,) = torch.autograd.grad(entmax_over_valid(rows, allowed, 1.5)[:, 0].sum(), rows)
+    (want,) = torch.autograd.grad(entmax_over_valid(rows.expand(4, -1), allowed, 1.5)[:, 0].sum(), rows)
+    torch.testing.assert_close(found, want)
+
+
+def test_the_gradient_is_taken_once():
+    rows = draw(2, 9).requires_grad_()
+    (grad,) = torch.autograd.grad(entmax_over_valid(rows, None, 1.5)[0, 0].square(), rows, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_low_precision_is_close(alpha, dtype):
+    rows = draw(50, 1000, scale=3.0).to(dtype)
+    found = entmax_over_valid(rows, None, alpha)
+    assert found.dtype == dtype
+    torch.testing.assert_close(
+        found.double(),
+        defined(rows.double(), alpha) if alpha == 1 else entmax_over_valid(rows.double(), None, alpha),
+        rtol=0,
+        atol={torch.float32: 2e-6 / max(alpha - 1, 0.05), torch.bfloat16: 4e-3, torch.float16: 5e-4}[dtype],
+    )
+
+
+def test_only_the_result_is_kept():
+    rows = draw(4, 30).requires_grad_()
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        out = entmax_over_valid(rows, torch.ones(30, dtype=torch.bool), 1.5)
+    assert [t.data_ptr() for t in kept] == [out.data_ptr()]
+
+
+def test_search_is_short():
+    """Steps to the threshold among all keys of a row, counted by the passes that they take."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Count(TorchDispatchMode):
+        passes = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.passes += func is torch.ops.aten.sub.out and args[0].shape[-1] == 4096
+            return func(*args, **(kwargs or {}))
+
+    from attn_zoo.attention.normalisers import _threshold
+
+    for alpha in (1.25, 1.5, 2.0):
+        rows = draw(64, 4096).float() * (alpha - 1)
+        with Count() as count:
+            _threshold(rows - rows.amax(dim=-1, keepdim=True), alpha)
+        assert count.passes <= 5
+
+
+def test_threshold_flows_on_meta_and_through_compile():
+    assert threshold(torch.empty(3, 7, device="meta"), 1.5).shape == (3, 1)
+    torch.library.opcheck(threshold, (draw(4, 20) - 5, 1.5))
+    assert entmax_over_valid(torch.empty(0, 7), None, 1.5).shape == (0, 7)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.001, 2.5, float("nan")])
+def test_other_alphas_are_refused(alpha):
+    with pytest.raises(ValueError, match=r"entmax\.alpha is 1 \(softmax\) or from 1\.01 to 2"):
+        check_alpha("entmax", alpha)
+
+
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+def test_equals_the_package_entmax(alpha):
+    peer = pytest.importorskip("entmax", reason="the extra `peers` is not installed")
+    theirs = {1.5: peer.entmax15, 2.0: peer.sparsemax}.get(alpha, lambda x, dim: peer.entmax_bisect(x, alpha, dim=dim))
+    mine, other = draw(5, 300).requires_grad_(), draw(5, 300).requires_grad_()
+    weights = draw(5, 300).flip(0)
+    found, expected = entmax_over_valid(mine, None, alpha), theirs(other, dim=-1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    (found * weights).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(mine.grad, other.grad, rtol=0, atol=1e-7)
