@@ -58,13 +58,26 @@ class NoOptions:
 def linear_cost(geometry: Geometry, options: NoOptions) -> Cost:
     width = geometry.head_dim
     products = (1 if geometry.causal else 2) * geometry.heads * width * (width + 1)
-    return Cost(flops=2 * geometry.queries * products, parameters=0)
+    state = 4 * geometry.inner_dim * (width + 1) if geometry.causal else None
+    return Cost(flops=2 * geometry.queries * products, parameters=0, state_bytes=state)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """φ(K)ᵀ [V 1] of the tokens read."""
+
+    summed: Tensor
+    position: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.summed.nbytes
 
 
 @original(
     "linear",
     options=NoOptions,
-    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
     time="n d^2",
     memory="n d^2",
     cost=linear_cost,
@@ -78,8 +91,28 @@ class Linear(Attention):
         if key_valid is not None:
             key = key.masked_fill(~key_valid[:, None, :, None], 0)
         counted = torch.cat([value, ones], dim=-1)
-        state = self.running(key, counted) if self.geometry.causal else (key.mT @ counted).unsqueeze(2)
-        out = (query.unsqueeze(-2) @ state).squeeze(-2) if self.geometry.causal else query @ state.squeeze(2)
+        if self.geometry.causal:
+            return self.read(query, self.running(key, counted))
+        return self.divided(query @ (key.mT @ counted))
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Sums:
+        d = self.geometry.head_dim
+        return Sums(torch.zeros(batch, self.geometry.heads, d, d + 1, dtype=dtype, device=device))
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        self.check_state(state, value)
+        counted = torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
+        sums = state.summed.unsqueeze(2) + self.running(F.elu(key) + 1, counted)
+        return self.read(F.elu(query) + 1, sums), Sums(sums[:, :, -1], state.position + value.shape[2])
+
+    def check_state(self, state: Any, value: Tensor) -> None:
+        if len(state.summed) != len(value):
+            raise ValueError(f"the state is of {len(state.summed)} examples, got {len(value)}")
+
+    def read(self, query: Tensor, sums: Tensor) -> Tensor:
+        return self.divided((query.unsqueeze(-2) @ sums).squeeze(-2))
+
+    def divided(self, out: Tensor) -> Tensor:
         weight = out[..., -1:]
         return out[..., :-1] / weight.masked_fill(weight == 0, 1)
 

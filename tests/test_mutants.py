@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mutants_between
 import mutants_inside
+import mutants_stepping
 import pytest
 from mutants import MUTANTS, Mutant
 from originals import ORIGINALS
@@ -12,7 +13,7 @@ from attn_zoo import attentions
 from attn_zoo.conformance import ATTENTION_CHECKS, Case, attention_checks, check_attention, run_cases
 from attn_zoo.contract import AttentionCard
 
-MODULES = (mutants_between, mutants_inside)
+MODULES = (mutants_between, mutants_inside, mutants_stepping)
 """Importing them enters their mutants beside those of ``mutants``."""
 
 

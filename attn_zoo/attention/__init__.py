@@ -1,10 +1,14 @@
 """The zoo: one mechanism, one file. This list is the table of contents."""
 
 from attn_zoo.attention import convolution as convolution
+from attn_zoo.attention import cosformer as cosformer
+from attn_zoo.attention import delta_rule as delta_rule
 from attn_zoo.attention import entmax as entmax
 from attn_zoo.attention import fnet as fnet
 from attn_zoo.attention import frozen_random as frozen_random
+from attn_zoo.attention import gated_linear as gated_linear
 from attn_zoo.attention import kernelized_linformer as kernelized_linformer
+from attn_zoo.attention import linear as linear
 from attn_zoo.attention import linformer as linformer
 from attn_zoo.attention import linformer_causal as linformer_causal
 from attn_zoo.attention import longformer as longformer

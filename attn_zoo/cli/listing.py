@@ -10,9 +10,10 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo import registry
-from attn_zoo.contract import Pairs, Patches, TaskCard
+from attn_zoo.contract import AttentionCard, Pairs, Patches, TaskCard
 
 _MARK = {True: "yes", False: "-"}
+_CLAIMS = ("causal", "stepwise", "padding", "cross", "any length", "time", "memory")
 
 
 def listing() -> str:
@@ -50,6 +51,12 @@ def describe_task(name: str) -> str:
     return "\n\n".join(parts)
 
 
+def attention_table() -> str:
+    """Every attention with its claims and growth, for a page."""
+    rows = [[f"`{card.name}`", card.title, *_claims(card), card.paper] for card in _cards()]
+    return tabulate(rows, ["attention", "what it is", *_CLAIMS, "paper"], tablefmt="github")
+
+
 def task_table() -> str:
     """Every task with its data, length and classes, for a page."""
     registry.load_plugins()
@@ -80,22 +87,18 @@ def _plain(value: Any) -> str:
 
 
 def _attentions() -> str:
-    rows = []
-    for card in map(registry.card, registry.attentions()):
-        can = card.can
-        rows.append(
-            [
-                card.name,
-                *(_MARK[flag] for flag in (can.causal, can.key_padding, can.cross)),
-                "shorter" if can.shorter else _MARK[can.any_length],
-                card.time,
-                card.memory,
-                ", ".join(card.implementations),
-                card.paper,
-            ]
-        )
-    head = ["attention", "causal", "padding", "cross", "any length", "time", "memory", "implementations", "paper"]
-    return tabulate(rows, head, tablefmt="simple")
+    rows = [[card.name, *_claims(card), ", ".join(card.implementations), card.paper] for card in _cards()]
+    return tabulate(rows, ["attention", *_CLAIMS, "implementations", "paper"], tablefmt="simple")
+
+
+def _cards() -> list[AttentionCard]:
+    return [registry.card(name) for name in registry.attentions()]
+
+
+def _claims(card: AttentionCard) -> list[str]:
+    can = card.can
+    flags = [_MARK[flag] for flag in (can.causal, can.stepwise, can.key_padding, can.cross)]
+    return [*flags, "shorter" if can.shorter else _MARK[can.any_length], str(card.time), str(card.memory)]
 
 
 def _tasks() -> str:

@@ -6,14 +6,14 @@ import importlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from attn_zoo.conformance import agreement, batch, causality, claims, cost, gradients, numerics, padding, state
+from attn_zoo.conformance import agreement, batch, causality, claims, cost, gradients, numerics, padding, state, stepwise
 from attn_zoo.conformance.harness import Case, Report, Violation, run_cases
 from attn_zoo.conformance.subject import ATTENTION_CHECKS, AttentionCheck, Scope, Subject, home_of
 from attn_zoo.contract import AttentionCard, TaskCard
 from attn_zoo.registry import card as card_of
 from attn_zoo.registry import make_options, task_card, task_names
 
-THEMES = (claims, padding, causality, batch, state, gradients, numerics, agreement, cost)
+THEMES = (claims, padding, causality, stepwise, batch, state, gradients, numerics, agreement, cost)
 """The modules whose checks make up the kit, in the order in which they run; importing them enlists the checks."""
 
 DEFAULT = "default"

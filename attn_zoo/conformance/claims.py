@@ -35,6 +35,7 @@ def card_is_complete(subject: Subject) -> None:
     unknown = set(card.reads) - set(INPUTS)
     require(not unknown and "value" in card.reads, f"reads is {card.reads}; it names value and nothing but {', '.join(INPUTS)}")
     _check_options(card)
+    require(card.can.causal or not card.can.stepwise, "the card claims stepwise, which is causal, and no causal form")
     require(subject.causal == card.can.causal, "the card claims a causal form, which the default options refuse")
     for geometry in subject.plain_and_causal():
         streams = card.streams(geometry, subject.options)
@@ -62,11 +63,12 @@ def _check_options(card: AttentionCard) -> None:
 
 @attention_check("card")
 def request_checking_is_inherited(subject: Subject) -> None:
-    """The class leaves forward and its checks to the contract and writes only the maths."""
-    for name in ("forward", "__call__", "_check_request"):
+    """The class leaves forward, step and their checks to the contract and writes only the maths."""
+    for name in ("forward", "__call__", "step", "_check_request", "_check_tensors"):
+        instead = "advance" if name == "step" else "attend"
         require(
             getattr(subject.card.build, name) is getattr(Attention, name),
-            f"{subject.card.origin} overrides {name}; write attend instead",
+            f"{subject.card.origin} overrides {name}; write {instead} instead",
         )
 
 
@@ -195,12 +197,17 @@ def unfit_requests_are_refused(subject: Subject) -> None:
         bad["missing streams"] = replace(good, streams={})
         bad["a stream too short"] = good.changed(lambda name, tensor: tensor[:, :, :-1] if name.startswith("stream") else tensor)
     for what, request in bad.items():
-        _must_raise_value_error(what, partial(request, module))
+        must_raise_value_error(what, partial(request, module))
     if subject.card.can.shares_query_key and good.query is not None:
         must_refuse("a key tensor other than the query", partial(replace(good, key=good.query.clone()), module))
 
 
-def _must_raise_value_error(what: str, call: Callable[[], object]) -> None:
+def must_raise_value_error(what: str, call: Callable[[], object]) -> None:
+    """Prove that a request that does not fit is refused.
+
+    Raises:
+        Violation: it ran, or failed in another way than by ``ValueError``.
+    """
     try:
         call()
     except (ValueError, TypeCheckError):  # the latter where shapes in annotations are checked at run time

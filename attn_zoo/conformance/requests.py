@@ -69,6 +69,10 @@ class Request:
         """The first positions of every tensor, without a mask."""
         return self.changed(lambda _, tensor: tensor[:, :, :length]).padded(None)
 
+    def between(self, start: int, stop: int | None) -> Request:
+        """Some positions of every tensor, without a mask; streams that are over have none."""
+        return self.changed(lambda _, tensor: tensor[:, :, start:stop]).padded(None)
+
     def leaves(self) -> Request:
         """The same memory as tensors that collect gradients."""
         return self.changed(lambda _, tensor: tensor.detach().requires_grad_())

@@ -1,14 +1,8 @@
 """What an attention, a task and their cards promise. Imports nothing else of the zoo."""
 
-from attn_zoo.contract.attention import (
-    Attention,
-    AttentionCard,
-    Capabilities,
-    Cost,
-    Geometry,
-    Stream,
-    hide_rows_without_keys,
-)
+from attn_zoo.contract.attention import Attention, AttentionCard, hide_rows_without_keys
+from attn_zoo.contract.carried import CarriedState
+from attn_zoo.contract.claims import Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.dataset import DataSet, Layout
 from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
@@ -25,6 +19,7 @@ __all__ = [
     "AttentionCard",
     "Batch",
     "Capabilities",
+    "CarriedState",
     "CompressingAttention",
     "Cost",
     "DamagedDataError",

@@ -10,106 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from attn_zoo.contract.carried import CarriedState
+from attn_zoo.contract.claims import Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import unavailable
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """What the surrounding model fixes for every mechanism.
-
-    ``queries`` and ``keys`` are the lengths the mechanism is built for. Where the card claims
-    ``any_length`` they are only the reference length of the cost formula.
-
-    Raises:
-        ValueError: a size is not a positive integer, or a causal geometry has unequal lengths.
-    """
-
-    heads: int
-    head_dim: int
-    queries: int
-    keys: int
-    causal: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("heads", "head_dim", "queries", "keys"):
-            size = getattr(self, name)
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"geometry.{name} counts something, so it is a whole number of at least 1; got {size!r}")
-        if self.causal and self.queries != self.keys:
-            raise ValueError(
-                f"causal attention needs as many queries as keys to know which keys are past; got {self.queries} and {self.keys}"
-            )
-
-    @property
-    def inner_dim(self) -> int:
-        """Width of all heads together."""
-        return self.heads * self.head_dim
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """Claims. The conformance kit proves every True and checks that every False is refused."""
-
-    causal: bool
-    """Has a form in which position i depends on positions up to i only."""
-    key_padding: bool
-    """Honours ``key_valid``: what stands in padded keys has no influence."""
-    cross: bool
-    """Queries and keys may differ in number."""
-    any_length: bool
-    """Runs at lengths other than the one it was built for."""
-    shorter: bool = False
-    """Runs on fewer keys than it was built for, giving what padding up to that number gives."""
-    exact: bool = False
-    """Equals softmax attention up to rounding."""
-    random_at_build: bool = False
-    """Draws features or hashes from the global generator when it is built."""
-    shares_query_key: bool = False
-    """One tensor serves as queries and keys; a different key tensor is refused."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Counts for one example (batch of one) in evaluation, without padding. What is None or missing is not stated.
-
-    FLOPs are those of the eager form: two per multiply-add of every matrix product and nothing else, as PyTorch's
-    ``FlopCounterMode`` counts. Bytes are those of float32.
-    """
-
-    flops: int
-    """Of the forward pass."""
-    parameters: int
-    backward_flops: int | None = None
-    """From the output's gradient to those of all inputs and of the parameters that train."""
-    activation_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By implementation: what autograd keeps from the forward pass for the backward one, where inputs are contiguous. Whole
-    storages, each once; those of inputs, parameters and buffers are there anyway and not counted."""
-    state_bytes: int | None = None
-    """The most that must be held while ``keys`` tokens are read one by one and answered causally, whatever they are, the token
-    being read included. Positions and sizes, which are whole numbers, are not counted. None without causality."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A further projection of the tokens that a mechanism asks its layer for.
-
-    ``of`` says whose tokens are projected, ``first`` how many of them (None: all), and
-    ``starts_as`` which of the layer's own projections it is a copy of when training starts.
-    It arrives in ``attend`` as the keyword ``name``, (batch, heads, length or first, head_dim).
-    """
-
-    name: str
-    of: Literal["queries", "keys"]
-    starts_as: Literal["query", "key", "value"]
-    first: int | None = None
 
 
 def _no_streams(geometry: Geometry, options: Any) -> tuple[Stream, ...]:
@@ -156,7 +67,8 @@ class Attention(nn.Module):
     Requests are checked here once; a mechanism writes ``attend`` and, for every further
     implementation ``x`` on its card, ``attend_x`` with the same signature. What they may rely on:
     shapes fit the geometry, padded keys and values hold zeros, and a row of the batch without any
-    valid key is set to zero afterwards. Masked *queries* are the caller's business.
+    valid key is set to zero afterwards. Masked *queries* are the caller's business. One that claims
+    ``stepwise`` also writes ``initial_state`` and ``advance``.
 
     Args:
         geometry: what the model fixes.
@@ -267,6 +179,70 @@ class Attention(nn.Module):
         out: Tensor = getattr(self, self._attend_name)(query, query if shared else key, value, key_valid, **given)
         return hide_rows_without_keys(out, key_valid)
 
+    def initial_state(
+        self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+    ) -> CarriedState:
+        """The state before the first token, for inputs of ``dtype`` on ``device``. Overridden where the card claims ``stepwise``.
+
+        Raises:
+            UnsupportedError: the card does not claim it.
+        """
+        raise UnsupportedError(_no_steps(self.card))
+
+    def step(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"] | None,
+        key: Float[Tensor, "batch heads n head_dim"] | None,
+        value: Float[Tensor, "batch heads n head_dim"],
+        state: Any,
+        **streams: Float[Tensor, "batch heads _ head_dim"],
+    ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
+        """Read the next tokens, one or many, and answer them as if all had come in one call. Never overridden.
+
+        Args:
+            query, key, value: as in a call, without padding.
+            state: the ``CarriedState`` from ``initial_state`` or the step before; left as it is.
+                Gradients flow through it.
+            streams: the further projections that ``card.streams`` names.
+
+        Returns:
+            The answers, and the state after these tokens.
+
+        Raises:
+            ValueError: a shape, dtype, stream or state does not fit.
+            UnsupportedError: the card does not claim ``stepwise``, the mechanism was built without
+                causality, or it has read as many tokens as it was built for.
+        """
+        card, g = self.card, self.geometry
+        if not card.can.stepwise:
+            raise UnsupportedError(_no_steps(card))
+        if not g.causal:
+            raise UnsupportedError(f"{card.name} was built to see all tokens at once; build it with causal=True to step")
+        if not isinstance(state, CarriedState):
+            raise ValueError(f"{card.name}: a state comes from initial_state or the step before; got {type(state).__name__}")
+        queries = self._check_tensors(query, key, value, streams, start=state.position)
+        if queries != value.shape[2] or queries == 0:
+            raise ValueError(
+                f"{card.name}: a step takes a token or more, as many queries as keys; got {queries} and {value.shape[2]}"
+            )
+        end = state.position + queries
+        if end > g.keys and not card.can.any_length:
+            raise UnsupportedError(
+                f"{card.name} was built for {g.keys} tokens, this step ends at {end}; "
+                "build it for the longest sequence, or call resize_length"
+            )
+        out, after = self.advance(query, query if card.can.shares_query_key else key, value, state, **streams)
+        return out, after
+
+    def advance(
+        self, query: Any, key: Any, value: Float[Tensor, "batch heads n head_dim"], state: Any, **streams: Tensor
+    ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
+        """What ``step`` promises, for a request that is checked. Overridden where the card claims ``stepwise``.
+
+        The class of the state is the mechanism's own, and so is the check that it fits the inputs.
+        """
+        raise NotImplementedError(f"{type(self).__name__} claims stepwise on its card and does not write advance")
+
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
         """Refuse lengths or a padding mask this mechanism was not built for; also called by a layer that compresses first.
 
@@ -296,8 +272,15 @@ class Attention(nn.Module):
         return f"{self.geometry}, {self.options}, implementation={self.implementation!r}"
 
     def _check_request(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None, streams: dict[str, Tensor]
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None, streams: Mapping[str, Tensor]
     ) -> None:
+        queries = self._check_tensors(query, key, value, streams)
+        self.check_lengths(value.shape[0], queries, value.shape[2], key_valid)
+
+    def _check_tensors(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, streams: Mapping[str, Tensor], start: int = 0
+    ) -> int:
+        """Refuse tensors that do not fit each other or the card; how many queries they ask. ``start`` tokens came before them."""
         card, can, g = self.card, self.card.can, self.geometry
         given = {"query": query, "key": key, "value": value}
         for name, tensor in given.items():
@@ -326,7 +309,6 @@ class Attention(nn.Module):
                 f"{card.name} uses one tensor for queries and keys; pass the same tensor twice, or None as key, "
                 "or let MultiHeadAttention do it"
             )
-        self.check_lengths(value.shape[0], queries, keys, key_valid)
         wanted = {stream.name: stream for stream in card.streams(g, self.options)}
         if set(streams) != set(wanted):
             raise ValueError(
@@ -334,11 +316,17 @@ class Attention(nn.Module):
             )
         for name, stream in wanted.items():
             length = queries if stream.of == "queries" else keys
-            shape = (value.shape[0], g.heads, length if stream.first is None else min(stream.first, length), g.head_dim)
+            held = length if stream.first is None else min(max(stream.first - start, 0), length)
+            shape = (value.shape[0], g.heads, held, g.head_dim)
             if streams[name].shape != shape:
                 raise ValueError(f"{card.name}: stream {name} must have shape {shape}, got {tuple(streams[name].shape)}")
         if reason := unavailable(self.implementation, value.device):
             raise UnsupportedError(f"{card.name}: {reason}; choose another implementation of {', '.join(card.implementations)}")
+        return queries
+
+
+def _no_steps(card: AttentionCard) -> str:
+    return f"{card.name} carries no state from token to token; give it the whole sequence at once, or choose a stepwise attention"
 
 
 def hide_rows_without_keys(

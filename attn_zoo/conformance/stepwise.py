@@ -1,0 +1,182 @@
+"""Checks that a sequence read in steps from a carried state is answered as one that is read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_zoo.conformance.claims import must_raise_value_error
+from attn_zoo.conformance.harness import NotApplicable, Violation, require
+from attn_zoo.conformance.requests import Request, answers
+from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
+from attn_zoo.contract import Attention, CarriedState
+
+
+@attention_check("variant")
+def steps_answer_as_one_call(subject: Subject) -> None:
+    """Token by token and in pieces of any length, outputs and all gradients are those of one causal call; else it is refused."""
+    if not subject.card.can.stepwise:
+        module = subject.build(subject.plain_and_causal()[-1])
+        must_refuse("stepwise (initial_state)", partial(module.initial_state, 3))
+        must_refuse("stepwise (step)", partial(_step, module, subject.draw(module), None))
+        return
+    together = subject.build()
+    must_refuse("a step without causality", lambda: subject.draw(together)(partial(_in_steps, together, [subject.length])))
+    for geometry in subject.short_and_long():
+        if not geometry.causal:
+            continue
+        module = subject.build(geometry)
+        request = subject.draw(module)
+        whole = answers(request, module)
+        for what, sizes in _ways(geometry.keys).items():
+            found = answers(request, module, partial(_in_steps, module, sizes))
+            for name, tensor in found.items():
+                subject.equal(tensor, whole[name], f"{name} of {geometry.keys} tokens, {what}, against one call")
+        if not subject.card.can.any_length:
+            longer = subject.draw(module, queries=geometry.keys + 1, keys=geometry.keys + 1)
+            must_refuse("a step beyond the length built for", partial(longer, partial(_in_steps, module, [geometry.keys, 1])))
+
+
+@attention_check("variant")
+def steps_leave_their_state_alone(subject: Subject) -> None:
+    """A state is a frozen dataclass that counts its tokens; a step leaves it, and a sequence can go on from it in two ways."""
+    module = _stepping(subject)
+    request, half = subject.draw(module), subject.length // 2
+    with torch.no_grad():
+        start = module.initial_state(request.value.shape[0], dtype=subject.dtype, device=subject.device)
+        _, middle = _step(module, request.between(0, half), start)
+        for state, position in ((start, 0), (middle, half)):
+            kept, rest = _numbers(state), request.between(position, None)
+            other = rest.changed(lambda _, tensor: -3 * tensor)
+            require(state.position == position, f"after {position} tokens the state says it has read {state.position}")
+            first, after = _step(module, rest, state)
+            require(after.position == subject.length, f"after {subject.length} tokens the state says it has read {after.position}")
+            _step(module, other, state)
+            changed = [name for name, tensor in _numbers(state).items() if not torch.equal(tensor, kept[name])]
+            require(not changed, f"a step from position {position} changed {', '.join(changed)} of the state it was given")
+            subject.equal(_step(module, rest, state)[0], first, f"the second step from position {position} against the first", 0.0)
+
+
+@attention_check("variant")
+def carried_states_stay_as_small_as_stated(subject: Subject) -> None:
+    """However many tokens were read, a state in float32 is no larger than the card's ``state_bytes`` for that many."""
+    module = _stepping(subject).float()
+    tokens, piece = subject.length * (5 if subject.card.can.any_length else 1), subject.length // 3
+    for batch in (1, 3):
+        request = subject.draw(module, queries=tokens, keys=tokens, batch=batch).cast(torch.float32)
+        state = module.initial_state(batch, device=subject.device)
+        for start in range(0, tokens, piece):
+            with torch.no_grad():
+                out, state = _step(module, request.between(start, start + piece), state)
+            require(out.dtype == torch.float32, f"a step answers float32 inputs in {out.dtype}")
+            held, read = sum(tensor.nbytes for tensor in _numbers(state).values()), min(start + piece, tokens)
+            require(held == state.nbytes, f"the state says that it has {state.nbytes} bytes, its tensors have {held}")
+            stated = _state_bytes(module, max(read, subject.length))
+            what = f"after {read} tokens of {batch} examples the state has {held} bytes"
+            require(held <= batch * stated, f"{what}, the card says {batch} x {stated}")
+
+
+def _state_bytes(module: Attention, tokens: int) -> int:
+    stated = module.card.cost(replace(module.geometry, queries=tokens, keys=tokens), module.options).state_bytes
+    require(stated is not None, "the card claims stepwise and does not state its state_bytes")
+    return stated or 0
+
+
+@attention_check("variant")
+def steps_keep_examples_apart(subject: Subject) -> None:
+    """In steps, an example alone gives what it gives in a batch, also beside examples 30 times as large."""
+    module = _stepping(subject)
+    request = subject.draw(module)
+    sizes = [subject.length // 2, 1, subject.length - subject.length // 2 - 1]
+    in_steps = partial(_in_steps, module, sizes)
+    alone = torch.cat([request.rows(slice(row, row + 1))(in_steps) for row in range(3)])
+    subject.equal(request(in_steps), alone, "an example alone against in a batch, in steps")
+    loud = request.changed(lambda _, tensor: torch.cat([tensor[:1], 30 * tensor[1:]]))
+    subject.equal(loud(in_steps)[:1], alone[:1], "an example in steps beside others 30 times as large against alone")
+
+
+@attention_check("variant")
+def unfit_steps_are_refused(subject: Subject) -> None:
+    """A state that is none, or of another batch, and a step without tokens or with queries and keys apart raise ValueError."""
+    module = _stepping(subject)
+    request = subject.draw(module)
+    state = module.initial_state(3, dtype=subject.dtype, device=subject.device)
+    bad: dict[str, tuple[Request, Any]] = {
+        "None as the state": (request, None),
+        "a state of fewer examples": (request, module.initial_state(1, dtype=subject.dtype, device=subject.device)),
+        "a step of no tokens": (request.between(0, 0), state),
+    }
+    if request.query is not None and not request.shared:
+        bad["a query too few"] = replace(request, query=request.query[:, :, 1:]), state
+    if request.streams:
+        bad["missing streams"] = replace(request, streams={}), state
+    for what, (given, before) in bad.items():
+        must_raise_value_error(what, partial(_step, module, given, before))
+
+
+def _stepping(subject: Subject) -> Attention:
+    if not subject.card.can.stepwise:
+        raise NotApplicable("stepwise is not claimed")
+    if not subject.causal:
+        raise NotApplicable("these options have no causal form")
+    return subject.build(subject.geometry(causal=True))
+
+
+def _ways(length: int) -> dict[str, Sequence[int]]:
+    """How to cut a sequence into pieces."""
+    generator = torch.Generator().manual_seed(length)
+    cuts = torch.randperm(length - 1, generator=generator)[: 5 + length // 20].add(1).sort().values
+    edges = torch.cat([torch.tensor([0]), cuts, torch.tensor([length])])
+    ways: dict[str, Sequence[int]] = {
+        "in pieces of random lengths": edges.diff().tolist(),
+        "as a prefix and the last token": [length - 1, 1],
+        "as one piece": [length],
+    }
+    if length < 100:
+        ways["token by token"] = [1] * length
+    return ways
+
+
+def _in_steps(
+    module: Attention, sizes: Sequence[int], query: Any, key: Any, value: Tensor, *, key_valid: Tensor | None, streams: Any
+) -> Tensor:
+    """What the module answers, piece after piece, in the place of one call."""
+    whole = Request(query, key, value, None, streams or {})
+    state: CarriedState = module.initial_state(value.shape[0], dtype=value.dtype, device=value.device)
+    out = []
+    for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
+        answer, state = _step(module, whole.between(start, start + size), state)
+        out.append(answer)
+    return torch.cat(out, dim=2)
+
+
+def _step(module: Attention, request: Request, state: Any) -> tuple[Tensor, CarriedState]:
+    return module.step(request.query, request.key, request.value, state, **request.streams)
+
+
+def _numbers(state: CarriedState) -> dict[str, Tensor]:
+    """Copies of the tensors that a state holds, by the names of their fields."""
+    if not is_dataclass(state) or isinstance(state, type):
+        raise Violation(f"a state is a frozen dataclass, got {type(state).__name__}")
+    try:
+        setattr(state, fields(state)[0].name, None)
+        raise Violation(f"{type(state).__name__}, the class of the state, is not frozen")
+    except FrozenInstanceError:
+        named = ((f"{field.name}[{i}]", x) for field in fields(state) for i, x in enumerate(_tensors(getattr(state, field.name))))
+        return {name: tensor.clone() for name, tensor in named}
+
+
+def _tensors(held: Any) -> Iterator[Tensor]:
+    if isinstance(held, Tensor):
+        yield held
+    elif isinstance(held, Mapping):
+        yield from _tensors(tuple(held.values()))
+    elif isinstance(held, (tuple, list)):
+        for part in held:
+            yield from _tensors(part)

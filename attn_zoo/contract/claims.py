@@ -1,0 +1,100 @@
+"""The sizes a mechanism is built for, what its card may claim of it and state about it, and what it may ask its layer for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What the surrounding model fixes for every mechanism.
+
+    ``queries`` and ``keys`` are the lengths the mechanism is built for. Where the card claims
+    ``any_length`` they are only the reference length of the cost formula.
+
+    Raises:
+        ValueError: a size is not a positive integer, or a causal geometry has unequal lengths.
+    """
+
+    heads: int
+    head_dim: int
+    queries: int
+    keys: int
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("heads", "head_dim", "queries", "keys"):
+            size = getattr(self, name)
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"geometry.{name} counts something, so it is a whole number of at least 1; got {size!r}")
+        if self.causal and self.queries != self.keys:
+            raise ValueError(
+                f"causal attention needs as many queries as keys to know which keys are past; got {self.queries} and {self.keys}"
+            )
+
+    @property
+    def inner_dim(self) -> int:
+        """Width of all heads together."""
+        return self.heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Claims. The conformance kit proves every True and checks that every False is refused."""
+
+    causal: bool
+    """Has a form in which position i depends on positions up to i only."""
+    key_padding: bool
+    """Honours ``key_valid``: what stands in padded keys has no influence."""
+    cross: bool
+    """Queries and keys may differ in number."""
+    any_length: bool
+    """Runs at lengths other than the one it was built for."""
+    shorter: bool = False
+    """Runs on fewer keys than it was built for, giving what padding up to that number gives."""
+    exact: bool = False
+    """Equals softmax attention up to rounding."""
+    random_at_build: bool = False
+    """Draws features or hashes from the global generator when it is built."""
+    shares_query_key: bool = False
+    """One tensor serves as queries and keys; a different key tensor is refused."""
+    stepwise: bool = False
+    """Causally, answers token by token or in pieces from a carried state, as one call would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Counts for one example (batch of one) in evaluation, without padding. What is None or missing is not stated.
+
+    FLOPs are those of the eager form: two per multiply-add of every matrix product and nothing else, as PyTorch's
+    ``FlopCounterMode`` counts. Bytes are those of float32.
+    """
+
+    flops: int
+    """Of the forward pass."""
+    parameters: int
+    backward_flops: int | None = None
+    """From the output's gradient to those of all inputs and of the parameters that train."""
+    activation_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By implementation: what autograd keeps from the forward pass for the backward one, where inputs are contiguous. Whole
+    storages, each once; those of inputs, parameters and buffers are there anyway and not counted."""
+    state_bytes: int | None = None
+    """The most that must be held while ``keys`` tokens are read one by one and answered causally, whatever they are, the token
+    being read included. Positions and sizes, which are whole numbers, are not counted. None without causality."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A further projection of the tokens that a mechanism asks its layer for.
+
+    ``of`` says whose tokens are projected, ``first`` how many of them (None: all), and
+    ``starts_as`` which of the layer's own projections it is a copy of when training starts.
+    It arrives in ``attend`` as the keyword ``name``, (batch, heads, length or first, head_dim).
+    """
+
+    name: str
+    of: Literal["queries", "keys"]
+    starts_as: Literal["query", "key", "value"]
+    first: int | None = None

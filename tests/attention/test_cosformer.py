@@ -1,0 +1,116 @@
+"""cosFormer against its weights written out, over all keys, over the past and token by token."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from stepping import step
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention import chunks
+from attn_zoo.attention.cosformer import CosFormer
+from attn_zoo.contract import UnsupportedError
+
+
+def build(n: int = 33, *, causal: bool = False, queries: int | None = None) -> CosFormer:
+    built = build_attention("cosformer", Geometry(2, 8, queries or n, n, causal))
+    assert isinstance(built, CosFormer)
+    return built
+
+
+def draw(n: int = 33, *, queries: int | None = None) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    lengths = (queries or n, n, n)
+    return [torch.randn(3, 2, m, 8, dtype=torch.float64, generator=generator).requires_grad_() for m in lengths]
+
+
+def written_out(inputs: list[Tensor], reach: int, *, causal: bool = False, valid: Tensor | None = None) -> Tensor:
+    """relu(q)·relu(k) cos(π/2 (i - j)/M), features 0.001 larger, masked, divided by the sum."""
+    query, key, value = inputs
+    weights = (query.relu() + 1e-3) @ (key.relu() + 1e-3).mT
+    distance = torch.arange(query.shape[2])[:, None] - torch.arange(key.shape[2])
+    weights = weights * (distance.double() * math.pi / 2 / reach).cos()
+    if causal:
+        weights = weights.tril()
+    if valid is not None:
+        weights = weights * valid[:, None, None, :]
+    return weights / weights.sum(-1, keepdim=True) @ value
+
+
+def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+    grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (got, expected)]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Chunks of 16 positions, and blocks of one or two."""
+    monkeypatch.setattr(chunks, "CHUNK", 16)
+    monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 16 * 8 * 32)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("n", [1, 33, 100])
+def test_equals_its_weights_written_out(causal, padded, n):
+    built, inputs = build(n, causal=causal), draw(n)
+    lengths = torch.tensor([n, max(1, n // 2), 1])[:, None]
+    valid = (torch.arange(n) < lengths) & ((torch.arange(n) % 5 != 2) | (torch.arange(n) == 0)) if padded else None
+    require_same(built(*inputs, key_valid=valid), written_out(inputs, n, causal=causal, valid=valid), inputs)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_shorter_inputs_keep_the_cosine_of_the_length_built_for(causal):
+    built, inputs = build(80, causal=causal), draw(33)
+    require_same(built(*inputs), written_out(inputs, 80, causal=causal), inputs)
+
+
+@pytest.mark.parametrize("queries", [7, 90])
+def test_queries_of_another_number(queries):
+    built, inputs = build(queries=queries), draw(queries=queries)
+    require_same(built(*inputs), written_out(inputs, max(queries, 33)), inputs)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 40, [17, 1, 3, 19]])
+def test_steps_give_what_one_call_gives(sizes):
+    built, inputs = build(64, causal=True), draw(40)
+    state, out = built.initial_state(3, dtype=torch.float64), []
+    for part in zip(*(x.split(sizes, dim=2) for x in inputs), strict=True):
+        answer, state = step(built, part, state)
+        out.append(answer)
+    assert state.position == 40
+    require_same(torch.cat(out, dim=2), written_out(inputs, 64, causal=True), inputs)
+
+
+def test_the_card_states_the_bytes_of_the_state():
+    built = build(causal=True)
+    assert built.initial_state(1).nbytes == built.card.cost(built.geometry, built.options).state_bytes
+
+
+def test_what_lies_beyond_the_cosine_is_refused():
+    inputs = [x.detach() for x in draw(34)]
+    with pytest.raises(UnsupportedError, match="was built for 33 keys, got 34"):
+        build()(*inputs)
+    with pytest.raises(UnsupportedError, match="weights turn negative; got 34"):
+        build()(inputs[0], inputs[1][:, :, :33], inputs[2][:, :, :33])
+    causal = build(causal=True)
+    _, state = step(causal, [x[:, :, :30] for x in inputs], causal.initial_state(3, dtype=torch.float64))
+    with pytest.raises(UnsupportedError, match="built for 33 tokens, this step ends at 34"):
+        step(causal, [x[:, :, 30:] for x in inputs], state)
+
+
+def test_resizing_goes_over_to_another_cosine():
+    built, inputs = build(), draw(50)
+    built.resize_length(50)
+    require_same(built(*inputs), written_out(inputs, 50), inputs)
+
+
+def test_few_keys_are_warned_of():
+    built = build()
+    assert "16 features are no fewer than the 16 keys" in built.warnings(build(16).geometry, built.options)[0]
+    assert built.warnings(build(17).geometry, built.options) == ()

@@ -1,0 +1,189 @@
+"""Linear attention against its weights written out, in chunks, in blocks and token by token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from stepping import step
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention import chunks
+from attn_zoo.attention.linear import Linear
+from attn_zoo.attention.memory import MemoryState
+from attn_zoo.contract import UnsupportedError
+
+MAPS = ("elu", "relu", "squared_relu", "softmax")
+
+
+def build(n: int = 33, *, causal: bool = False, queries: int | None = None, head_dim: int = 8, **options) -> Linear:
+    built = build_attention("linear", Geometry(2, head_dim, queries or n, n, causal), **options)
+    assert isinstance(built, Linear)
+    return built
+
+
+def draw(n: int = 33, *, queries: int | None = None, scale: float = 1.0, seed: int = 1) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = (queries or n, n, n)
+    return [(scale * torch.randn(3, 2, m, 8, dtype=torch.float64, generator=generator)).requires_grad_() for m in lengths]
+
+
+def phi(name: str, x: Tensor) -> Tensor:
+    """φ as documented."""
+    if name == "elu":
+        return torch.nn.functional.elu(x) + 1
+    if name == "softmax":
+        return x.exp() / x.exp().sum(-1, keepdim=True)
+    return x.relu() ** (2 if name == "squared_relu" else 1) + 1e-3
+
+
+def written_out(inputs: list[Tensor], *, name: str = "elu", causal: bool = False, valid: Tensor | None = None) -> Tensor:
+    """The weights φ(Q) φ(K)ᵀ, masked, divided by their sums."""
+    query, key, value = inputs
+    weights = torch.einsum("bhqm,bhkm->bhqk", phi(name, query), phi(name, key))
+    if causal:
+        weights = weights.tril()
+    if valid is not None:
+        weights = weights * valid[:, None, None, :]
+    total = weights.sum(-1, keepdim=True)
+    return torch.einsum("bhqk,bhkd->bhqd", weights / total.masked_fill(total == 0, 1), value)
+
+
+def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
+    grads = [torch.autograd.grad(out.square().sum(), inputs, retain_graph=True) for out in (got, expected)]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Chunks of 16 positions, and blocks of one or two."""
+    monkeypatch.setattr(chunks, "CHUNK", 16)
+    monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 32)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("n", [1, 16, 33, 100])
+def test_equals_its_weights_written_out(name, causal, padded, n):
+    built, inputs = build(n, causal=causal, feature_map=name), draw(n)
+    lengths = torch.tensor([n, max(1, n // 2), 1])[:, None]
+    valid = (torch.arange(n) < lengths) & ((torch.arange(n) % 5 != 2) | (torch.arange(n) == 0)) if padded else None
+    require_same(built(*inputs, key_valid=valid), written_out(inputs, name=name, causal=causal, valid=valid), inputs)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("queries", [1, 7, 90])
+def test_queries_of_another_number(queries):
+    built, inputs = build(queries=queries), draw(queries=queries)
+    require_same(built(*inputs), written_out(inputs), inputs)
+
+
+def pieces(built: Linear, inputs: list[Tensor], sizes: list[int]) -> tuple[Tensor, MemoryState]:
+    """Answers to pieces of the sequence, one call each."""
+    state, out = built.initial_state(inputs[0].shape[0], dtype=inputs[0].dtype), []
+    for part in zip(*(x.split(sizes, dim=2) for x in inputs), strict=True):
+        answer, state = step(built, part, state)
+        out.append(answer)
+    return torch.cat(out, dim=2), state
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("sizes", [[1] * 40, [40], [17, 1, 3, 19]])
+def test_steps_give_what_one_call_gives(name, sizes):
+    built, inputs = build(40, causal=True, feature_map=name), draw(40)
+    out, state = pieces(built, inputs, sizes)
+    require_same(out, built(*inputs), inputs)
+    require_same(out, written_out(inputs, name=name, causal=True), inputs)
+    assert state.position == 40
+    torch.testing.assert_close(state.summed, phi(name, inputs[1]).mT @ inputs[2], rtol=0, atol=1e-10)
+    assert state.mass is not None
+    torch.testing.assert_close(state.mass, phi(name, inputs[1]).sum(2), rtol=0, atol=1e-10)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_gradients_flow_through_the_state():
+    """Those of a loss on the state, and those that reach tokens before it."""
+    built, inputs = build(40, causal=True), draw(40)
+    _, mine = pieces(built, inputs, [25, 15])
+    assert mine.mass is not None
+    features = phi("elu", inputs[1])
+    losses = [
+        mine.summed.square().sum() + mine.mass.square().sum(),
+        (features.mT @ inputs[2]).square().sum() + features.sum(2).square().sum(),
+    ]
+    got, expected = (torch.autograd.grad(loss, inputs[1:]) for loss in losses)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+
+
+def test_a_step_leaves_the_state_before_it_alone():
+    built, inputs = build(40, causal=True), draw(40)
+    first = [x[:, :, :20] for x in inputs]
+    _, state = step(built, first, built.initial_state(3, dtype=torch.float64))
+    kept = state.summed.clone()
+    again = [step(built, [x[:, :, 20:] for x in inputs], state)[0] for _ in range(2)]
+    assert torch.equal(*again)
+    assert torch.equal(state.summed, kept)
+
+
+@pytest.mark.parametrize("head_dim", [4, 16])
+def test_the_card_states_the_bytes_of_the_state(head_dim):
+    built = build(causal=True, head_dim=head_dim)
+    assert built.initial_state(1).nbytes == built.card.cost(built.geometry, built.options).state_bytes
+
+
+def test_half_precision_keeps_its_sums_in_single():
+    built, inputs = build(1000, causal=True), [x.detach() for x in draw(1000)]
+    half = [x.bfloat16() for x in inputs]
+    out, state = step(built, half, built.initial_state(3, dtype=torch.bfloat16))
+    assert out.dtype is torch.bfloat16
+    assert state.summed.dtype is torch.float32
+    exact = written_out([x.double() for x in half], causal=True)
+    torch.testing.assert_close(out.double(), exact, rtol=1e-2, atol=1e-2)
+
+
+def test_small_features_are_not_rounded_away():
+    """elu(x) + 1 in float32 is 0 at -20, and the average of such keys would be 0 / 0."""
+    query, key, value = (x.detach() for x in draw())
+    key = key - 20
+    got = build()(*(x.float() for x in (query, key, value)))
+    torch.testing.assert_close(got.double(), written_out([query, key, value]), rtol=1e-4, atol=1e-5)
+
+
+def test_steps_that_make_no_sense_are_refused():
+    inputs = [x.detach() for x in draw(5)]
+    with pytest.raises(UnsupportedError, match="build it with causal=True to step"):
+        step(build(5), inputs, build(5).initial_state(3, dtype=torch.float64))
+    causal = build(5, causal=True)
+    advice = r"start from initial_state\(3, dtype=torch.float64, device='cpu'\)"
+    cosformer = build_attention("cosformer", causal.geometry)
+    for other in (causal.initial_state(3), causal.initial_state(2, dtype=torch.float64), cosformer.initial_state(3)):
+        with pytest.raises(ValueError, match=advice):
+            step(causal, inputs, other)
+    with pytest.raises(ValueError, match="comes from initial_state or the step before; got NoneType"):
+        step(causal, inputs, None)
+    with pytest.raises(ValueError, match="as many queries as keys; got 4 and 5"):
+        step(causal, [inputs[0][:, :, 1:], *inputs[1:]], causal.initial_state(3, dtype=torch.float64))
+    softmax = build_attention("softmax", causal.geometry)
+    with pytest.raises(UnsupportedError, match="softmax carries no state from token to token"):
+        softmax.initial_state(3)
+    with pytest.raises(UnsupportedError, match="choose a stepwise attention"):
+        step(softmax, inputs, causal.initial_state(3, dtype=torch.float64))
+    with pytest.raises(ValueError, match="same length"):
+        causal.step(inputs[0], inputs[1], inputs[2][:, :, :4], causal.initial_state(3, dtype=torch.float64))
+
+
+def test_an_unknown_feature_map_is_refused():
+    with pytest.raises(ValueError, match="cosine"):
+        build(feature_map="cosine")
+
+
+def test_few_keys_are_warned_of():
+    built = build(8)
+    assert "8 features are no fewer than the 8 keys" in built.warnings(built.geometry, built.options)[0]
+    assert built.warnings(build(9).geometry, built.options) == ()
