@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,21 @@ class Order(Enum):
     """Whichever takes fewer FLOPs."""
     project_first = "project_first"
     compress_first = "compress_first"
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a layer made of its context, for calls with other queries; see ``MultiHeadAttention.remember``."""
+
+    key: Float[Tensor, "batch heads kept head_dim"] | None
+    """None where the mechanism reads no keys. As long as the context, or already compressed."""
+    value: Float[Tensor, "batch heads kept head_dim"]
+    streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]]
+    """The streams of the keys."""
+    key_valid: Bool[Tensor, "batch keys"] | None
+    """Which tokens of the context are real."""
+    length: int
+    """Of the context."""
 
 
 class MultiHeadAttention(nn.Module):
@@ -134,19 +150,25 @@ class MultiHeadAttention(nn.Module):
         context: Float[Tensor, "batch keys context_dim"] | None = None,
         *,
         key_valid: Bool[Tensor, "batch keys"] | None = None,
+        remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
-        """Attend from ``tokens`` to ``context``, or to themselves.
+        """Attend from ``tokens`` to ``context``, to themselves, or to what is remembered.
 
         Args:
             tokens: where the queries come from.
             context: where keys and values come from; needed if and only if the layer was built with one.
             key_valid: True for a real token of the context. Padded tokens may hold anything, NaN included; in
                 self-attention what comes out at their positions is finite and means nothing.
+            remembered: what ``remember`` made, in place of the context and of ``key_valid``.
 
         Raises:
             ValueError: a shape or dtype does not fit, or a context is missing or unexpected.
             UnsupportedError: the mechanism does not claim what the request needs.
         """
+        if remembered is not None:
+            if context is not None or key_valid is not None:
+                raise ValueError("remembered stands for the context and for what of it is real; leave context and key_valid out")
+            return self._recall(tokens, remembered)
         source = self._source(tokens, context)
         self.mechanism.check_lengths(source.shape[0], tokens.shape[1], source.shape[1], key_valid)
         if key_valid is not None:
@@ -154,10 +176,50 @@ class MultiHeadAttention(nn.Module):
             source = source.masked_fill(~key_valid[..., None], 0)
             tokens = tokens if self.crosses else source
         if self.order is Order.compress_first:
-            return self._attend_compressed(tokens, source, key_valid)
+            return self._answer_compressed(tokens, *self._compressed_key_and_value(source, key_valid), key_valid)
         query, key, value = self._project_all(tokens, source)
-        mixed = self.mechanism(query, key, value, key_valid=key_valid, streams=self._project_streams(tokens, source))
-        return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))
+        streams = {**self._project_streams("queries", tokens), **self._project_streams("keys", source)}
+        return self._finish(self.mechanism(query, key, value, key_valid=key_valid, streams=streams))
+
+    def remember(
+        self, context: Float[Tensor, "batch keys context_dim"], *, key_valid: Bool[Tensor, "batch keys"] | None = None
+    ) -> Remembered:
+        """Make keys, values and streams of keys once, for any number of calls with ``remembered``.
+
+        ``layer(tokens, remembered=layer.remember(tokens))`` is ``layer(tokens)``. Gradients flow through what is remembered.
+
+        Args:
+            context: where keys and values come from; in self-attention the tokens.
+            key_valid: True for a real token of the context, as in a call.
+
+        Raises:
+            ValueError: a shape or dtype does not fit.
+            UnsupportedError: the mechanism makes queries and keys by one projection, or does not claim what is asked.
+        """
+        self.check_remembers()
+        if context.dim() != 3 or context.shape[-1] != self.context_dim:
+            raise ValueError(f"what is remembered is (batch, length, dim={self.context_dim}), got {tuple(context.shape)}")
+        batch, length = context.shape[:2]
+        self.mechanism.check_lengths(batch, length, length, key_valid)
+        if key_valid is not None:
+            context = context.masked_fill(~key_valid[..., None], 0)
+        if self.order is Order.compress_first:
+            return Remembered(*self._compressed_key_and_value(context, key_valid), {}, key_valid, length)
+        made = {name: self._project(name, context) for name in self.reads if name != "query"}
+        return Remembered(made.get("key"), made["value"], self._project_streams("keys", context), key_valid, length)
+
+    def check_remembers(self) -> None:
+        """Refuse where keys cannot stay while queries change.
+
+        Raises:
+            UnsupportedError: the mechanism makes queries and keys by one projection.
+        """
+        card = self.mechanism.card
+        if card.can.shares_query_key:
+            raise UnsupportedError(
+                f"{card.name} makes queries and keys by one projection, so its keys cannot stay while the queries change; "
+                "let it make both anew, or choose another attention"
+            )
 
     def resize_length(self, length: int) -> None:
         """Go over to another number of keys in place, and as many queries in self-attention; see ``Attention.resize_length``.
@@ -178,9 +240,27 @@ class MultiHeadAttention(nn.Module):
     def extra_repr(self) -> str:
         return f"dim={self.dim}, order={self.order.value}"
 
-    def _source(self, tokens: Tensor, context: Tensor | None) -> Tensor:
+    def _recall(self, tokens: Tensor, remembered: Remembered) -> Tensor:
+        self._check_tokens(tokens)
+        batch, valid = remembered.value.shape[0], remembered.key_valid
+        if tokens.shape[0] != batch:
+            raise ValueError(f"a batch of {batch} is remembered, got tokens {tuple(tokens.shape)}")
+        self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
+        if valid is not None and not self.crosses:
+            tokens = tokens.masked_fill(~valid[..., None], 0)
+        if self.order is Order.compress_first:
+            assert remembered.key is not None
+            return self._answer_compressed(tokens, remembered.key, remembered.value, valid)
+        query = self._project("query", tokens) if "query" in self.reads else None
+        streams = {**self._project_streams("queries", tokens), **remembered.streams}
+        return self._finish(self.mechanism(query, remembered.key, remembered.value, key_valid=valid, streams=streams))
+
+    def _check_tokens(self, tokens: Tensor) -> None:
         if tokens.dim() != 3 or tokens.shape[-1] != self.dim:
             raise ValueError(f"the layer was built for (batch, length, dim={self.dim}), got {tuple(tokens.shape)}")
+
+    def _source(self, tokens: Tensor, context: Tensor | None) -> Tensor:
+        self._check_tokens(tokens)
         if self.crosses != (context is not None):
             built = "with" if self.crosses else "without"
             raise ValueError(f"the layer was built {built} a context, so forward must be called {built} one; see context_length")
@@ -216,22 +296,21 @@ class MultiHeadAttention(nn.Module):
             split = {name: self._project(name, tokens if name == "query" else source) for name in self.reads}
         return split.get("query"), split.get("key"), split["value"]
 
-    def _project_streams(self, tokens: Tensor, source: Tensor) -> dict[str, Tensor]:
-        projected = {}
-        for stream in self.streams:
-            of = tokens if stream.of == "queries" else source
-            projected[stream.name] = self._split(self.stream_projections[stream.name](of[:, : stream.first]))
-        return projected
+    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor) -> dict[str, Tensor]:
+        asked = (stream for stream in self.streams if stream.of == of)
+        return {s.name: self._split(self.stream_projections[s.name](tokens[:, : s.first])) for s in asked}
 
-    def _attend_compressed(self, tokens: Tensor, source: Tensor, key_valid: Tensor | None) -> Tensor:
+    def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
+        return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))
+
+    def _answer_compressed(self, tokens: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         mechanism = self.mechanism
         assert isinstance(mechanism, CompressingAttention)
-        key, value = self._compressed_key_and_value(mechanism, source, key_valid)
         valid = mechanism.compressed_valid(key_valid)
 
         def answer(rows: Tensor) -> Tensor:
-            mixed = hide_rows_without_keys(mechanism.attend_compressed(self._project("query", rows), key, value, valid), key_valid)
-            return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))
+            mixed = mechanism.attend_compressed(self._project("query", rows), key, value, valid)
+            return self._finish(hide_rows_without_keys(mixed, key_valid))
 
         if torch.is_grad_enabled() or tokens.device.type != "cpu":
             return answer(tokens)
@@ -248,10 +327,10 @@ class MultiHeadAttention(nn.Module):
         assert out is not None
         return out
 
-    def _compressed_key_and_value(
-        self, mechanism: CompressingAttention, source: Tensor, key_valid: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _compressed_key_and_value(self, source: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ: a bias weighs what the real tokens weigh together."""
+        mechanism = self.mechanism
+        assert isinstance(mechanism, CompressingAttention)
         (weight_k, bias_k), (weight_v, bias_v) = self._parameters_of("key"), self._parameters_of("value")
         if bias_k is None or bias_v is None:
             short_k, short_v = mechanism.compress(source, key_valid)

@@ -246,3 +246,67 @@ def test_averages_of_long_windows_stay_finite_in_half_precision():
     assert build("linformer", projected_length=5)(tokens()).dtype is torch.float64
     with torch.autocast("cpu", torch.bfloat16):
         assert build("linformer", projected_length=5)(tokens()).isfinite().all()
+
+
+REMEMBERING = [name for name in attentions() if not card(name).can.shares_query_key]
+
+
+def check_recall(layer: MultiHeadAttention, x: Tensor, valid: Tensor | None) -> None:
+    """What is remembered gives what a call gives, in outputs and gradients, however often it is asked."""
+    remembered = layer.remember(x, key_valid=valid)
+    outs = layer(x, remembered=remembered), layer(x, key_valid=valid)
+    real = slice(None) if valid is None else valid
+    torch.testing.assert_close(outs[0][real], outs[1][real], rtol=0, atol=1e-12)
+    assert torch.equal(layer(x, remembered=remembered)[real], outs[0][real])
+    grads = [torch.autograd.grad(out[real].square().sum(), list(layer.parameters()), retain_graph=True) for out in outs]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10 * max(1.0, theirs.abs().max().item()))
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_is_remembered_gives_what_a_call_gives(name, fused):
+    check_recall(build(name, fused=fused), tokens(), None)
+    if card(name).can.key_padding:
+        check_recall(build(name, fused=fused), tokens(), padding())
+
+
+@pytest.mark.parametrize("order", ["project_first", "compress_first"])
+def test_compressed_keys_are_remembered_compressed(order):
+    layer = build("linformer", projected_length=6, order=order)
+    check_recall(layer, tokens(), padding())
+    assert layer.remember(tokens()).value.shape[2] == (6 if order == "compress_first" else LENGTH)
+
+
+def test_other_queries_meet_the_remembered_keys():
+    layer, x, later = build("softmax"), tokens(), tokens(seed=2)
+    query, _, _ = layer._project_all(later, x)
+    _, key, value = layer._project_all(x, x)
+    expected = layer.out(layer.mechanism(query, key, value, key_valid=padding()).transpose(1, 2).flatten(2))
+    dirty = later.masked_fill(~padding()[..., None], float("nan"))
+    got = layer(dirty, remembered=layer.remember(x.masked_fill(~padding()[..., None], float("nan")), key_valid=padding()))
+    torch.testing.assert_close(got[padding()], expected[padding()], rtol=0, atol=1e-12)
+    assert got.isfinite().all()
+
+
+def test_a_context_is_remembered_for_queries_of_any_number():
+    layer, x, context = build("softmax", context_length=7, context_dim=8), tokens(), tokens(length=7, dim=8)
+    remembered = layer.remember(context)
+    for start, end in ((0, LENGTH), (3, 4)):
+        torch.testing.assert_close(
+            layer(x[:, start:end], remembered=remembered), layer(x, context)[:, start:end], rtol=0, atol=1e-12
+        )
+
+
+def test_what_cannot_be_remembered_or_recalled_is_refused():
+    with pytest.raises(UnsupportedError, match="reformer makes queries and keys by one projection"):
+        build("reformer").remember(tokens())
+    layer = build("softmax")
+    with pytest.raises(ValueError, match="leave context and key_valid out"):
+        layer(tokens(), key_valid=padding(), remembered=layer.remember(tokens()))
+    with pytest.raises(ValueError, match="a batch of 2 is remembered"):
+        layer(tokens(), remembered=layer.remember(tokens(2)))
+    with pytest.raises(ValueError, match="what is remembered is"):
+        layer.remember(tokens(dim=9))
+    with pytest.raises(UnsupportedError, match="needs as many queries as keys here, got 40 and 30"):
+        build("longformer")(tokens(), remembered=build("longformer").remember(tokens(length=30)))

@@ -20,4 +20,5 @@ from attn_zoo.attention import sparse_linformer as sparse_linformer
 from attn_zoo.attention import synthesizer_dense as synthesizer_dense
 from attn_zoo.attention import synthesizer_factorised as synthesizer_factorised
 from attn_zoo.attention import synthesizer_random as synthesizer_random
+from attn_zoo.attention import transformer_xl as transformer_xl
 from attn_zoo.attention import uniform as uniform

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attn_zoo.contract import Pairs, Patches, TaskSpec
+from attn_zoo.contract import Pairs, Patches, TaskSpec, UnsupportedError
 from attn_zoo.encoder.image import ImageClassifier
 from attn_zoo.encoder.token import PairClassifier, PositionClassifier, TokenClassifier
 from attn_zoo.layer import MultiHeadAttention
@@ -26,6 +26,8 @@ def build_model(
     mlp_ratio: float,
     dropout: float,
     backbone: str = "",
+    shared_weights: bool = False,
+    reuse_keys: bool = False,
 ) -> nn.Module:
     """The classifier for a task: our small encoder on tokens, timm's VisionTransformer on patches.
 
@@ -33,17 +35,26 @@ def build_model(
 
     Args:
         backbone: timm's name of a VisionTransformer, for patches only; the sizes must be its own.
+        shared_weights: one block, applied ``depth`` times.
+        reuse_keys: its first keys and values serve all applications; for tokens only.
 
     Raises:
-        UnsupportedError: the attention does not claim what the task needs, or timm has no such VisionTransformer.
+        UnsupportedError: the attention does not claim what the task needs, timm has no such VisionTransformer, or keys
+            cannot be reused.
         ValueError: an option or size breaks its rule.
     """
     entry: dict[str, Any] = {"attention": attention, "implementation": implementation, "options": dict(options)}
     if isinstance(task.inputs, Patches):
+        if reuse_keys:
+            raise UnsupportedError(
+                "model.reuse_keys is for tasks on tokens: a block of timm's VisionTransformer makes its keys anew each time; "
+                "take model.shared_weights alone"
+            )
         sizes: dict[str, Any] = {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
         if not backbone:
             sizes |= {"embed_dim": dim, "depth": depth, "num_heads": heads, "mlp_ratio": mlp_ratio}
-        return ImageClassifier(task.inputs, classes=task.classes, backbone=backbone, **entry, **sizes)
+        shape: dict[str, Any] = {"classes": task.classes, "backbone": backbone, "shared_weights": shared_weights}
+        return ImageClassifier(task.inputs, **shape, **entry, **sizes)
     if backbone:
         raise ValueError(f"model.backbone names a VisionTransformer, and the inputs of this task are tokens; got {backbone!r}")
     kind: type[nn.Module] = TokenClassifier
@@ -52,6 +63,7 @@ def build_model(
     elif task.labels == "position":
         kind = PositionClassifier
     sizes = {"dim": dim, "depth": depth, "heads": heads, "mlp_ratio": mlp_ratio, "dropout": dropout}
+    sizes |= {"shared_weights": shared_weights, "reuse_keys": reuse_keys}
     return kind(vocabulary=task.inputs.vocabulary, length=task.length, classes=task.classes, causal=task.causal, **sizes, **entry)
 
 

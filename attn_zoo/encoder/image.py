@@ -20,6 +20,7 @@ class ImageClassifier(nn.Module):
     Args:
         inputs: size of the images and of the patches.
         backbone: timm's name of a VisionTransformer, whose other features are taken; empty for the plain one.
+        shared_weights: the first block in place of all, applied as often as there are.
         attention: name of a registered attention; ``options`` and ``implementation`` are its own.
 
     Raises:
@@ -35,6 +36,7 @@ class ImageClassifier(nn.Module):
         implementation: str,
         options: Mapping[str, Any],
         backbone: str = "",
+        shared_weights: bool = False,
         **sizes: Any,
     ) -> None:
         super().__init__()
@@ -50,6 +52,9 @@ class ImageClassifier(nn.Module):
             from timm.models.vision_transformer import VisionTransformer
 
             self.transformer = VisionTransformer(class_token=True, global_pool="token", qkv_bias=True, attn_layer=layer, **shared)
+        if shared_weights:
+            blocks = self.transformer.blocks
+            self.transformer.blocks = nn.Sequential(*[blocks[0]] * len(blocks))
         join_layers(self.transformer)
 
     def forward(

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attn_zoo.layer import MultiHeadAttention, join_layers
+from attn_zoo.layer import MultiHeadAttention, Remembered, join_layers
 
 
 class Block(nn.Module):
@@ -24,22 +24,40 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim), nn.Dropout(dropout))
 
     def forward(
-        self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"] | None
+        self,
+        tokens: Float[Tensor, "batch length dim"],
+        key_valid: Bool[Tensor, "batch length"] | None,
+        remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch length dim"]:
-        """One block."""
-        tokens = tokens + self.attention(self.attention_norm(tokens), key_valid=key_valid)
+        """One block; its keys and values are ``remembered`` where that is given, which then holds ``key_valid`` as well."""
+        normed = self.attention_norm(tokens)
+        tokens = tokens + self.attention(normed, key_valid=None if remembered else key_valid, remembered=remembered)
         return tokens + self.mlp(self.mlp_norm(tokens))
+
+    def remember(self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"] | None) -> Remembered:
+        """Keys and values of these tokens, for the block applied to others."""
+        return self.attention.remember(self.attention_norm(tokens), key_valid=key_valid)
 
 
 class TokenEncoder(nn.Module):
     """Vectors of a token sequence, one a position. Positions are learned and absolute.
+
+    With ``shared_weights`` one block is applied ``depth`` times (Universal Transformer; Dehghani et al. 2018,
+    arXiv:1807.03819), without halting. Differs: positions are added once, before the first
+    application, and none is told which application it is.
 
     Args:
         vocabulary: number of token ids, padding (0) included.
         length: longest sequence, class token not counted.
         class_token: whether a learned token stands first.
         causal: position i sees positions up to i only.
+        shared_weights: one block, applied ``depth`` times; in the eyes of options that concern the stack, one layer.
+        reuse_keys: keys and values of the first application serve all; the others make queries only.
         attention: name of a registered attention; ``options`` and ``implementation`` are its own.
+
+    Raises:
+        ValueError: ``reuse_keys`` without ``shared_weights``.
+        UnsupportedError: ``reuse_keys`` with an attention that makes queries and keys by one projection.
     """
 
     def __init__(
@@ -57,9 +75,13 @@ class TokenEncoder(nn.Module):
         attention: str,
         implementation: str,
         options: dict[str, Any],
+        shared_weights: bool = False,
+        reuse_keys: bool = False,
     ) -> None:
         super().__init__()
-        self.length = length
+        if reuse_keys and not shared_weights:
+            raise ValueError("reuse_keys keeps the keys of one block, so it needs shared_weights=True")
+        self.length, self.depth, self.reuse_keys = length, depth, reuse_keys
         positions = length + class_token
         self.embedding = nn.Embedding(vocabulary, dim)
         self.class_token = nn.Parameter(torch.zeros(dim)) if class_token else None
@@ -80,10 +102,12 @@ class TokenEncoder(nn.Module):
                 output_dropout=dropout,
                 **options,
             )
-            for _ in range(depth)
+            for _ in range(1 if shared_weights else depth)
         )
         self.blocks = nn.ModuleList(Block(dim, mlp_ratio, dropout, layer) for layer in layers)
         join_layers(self.blocks)
+        if reuse_keys:
+            self._applications()[0].attention.check_remembers()
         self.norm = nn.LayerNorm(dim)
 
     def forward(
@@ -105,9 +129,16 @@ class TokenEncoder(nn.Module):
             x = torch.cat([self.class_token.to(x.dtype).expand(tokens.shape[0], 1, -1), x], dim=1)
             valid = None if valid is None else F.pad(valid, (1, 0), value=True)
         x = self.dropout(x + self.positions[: x.shape[1]])
-        for block in self.blocks:
-            x = block(x, valid)
+        blocks = self._applications()
+        remembered = blocks[0].remember(x, valid) if self.reuse_keys else None
+        for block in blocks:
+            x = block(x, valid, remembered)
         return x
+
+    def _applications(self) -> list[Block]:
+        """The blocks in the order in which they are applied, a shared one as often as it is."""
+        stored = [block for block in self.blocks if isinstance(block, Block)]
+        return stored * (self.depth // len(stored))
 
 
 class TokenClassifier(nn.Module):

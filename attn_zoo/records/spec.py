@@ -24,6 +24,10 @@ class ModelSpec:
     """Dropout after embedding, attention output and MLP; the weights' own dropout is the mechanism's option."""
     backbone: str = ""
     """timm's name of a VisionTransformer, for tasks on patches; the sizes above are then its own. Empty is the plain one."""
+    shared_weights: bool = False
+    """One block, applied ``depth`` times (Universal Transformer, without halting)."""
+    reuse_keys: bool = False
+    """Keys and values of the first application serve all; needs ``shared_weights`` and a task on tokens."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "depth", "heads"):
@@ -35,6 +39,8 @@ class ModelSpec:
             raise ValueError(f"model.mlp_ratio is the width of the MLP over dim, so it is above 0; got {self.mlp_ratio}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"model.dropout is a share, so it lies in [0, 1); got {self.dropout}")
+        if self.reuse_keys and not self.shared_weights:
+            raise ValueError("model.reuse_keys keeps the keys of one block for all; add model.shared_weights=true")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +92,12 @@ class RunSpec:
     """``fp32``, or ``bf16`` / ``fp16`` for autocast."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, for a record."""
-        return asdict(self)
+        """As plain data. What is younger than the first records and off is left out, as it is there."""
+        data = asdict(self)
+        for name in ("shared_weights", "reuse_keys"):
+            if not data["model"][name]:
+                del data["model"][name]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:

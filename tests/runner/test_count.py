@@ -51,7 +51,8 @@ def test_counts_of_shapes_are_those_of_the_network_that_trains(attention, task, 
     assert both.disagreements() == {}
     assert counted["flops_per_example"] == both.pytorch.flops
     assert counted["training_flops_per_example"] == (both.pytorch.flops or 0) + (both.pytorch.backward_flops or 0)
-    assert 2.5 < counted["training_flops_per_example"] / counted["flops_per_example"] <= 3
+    most = 3.5 if attention == "longformer" else 3  # it computes its scores anew for the gradient
+    assert 2.5 < counted["training_flops_per_example"] / counted["flops_per_example"] <= most
 
 
 def test_activations_are_left_out_where_the_device_or_the_precision_decides():

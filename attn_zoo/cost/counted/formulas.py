@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from attn_zoo.contract import CompressingAttention, Cost
+from dataclasses import replace
+
+from attn_zoo.contract import CompressingAttention, Cost, Stream
 from attn_zoo.layer import MultiHeadAttention, Order
 
 
@@ -11,31 +13,48 @@ def layer_cost(layer: MultiHeadAttention) -> Cost:
 
     FLOPs are those of the eager form in the order that the layer takes. The state is the mechanism's: projections hold none.
     """
+    made, answered = remember_cost(layer), recall_cost(layer)
+    backward = (made.backward_flops, answered.backward_flops)
+    return Cost(
+        flops=made.flops + answered.flops,
+        parameters=made.parameters + answered.parameters,
+        backward_flops=None if None in backward else sum(flops for flops in backward if flops is not None),
+        state_bytes=answered.state_bytes,
+    )
+
+
+def remember_cost(layer: MultiHeadAttention) -> Cost:
+    """Of ``layer.remember``: keys, values and their streams, compressed where the layer compresses first."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
-    stated = mechanism.card.cost(g, mechanism.options)
-    rows = {"query": g.queries, "key": g.keys, "value": g.keys}
-    widths = {"query": layer.dim, "key": layer.context_dim, "value": layer.context_dim}
-    maps = [(rows[name], widths[name]) for name in layer.reads] + [(g.queries, layer.dim)]
-    for stream in layer.streams:
-        name = "query" if stream.of == "queries" else "key"
-        maps.append((rows[name] if stream.first is None else min(stream.first, rows[name]), widths[name]))
-    products, attend, attend_backward = 0, stated.flops, stated.backward_flops
+    maps = [(g.keys, layer.context_dim) for name in layer.reads if name != "query"]
+    compress = 0
     if layer.order is Order.compress_first:
         assert isinstance(mechanism, CompressingAttention)
         short = mechanism.compressed_length()
         assert short is not None, "the layer compresses first only where the mechanism can"
-        maps[1:3] = [(short, layer.context_dim)] * 2
-        apart = mechanism.compression_flops(g.keys, g.inner_dim, inputs=2)
-        once = mechanism.compression_flops(g.keys, layer.context_dim, inputs=1)
-        gradients = 2 if any(p.requires_grad for p in mechanism.parameters()) else 1
-        attend += once - apart
-        attend_backward = None if attend_backward is None else attend_backward + gradients * (once - apart)
-    products = sum(2 * length * width * layer.dim for length, width in maps)
-    biased = layer.dim if layer.out.bias is not None else 0
+        maps = [(short, layer.context_dim)] * 2
+        compress = mechanism.compression_flops(g.keys, layer.context_dim, inputs=1)
+    maps += [(_rows(stream, g.keys), layer.context_dim) for stream in layer.streams if stream.of == "keys"]
+    made = _projections(layer, maps)
+    return replace(made, flops=made.flops + compress, backward_flops=2 * made.flops + _gradients(layer) * compress)
+
+
+def recall_cost(layer: MultiHeadAttention) -> Cost:
+    """Of a call with ``remembered``: queries, the mechanism without what ``remember`` does of it, and the output."""
+    mechanism, g = layer.mechanism, layer.mechanism.geometry
+    stated = mechanism.card.cost(g, mechanism.options)
+    maps = [(g.queries, layer.dim)] * (("query" in layer.reads) + 1)
+    maps += [(_rows(stream, g.queries), layer.dim) for stream in layer.streams if stream.of == "queries"]
+    compress = 0
+    if layer.order is Order.compress_first:
+        assert isinstance(mechanism, CompressingAttention)
+        compress = mechanism.compression_flops(g.keys, g.inner_dim, inputs=2)
+    made, attend_backward = _projections(layer, maps), stated.backward_flops
+    backward = None if attend_backward is None else attend_backward - _gradients(layer) * compress + 2 * made.flops
     return Cost(
-        flops=attend + products,
-        parameters=stated.parameters + sum(width * layer.dim + biased for _, width in maps),
-        backward_flops=None if attend_backward is None else attend_backward + 2 * products,
+        flops=stated.flops - compress + made.flops,
+        parameters=stated.parameters + made.parameters,
+        backward_flops=backward,
         state_bytes=stated.state_bytes,
     )
 
@@ -50,3 +69,21 @@ def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
         backward_flops=None if inner.backward_flops is None else inner.backward_flops + 2 * mlp,
         state_bytes=inner.state_bytes,
     )
+
+
+def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int]]) -> Cost:
+    """Of linear maps of so many rows from such widths to the layer's."""
+    biased = layer.dim if layer.out.bias is not None else 0
+    return Cost(
+        flops=sum(2 * rows * width * layer.dim for rows, width in maps),
+        parameters=sum(width * layer.dim + biased for _, width in maps),
+    )
+
+
+def _rows(stream: Stream, tokens: int) -> int:
+    return tokens if stream.first is None else min(stream.first, tokens)
+
+
+def _gradients(layer: MultiHeadAttention) -> int:
+    """Factors of a compression's products that have a gradient: the tokens, and what compresses them where it trains."""
+    return 2 if any(p.requires_grad for p in layer.mechanism.parameters()) else 1

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attn_zoo.contract import Batch
+from attn_zoo.contract import Batch, Cost
 from attn_zoo.cost.counted.counter import tally
-from attn_zoo.cost.counted.formulas import layer_cost
+from attn_zoo.cost.counted.formulas import recall_cost, remember_cost
 from attn_zoo.cost.counted.levels import Counted, Counts
-from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.layer import MultiHeadAttention, Remembered
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -45,15 +46,13 @@ def count_model(model: nn.Module, batch: Batch) -> Counted:
     """
     model.eval()
     products = _Products()
-    watching = [module.register_forward_hook(products.see) for module in _outside_of_attention(model)]
+    watching = [module.register_forward_hook(products.see, with_kwargs=True) for module in _outside_of_attention(model)]
     try:
         found = tally(lambda: model(batch.inputs, batch.valid), [batch.inputs, *model.parameters(), *model.buffers()])
     finally:
         for handle in watching:
             handle.remove()
-    layers = [layer_cost(module) for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    states = [layer.state_bytes for layer in layers]
-    known = [state for state in states if state is not None]
+    states, known = products.states, [state for state in products.states if state is not None]
     return Counted(
         Counts(products.flops, products.backward_flops, None, None, sum(known) if known and len(known) == len(states) else None),
         Counts(found.flops, found.backward_flops, count_parameters(model), found.kept_bytes),
@@ -74,17 +73,32 @@ class _Products:
     def __init__(self) -> None:
         self.flops = 0
         self.backward_flops: int | None = 0
+        self.states: list[int | None] = []
+        """Of each call of an attention layer; one for all calls that share what is remembered."""
+        self._remembered: list[Remembered] = []
 
-    def see(self, module: nn.Module, given: tuple[Any, ...], out: Tensor) -> None:
+    def see(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], out: Tensor) -> None:
         """A forward hook."""
         tokens: Tensor = given[0]
         if isinstance(module, MultiHeadAttention):
-            cost = layer_cost(module)
-            forward, backward = cost.flops * tokens.shape[0], cost.backward_flops
-            backward = None if backward is None else backward * tokens.shape[0]
+            for cost in self._of_layer(module, named.get("remembered")):
+                backward = cost.backward_flops
+                self._add(cost.flops * tokens.shape[0], None if backward is None else backward * tokens.shape[0])
         else:
             weight = module.get_parameter("weight")
             forward = 2 * out.numel() * (weight.numel() // weight.shape[0])
-            backward = forward * (weight.requires_grad + tokens.requires_grad)
+            self._add(forward, forward * (weight.requires_grad + tokens.requires_grad))
+
+    def _of_layer(self, layer: MultiHeadAttention, remembered: Remembered | None) -> Iterator[Cost]:
+        """What was remembered is paid for by the first call that uses it."""
+        answered = recall_cost(layer)
+        yield answered
+        if remembered is None or all(remembered is not other for other in self._remembered):
+            self.states.append(answered.state_bytes)
+            yield remember_cost(layer)
+        if remembered is not None:
+            self._remembered.append(remembered)
+
+    def _add(self, forward: int, backward: int | None) -> None:
         self.flops += forward
         self.backward_flops = None if backward is None or self.backward_flops is None else self.backward_flops + backward

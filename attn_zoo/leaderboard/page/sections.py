@@ -214,7 +214,7 @@ def _facts(table: Table) -> tuple[tuple[str, str], ...]:
         ("data", f"{table.data_title}; licence: {task.get('licence', '-')}"),
         ("source", str(task.get("source", "-"))),
         ("task options", ", ".join(f"{key}={value}" for key, value in dials.items()) or "-"),
-        ("network", f"{backbone} width {model['dim']}, depth {model['depth']}, {model['heads']} heads".strip()),
+        ("network", f"{backbone} width {model['dim']}, depth {model['depth']}, {model['heads']} heads{_shared(model)}".strip()),
         ("budget", f"{budget['steps']:,} steps of {budget['batch_size']} examples; {rate}"),
         ("run as", f"{table.precision} on {table.device}, protocol {table.protocol}, task version {task['version']}"),
         *(
@@ -222,6 +222,12 @@ def _facts(table: Table) -> tuple[tuple[str, str], ...]:
             for split, d in table.data.items()
         ),
     )
+
+
+def _shared(model: Mapping[str, Any]) -> str:
+    """What layers have in common; records from before there was such a thing do not say."""
+    shared = ", one block for all layers" if model.get("shared_weights") else ""
+    return shared + (", its keys and values made once" if model.get("reuse_keys") else "")
 
 
 def _notes(table: Table) -> list[str]:

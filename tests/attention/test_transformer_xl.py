@@ -1,0 +1,194 @@
+"""Transformer-XL against its definition written out, query after query and key after key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo.attention import segments
+from attn_zoo.attention.transformer_xl import SegmentState, TransformerXL
+
+HEADS, HEAD_DIM, BATCH = 2, 4, 2
+
+
+def build(n: int = 23, *, causal: bool = True, **options) -> TransformerXL:
+    torch.manual_seed(0)
+    built = build_attention("transformer_xl", Geometry(HEADS, HEAD_DIM, n, n, causal), **options).double()
+    assert isinstance(built, TransformerXL)
+    with torch.no_grad():
+        for bias in [built.content_bias, built.position_bias] if built.options.relative else []:
+            bias.normal_()
+    return built
+
+
+def draw(n: int = 23, batch: int = BATCH) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(batch, HEADS, n, HEAD_DIM, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3)]
+
+
+def step(built: TransformerXL, piece: Sequence[Tensor], state: SegmentState) -> tuple[Tensor, SegmentState]:
+    query, key, value = piece
+    return built.step(query, key, value, state)
+
+
+def wave(distance: int, width: int) -> Tensor:
+    """sin(δ / 10000^(2k / width)) for each k, then the cosines."""
+    phases = [distance / 10000 ** (2 * k / width) for k in range(width // 2)]
+    return torch.tensor([*map(math.sin, phases), *map(math.cos, phases)], dtype=torch.float64)
+
+
+def written_out(built: TransformerXL, inputs: list[Tensor], valid: Tensor | None = None) -> Tensor:
+    """Every pair of positions by itself."""
+    query, key, value = inputs
+    o, causal, (batch, _, n, d) = built.options, built.geometry.causal, query.shape
+    out = []
+    for b in range(batch):
+        for h in range(HEADS):
+            for i in range(n):
+                first = i // o.segment * o.segment
+                last = i if causal else min(first + o.segment, n) - 1
+                seen = [j for j in range(max(0, first - o.memory), last + 1) if valid is None or valid[b, j]]
+                scores = []
+                for j in seen:
+                    score = query[b, h, i] @ key[b, h, j]
+                    if o.relative:
+                        row = (built.position_projection @ wave(i - j, HEADS * HEAD_DIM)).unflatten(0, (HEADS, d))[h]
+                        score = score + built.content_bias[h] @ key[b, h, j] + (query[b, h, i] + built.position_bias[h]) @ row
+                    scores.append(score / math.sqrt(d))
+                out.append(torch.stack(scores).softmax(0) @ value[b, h, seen] if seen else 0 * value[b, h, 0])
+    return torch.stack(out).view(batch, HEADS, n, d)
+
+
+def require_same(got: Tensor, expected: Tensor, over: list[Tensor]) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+    weights = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).reshape(got.shape)
+    grads = [torch.autograd.grad((out * weights).sum(), over) for out in (got, expected)]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-8)
+
+
+CUTS = [(4, 4), (4, 0), (5, 2), (3, 7), (23, 9), (40, 3), (1, 6), (6, 100)]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("segment", "memory"), CUTS)
+def test_equals_its_definition_written_out(causal, segment, memory, monkeypatch):
+    monkeypatch.setattr(segments, "TILE", 60)
+    for relative in (True, False):
+        for n in (13, 1) if relative else (13,):
+            built, inputs = build(n, causal=causal, segment=segment, memory=memory, relative=relative), draw(n)
+            require_same(built(*inputs), written_out(built, inputs), [*inputs, *built.parameters()])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_padding_is_left_out_and_keeps_its_place(causal):
+    built, inputs = build(17, causal=causal, segment=4, memory=5), draw(17)
+    valid = torch.stack([torch.arange(17) % 5 != 2, (torch.arange(17) > 6) & (torch.arange(17) < 14)])
+    got = built(*inputs, key_valid=valid)
+    require_same(got, written_out(built, inputs, valid), [*inputs, *built.parameters()])
+    assert not got[1, :, :2].any(), "nothing valid is in reach there"
+
+
+@pytest.mark.parametrize("options", [{}, {"memory": 0}, {"memory": 11}, {"relative": False}], ids=str)
+@pytest.mark.parametrize("sizes", [[1] * 23, [23], [5, 1, 3, 14], [10, 13], [3, 12, 8]], ids=str)
+def test_pieces_give_what_one_call_gives(sizes, options):
+    built, inputs = build(segment=5, **{"memory": 4, **options}), draw()
+    state, out = built.initial_state(BATCH, dtype=torch.float64), []
+    for piece in zip(*(x.split(sizes, dim=2) for x in inputs), strict=True):
+        answer, state = step(built, piece, state)
+        out.append(answer)
+    require_same(torch.cat(out, dim=2), built(*inputs), [*inputs, *built.parameters()])
+    held = 3 + min(20, built.options.memory)  # three of the fifth segment, and the memory before it
+    assert state.position == 23 and state.key.shape[2] == held
+    torch.testing.assert_close(state.value, inputs[2][:, :, 23 - held :])
+
+
+def test_many_short_pieces_and_long_ones_take_either_order_of_the_product():
+    """q (W s) for pieces of many rows, (q W) s for few; both are the scores by distance."""
+    built, (query, _, _) = build(segment=30, memory=30), draw(30)
+    rows = torch.stack([built.position_projection @ wave(29 - t, 8) for t in range(30)]).unflatten(-1, (HEADS, HEAD_DIM))
+    expected = torch.einsum("bhnd,thd->bhnt", query, rows)
+    for piece, expect in ((slice(0, 30), expected), (slice(4, 5), expected[:, :, 4:5])):
+        torch.testing.assert_close(built._by_distance(query[:, :, piece], 30), expect, rtol=1e-9, atol=1e-9)
+
+
+def test_the_state_is_left_as_it_was_and_gradients_flow_through_it_unless_detached():
+    built, inputs = build(segment=4, memory=4), draw()
+    _, state = step(built, [x[:, :, :10] for x in inputs], built.initial_state(BATCH, dtype=torch.float64))
+    before, rest = state.key.clone(), [x[:, :, 10:] for x in inputs]
+    first, _ = step(built, rest, state)
+    again, _ = step(built, rest, state)
+    assert torch.equal(first, again) and torch.equal(state.key, before)
+    (flows,) = torch.autograd.grad(first.sum(), inputs[2], retain_graph=True)
+    assert flows[:, :, 4:10].abs().sum(dim=(0, 1, 3)).min() > 0 and not flows[:, :, :4].any()
+    constant, _ = step(built, rest, state.detached())
+    (stopped,) = torch.autograd.grad(constant.sum(), inputs[2])
+    torch.testing.assert_close(constant, first)
+    assert not stopped[:, :, :10].any() and torch.allclose(stopped[:, :, 10:], flows[:, :, 10:])
+
+
+@pytest.mark.parametrize(("segment", "memory"), [(4, 4), (5, 0), (3, 7), (40, 40), (7, 100), (8, 3)])
+def test_the_card_states_the_most_that_is_cached(segment, memory):
+    for n in (1, 7, 8, 20, 23):
+        built = build(n, segment=segment, memory=memory).float()
+        reached, state = 0, built.initial_state(1)
+        token = torch.zeros(1, HEADS, 1, HEAD_DIM)
+        for _ in range(n):
+            reached = max(reached, state.nbytes + 2 * token.nbytes)
+            _, state = built.step(token, token, token, state)
+        assert reached == built.card.cost(built.geometry, built.options).state_bytes, n
+
+
+def test_what_is_forgotten_leaves_the_memory():
+    built, inputs = build(segment=4, memory=2), [x.detach() for x in draw()]
+    _, state = step(built, inputs, built.initial_state(BATCH, dtype=torch.float64))
+    assert state.nbytes == state.key.untyped_storage().nbytes() + state.value.untyped_storage().nbytes()
+
+
+def test_the_work_grows_with_the_length_and_no_further():
+    flops = [TransformerXL.card.cost(Geometry(4, 64, n, n, True), TransformerXL.card.options()).flops for n in (2**14, 2**15)]
+    projected = 2 * 64 * 256**2
+    assert [(f - projected) / n for f, n in zip(flops, (2**14, 2**15), strict=True)] == [6 * 64 * 256] * 2
+
+
+@pytest.mark.parametrize(("n", "near"), [(64, True), (65, False)])
+def test_reaching_everything_is_warned_of(n, near):
+    found = TransformerXL.warnings(Geometry(1, 8, n, n), TransformerXL.card.options())
+    assert bool(found) == near
+    if near:
+        assert "leave none of the 64 tokens out of reach" in found[0]
+
+
+def test_states_of_other_inputs_are_refused():
+    built, inputs = build(), [x.detach() for x in draw()]
+    with pytest.raises(ValueError, match=r"float64.*start from initial_state\(2"):
+        step(built, inputs, built.initial_state(BATCH))
+    with pytest.raises(ValueError, match="after 3 tokens the state of these inputs is"):
+        step(built, inputs, SegmentState(inputs[0], inputs[0], 3))
+    with pytest.raises(UnsupportedError, match="causal=True"):
+        step(build(causal=False), inputs, built.initial_state(BATCH, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"segment": 0}, "at least 1; got 0"), ({"memory": -1}, "at least 0; got -1"), ({"dropout": 1.0}, "lies in")],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)
+
+
+def test_segments_share_the_borders_of_the_whole_sequence():
+    """What stands before a segment's memory changes nothing in it; what stands in it does."""
+    built, inputs = build(segment=4, memory=3), draw()
+    out = built(*inputs)
+    reached = [torch.autograd.grad(out[:, :, i].sum(), inputs[2], retain_graph=True)[0].abs().sum(dim=(0, 1, 3)) for i in range(23)]
+    for i, values in enumerate(reached):
+        expected = torch.zeros(23, dtype=torch.bool)
+        expected[max(0, i // 4 * 4 - 3) : i + 1] = True
+        assert torch.equal(values > 0, expected), i

@@ -1,0 +1,96 @@
+"""Runs with one block for all layers: what their records count, what is refused, and that other runs keep their ids."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.plan import plan
+from attn_zoo.leaderboard.reproduce import command
+from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec, Store
+from attn_zoo.registry import task_card
+from attn_zoo.runner import resolve_spec, run
+
+RESULTS = Path(__file__).parents[2] / "results"
+SMALL = {"length": 24, "train": 64, "valid": 16, "test": 16}
+
+
+class Quiet:
+    """Shows no progress."""
+
+    def start(self, label: str, steps: int) -> None: ...
+    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
+    def stop(self) -> None: ...
+
+
+def spec(attention: str = "softmax", task: str = "listops", **model: object) -> RunSpec:
+    sizes = ModelSpec(**{"dim": 16, "depth": 3, "heads": 2, **model})  # type: ignore[arg-type]
+    budget = Budget(steps=2, batch_size=8, evaluate_every=2)
+    options = SMALL if task == "listops" else {}
+    return resolve_spec(RunSpec(attention=attention, task=task, task_options=options, model=sizes, budget=budget, device="cpu"))
+
+
+def test_records_count_a_shared_block_once_and_its_work_each_time():
+    asked = (spec(), spec(shared_weights=True), spec(shared_weights=True, reuse_keys=True))
+    apart, shared, reused = (run(each, Quiet()) for each in asked)
+    assert [record.status for record in (apart, shared, reused)] == ["done"] * 3
+    assert shared.counted["attention_parameters"] * 3 == apart.counted["attention_parameters"]
+    assert shared.counted["parameters"] == reused.counted["parameters"] < apart.counted["parameters"]
+    for figure in ("flops_per_example", "training_flops_per_example"):
+        assert shared.counted[figure] == apart.counted[figure] > reused.counted[figure]
+    projections = 2 * 2 * 2 * 25 * 16 * 16  # of keys and values, in the second and third application
+    assert shared.counted["flops_per_example"] - reused.counted["flops_per_example"] == projections
+    saved = shared.counted["training_flops_per_example"] - reused.counted["training_flops_per_example"]
+    assert saved == 3 * projections
+    assert RunRecord.from_dict(json.loads(json.dumps(reused.to_dict()))) == reused
+
+
+def test_images_run_with_shared_weights():
+    found = run(spec(task="digits", shared_weights=True), Quiet())
+    assert found.status == "done" and found.counted["attention_parameters"] == 4 * (16 * 16 + 16)
+
+
+@pytest.mark.parametrize(("attention", "task", "words"), [("reformer", "listops", "reformer"), ("softmax", "digits", "on tokens")])
+def test_keys_that_cannot_be_reused_are_a_refused_run(attention, task, words):
+    found = run(spec(attention, task, shared_weights=True, reuse_keys=True), Quiet())
+    assert found.status == "refused" and words in str(found.reason)
+
+
+def test_reuse_alone_is_refused_before_anything_is_run():
+    with pytest.raises(ValueError, match=r"add model\.shared_weights=true"):
+        ModelSpec(reuse_keys=True)
+
+
+def test_ids_tell_the_options_apart_and_are_as_before_without_them():
+    plain = spec()
+    others = [replace(plain, model=replace(plain.model, shared_weights=True, reuse_keys=reuse)) for reuse in (False, True)]
+    assert len({each.run_id("1") for each in (plain, *others)}) == 3
+    for each in (plain, *others):
+        assert RunSpec.from_dict(json.loads(json.dumps(each.to_dict()))) == each
+    assert "shared_weights" not in plain.to_dict()["model"]
+
+
+def test_committed_records_keep_their_ids_and_one_of_each_attention_is_composed_again():
+    records, _ = Store(RESULTS).load()
+    assert len(records) > 90
+    assert [r.source for r in records if r.spec.run_id(str(r.task_card["version"]), r.protocol) != r.run_id] == []
+    store_groups()
+    for record in {r.spec.attention: r for r in records}.values():
+        planned = plan(shlex.split(command(record.spec))[2:])
+        assert planned is not None
+        assert [s.run_id(task_card(s.task).version) for s in planned.specs] == [record.run_id], record.source
+
+
+def test_the_command_line_composes_both_options():
+    store_groups()
+    words = ["task=listops", "model.depth=6", "model.shared_weights=true", "model.reuse_keys=true"]
+    planned = plan(words)
+    assert planned is not None
+    (composed,) = planned.specs
+    assert composed.model.shared_weights and composed.model.reuse_keys and composed.model.depth == 6
+    assert plan(shlex.split(command(composed))[2:]) == replace(planned, specs=(composed,))
