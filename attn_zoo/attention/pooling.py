@@ -1,0 +1,84 @@
+"""PoolFormer's mixer: yᵢ = mean of vⱼ over |j - i| ≤ ⌊w/2⌋, less vᵢ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of pooling."""
+
+    window: int = 3
+    """Positions averaged, the own one included; odd, so that it reaches as far to either side."""
+
+    def __post_init__(self) -> None:
+        if self.window < 3 or self.window % 2 == 0:
+            raise ValueError(
+                f"pooling.window counts the positions averaged, the own one included, so it is odd and at least 3; "
+                f"got {self.window}; write {max(3, self.window + 1)}, or use attention=none for no neighbours"
+            )
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Sums only; no matrix product. Averages need no more than the values backward, which are there."""
+    return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": 0})
+
+
+@register_attention(
+    "pooling",
+    title="Pooling (PoolFormer)",
+    paper="Yu et al. 2022, arXiv:2111.11418",
+    equation="Pooling as token mixer (Algorithm 1)",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
+    time="n w d",
+    memory="n d",
+    cost=cost,
+    reads=("value",),
+    variants={"wide": {"window": 9}},
+)
+class Pooling(Attention):
+    """The average of a position and its neighbours, less the position itself; nothing is learned.
+
+    Paper: Yu et al. 2022, Algorithm 1; the subtraction makes up for the residual connection around.
+    Symbols: K → window, T → the layer's values.
+    Differs: along one dimension, where the paper's K × K window lies over an image. The values are projected and so is the
+        output, as everywhere in the layer, where the paper's mixer stands alone. Averages are over the real tokens in
+        the window, as the paper's are over those inside the image. Attention over pooled keys and values is another thing:
+        linformer with projection=mean.
+    """
+
+    options: Options
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """A window that reaches everything."""
+        window, n = options.window, geometry.keys
+        return (f"window={window} is no narrower than the {n} tokens: it averages nearly all of them",) if window >= n else ()
+
+    def attend(
+        self,
+        query: Tensor | None,
+        key: Tensor | None,
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Means of the window's real tokens; padded values are zero when they come here."""
+        if key_valid is None:
+            return self._pooled(value, whole=False) - value
+        share = self._pooled(key_valid[:, None, :, None].to(value.dtype), whole=True)
+        return self._pooled(value, whole=True) / share.clamp(min=1 / self.options.window) - value
+
+    def _pooled(self, x: Float[Tensor, "batch _ n _"], *, whole: bool) -> Float[Tensor, "batch _ n _"]:
+        """Sums over windows, divided by the window, or by how much of it lies inside the sequence."""
+        window = self.options.window
+        return F.avg_pool2d(x, (window, 1), stride=1, padding=(window // 2, 0), count_include_pad=whole)

@@ -1,0 +1,118 @@
+"""External attention against both normalisations written out in float64, one position at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
+from attn_zoo.attention import blocks
+from attn_zoo.attention.external import External
+from attn_zoo.cost.counted.counter import tally
+
+
+def build(n: int = 33, heads: int = 2, **options) -> External:
+    torch.manual_seed(0)
+    built = build_attention("external", Geometry(heads, 8, n, n), **options).double()
+    assert isinstance(built, External)
+    return built
+
+
+def draw(n: int = 33, scale: float = 1.0) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return (scale * torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator)).requires_grad_()
+
+
+def padding(n: int) -> Tensor:
+    valid = torch.ones(3, n, dtype=torch.bool)
+    valid[1, (n + 1) // 2 :] = False
+    valid[2, 1::3] = False
+    return valid
+
+
+def written_out(built: External, value: Tensor, valid: Tensor) -> Tensor:
+    """exp over its sum over valid positions, then over the sum of that over units; at valid positions."""
+    out = torch.zeros_like(value)
+    for b, h in torch.cartesian_prod(torch.arange(3), torch.arange(2)).tolist():
+        own = h if built.options.own_units else 0
+        powers = (value[b, h] @ built.memory_keys[own].T).exp()
+        for i in valid[b].nonzero()[:, 0].tolist():
+            shares = powers[i] / powers[valid[b]].sum(dim=0)
+            out[b, h, i] = shares / shares.sum() @ built.memory_values[own]
+    return out
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("options", [{}, {"own_units": True, "units": 5}, {"units": 40}], ids=str)
+@pytest.mark.parametrize("cheap", [blocks.CHEAP_BYTES, 6000], ids=["one_block", "several"])
+def test_equals_the_definition(monkeypatch, padded, options, cheap):
+    monkeypatch.setattr(blocks, "CHEAP_BYTES", cheap)
+    for n in (1, 2, 33):
+        built, value = build(n, **options), draw(n)
+        valid = padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
+        got = built(None, None, value, key_valid=valid if padded else None) * valid[:, None, :, None]
+        expected = written_out(built, value, valid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+        leaves = [value, *built.parameters()]
+        grads = [torch.autograd.grad(out.square().sum(), leaves) for out in (got, expected)]
+        for mine, theirs in zip(*grads, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-11)
+
+
+def test_shares_over_units_that_all_vanish_are_still_shares():
+    """Scores of thousands below the largest, of which no power is left in any precision."""
+    built, value = build().float(), draw(scale=1e3).detach().float()
+    value.requires_grad_()
+    out = built(None, None, value)
+    assert out.isfinite().all()
+    assert out.abs().amax() <= built.memory_values.abs().max()
+    (grad,) = torch.autograd.grad(out.sum(), value)
+    assert grad.isfinite().all()
+
+
+def test_padding_at_the_end_is_the_shortened_sequence():
+    built, value = build(), draw()
+    valid = (torch.arange(33) < 20).expand(3, -1)
+    torch.testing.assert_close(
+        built(None, None, value, key_valid=valid)[:, :, :20], built(None, None, value[:, :, :20]), rtol=0, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("own", [False, True])
+def test_the_cost_holds_where_blocks_are_needed(monkeypatch, heads, own):
+    monkeypatch.setattr(blocks, "CHEAP_BYTES", 16 * 4 * heads * 30)
+    built = build(100, heads, own_units=own).float()
+    value = torch.randn(1, heads, 100, 8, requires_grad=True)
+    counted = tally(lambda: built(None, None, value), [value, *built.parameters()])
+    stated = built.card.cost(built.geometry, built.options)
+    assert (counted.flops, counted.backward_flops) == (stated.flops, stated.backward_flops)
+    assert counted.kept_bytes == stated.activation_bytes["eager"]
+
+
+def test_heads_share_the_units_unless_asked():
+    assert build().memory_keys.shape == (1, 16, 8)
+    assert build(own_units=True).memory_values.shape == (2, 16, 8)
+
+
+def test_a_layer_makes_one_projection():
+    layer = MultiHeadAttention(16, 2, "external", length=32)
+    assert list(layer.projections) == ["value"]
+    assert layer(torch.randn(3, 20, 16)).shape == (3, 20, 16)
+    with pytest.raises(UnsupportedError, match="same tokens"):
+        MultiHeadAttention(16, 2, "external", length=32, context_length=32)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"units": 1}, "at least 2; got 1; a single unit"), ({"dropout": 1.0}, "lies in")]
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)
+
+
+def test_many_units_are_warned_of():
+    built = build(16)
+    assert "units=16 are no fewer than the 16 tokens" in built.warnings(built.geometry, built.options)[0]
+    assert built.warnings(build(17).geometry, built.options) == ()

@@ -1,0 +1,144 @@
+"""Luna against pack and unpack attention written out in float64, and causally against its sums over the past."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
+from attn_zoo.attention import blocks, memory
+from attn_zoo.attention.luna import Luna
+
+
+def build(n: int = 33, *, causal: bool = False, queries: int | None = None, implementation: str = "eager", **options) -> Luna:
+    torch.manual_seed(0)
+    geometry = Geometry(2, 8, queries or n, n, causal)
+    built = build_attention("luna", geometry, implementation=implementation, **options).double()
+    assert isinstance(built, Luna)
+    return built
+
+
+def draw(n: int = 33, queries: int | None = None) -> list[Tensor]:
+    """Queries, keys, values and what is compared with the packing queries."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = (queries or n, n, n, n)
+    return [torch.randn(3, 2, length, 8, dtype=torch.float64, generator=generator).requires_grad_() for length in lengths]
+
+
+def call(built: Luna, inputs: list[Tensor], valid: Tensor | None = None) -> Tensor:
+    out: Tensor = built(*inputs[:3], key_valid=valid, streams={"context": inputs[3]})
+    return out
+
+
+def padding(n: int) -> Tensor:
+    valid = torch.ones(3, n, dtype=torch.bool)
+    valid[0, : n // 4] = False
+    valid[1, (n + 1) // 2 :] = False
+    valid[2, 1::3] = False
+    return valid
+
+
+def nested(built: Luna, inputs: list[Tensor], valid: Tensor) -> Tensor:
+    """Both attentions, one head of one example at a time, over the valid tokens alone."""
+    out = []
+    for b, h in torch.cartesian_prod(torch.arange(3), torch.arange(2)).tolist():
+        query, (key, value, context) = inputs[0][b, h], (t[b, h, valid[b]] for t in inputs[1:])
+        shares = (built.packed_query[h] @ context.T / 8**0.5).softmax(dim=-1)
+        out.append((query @ (shares @ key).T / 8**0.5).softmax(dim=-1) @ (shares @ value))
+    return torch.stack(out).view_as(inputs[0])
+
+
+def recurrent(built: Luna, inputs: list[Tensor], valid: Tensor) -> Tensor:
+    """Token after token, with the sums of a kᵀ and a vᵀ."""
+    out = []
+    for b, h in torch.cartesian_prod(torch.arange(3), torch.arange(2)).tolist():
+        keys = values = torch.zeros(built.options.packed_length, 8, dtype=torch.float64)
+        count = 0
+        for query, key, value, context, real in zip(*(t[b, h] for t in inputs), valid[b], strict=True):
+            if real:
+                shares = torch.nn.functional.elu(built.packed_query[h] @ context / 8**0.5) + 1
+                keys, values = keys + torch.outer(shares, key), values + torch.outer(shares, value)
+                count += 1
+            weights = (keys @ query / 8**0.5 / max(count, 1)).softmax(dim=-1)
+            out.append(weights @ values / max(count, 1))
+    return torch.stack(out).view_as(inputs[0])
+
+
+def require_same(got: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
+    weights = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).reshape(got.shape)
+    grads = [torch.autograd.grad((out * weights).sum(), leaves) for out in (got, expected)]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("packed_length", [2, 8, 40])
+def test_equals_nested_attention(monkeypatch, implementation, padded, packed_length):
+    for n, queries in ((33, None), (33, 7), (1, 5)):
+        built = build(n, queries=queries, implementation=implementation, packed_length=packed_length)
+        inputs, valid = draw(n, queries), padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
+        for cheap in (blocks.CHEAP_BYTES, 5000):  # one block of queries, and several
+            monkeypatch.setattr(blocks, "CHEAP_BYTES", cheap)
+            got, expected = call(built, inputs, valid if padded else None), nested(built, inputs, valid)
+            require_same(got, expected, [*inputs, *built.parameters()])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("n", [1, 16, 39])
+def test_causally_equals_its_recurrence(monkeypatch, padded, n):
+    monkeypatch.setattr(memory, "CHUNK", 8)
+    monkeypatch.setattr(memory, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 16)  # two chunks
+    built, inputs = build(n, causal=True), draw(n)
+    valid = padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
+    require_same(call(built, inputs, valid if padded else None), recurrent(built, inputs, valid), [*inputs, *built.parameters()])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_at_the_end_is_the_shortened_sequence(causal):
+    built, inputs = build(causal=causal), draw()
+    valid = (torch.arange(33) < 20).expand(3, -1)
+    short = call(built, [t[:, :, :20] for t in inputs])
+    torch.testing.assert_close(call(built, inputs, valid)[:, :, :20], short, rtol=0, atol=1e-12)
+
+
+def test_a_far_token_reaches_through_what_is_packed():
+    built, inputs = build(300), draw(300)
+    (grad,) = torch.autograd.grad(call(built, inputs)[:, :, 0].sum(), inputs[2])
+    assert (grad[:, :, -1] != 0).all()
+
+
+def test_packing_before_or_after_the_projection_is_the_same():
+    """For one head: A (X W) is (A X) W, the order of the paper."""
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(8, 1, "luna", length=20, bias=False).double()
+    tokens = torch.randn(2, 20, 8, dtype=torch.float64)
+    state = layer.state_dict()
+    context = tokens @ state["stream_projections.context.weight"].T
+    packed = (state["mechanism.packed_query"] @ context.mT / 8**0.5).softmax(dim=-1) @ tokens
+    query, key, value = (
+        x @ state[f"projections.{name}.weight"].T for name, x in (("query", tokens), ("key", packed), ("value", packed))
+    )
+    mixed = (query @ key.mT / 8**0.5).softmax(dim=-1) @ value
+    torch.testing.assert_close(layer(tokens), mixed @ state["out.weight"].T)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"packed_length": 1}, "at least 2; got 1; a single one"), ({"dropout": -0.1}, "lies in")]
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)
+
+
+def test_causal_dropout_is_refused():
+    with pytest.raises(UnsupportedError, match=r"luna\.dropout needs causal=False"):
+        build(causal=True, dropout=0.1)
+
+
+def test_long_packs_are_warned_of():
+    built = build(8)
+    assert "packed_length=8 is no fewer than the 8 keys" in built.warnings(built.geometry, built.options)[0]
+    assert built.warnings(build(9).geometry, built.options) == ()

@@ -1,0 +1,156 @@
+"""MEGA against its averages as recurrences and its chunks written out, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention import memory
+from attn_zoo.attention.mega import Mega
+from attn_zoo.attention.moving_average import moving_average
+
+both = pytest.mark.parametrize("causal", [False, True])
+
+
+def build(n: int = 33, *, causal: bool = False, **options) -> Mega:
+    torch.manual_seed(0)
+    built = build_attention("mega", Geometry(2, 8, n, n, causal), **{"expansion": 3, **options}).double()
+    assert isinstance(built, Mega)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return built
+
+
+def draw(n: int = 33) -> list[Tensor]:
+    """What queries and keys are made of, and values."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(3, 2, n, 8, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2)]
+
+
+def padding(n: int) -> Tensor:
+    valid = torch.ones(3, n, dtype=torch.bool)
+    valid[0, : n // 4] = False
+    valid[1, (n + 1) // 2 :] = False
+    valid[2, 1::3] = False
+    return valid
+
+
+def recurrence(x: Tensor, keep: Tensor, write: Tensor, read: Tensor) -> Tensor:
+    """One direction, one step after the other, each channel h times over."""
+    state, out = torch.zeros(*x.shape[:2], *keep.shape[1:], dtype=x.dtype), []
+    for now in x.unbind(2):
+        state = keep * state + write * now[..., None]
+        out.append((read * state).sum(dim=-1))
+    return torch.stack(out, dim=2)
+
+
+def averages(x: Tensor, keep: Tensor, write: Tensor, read: Tensor) -> Tensor:
+    ahead = recurrence(x, keep[0], write[0], read[0])
+    return ahead if len(keep) == 1 else ahead + recurrence(x.flip(2), keep[1], write[1], read[1]).flip(2)
+
+
+def written_out(built: Mega, x: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    enter, leave = built.decay_in.sigmoid(), built.decay_out.sigmoid()
+    seen = x * valid[:, None, :, None]
+    y = averages(seen, 1 - enter * leave, enter * built.spread, built.gather)
+    shared = y * y.sigmoid()
+    query, key = shared * built.gain[0] + built.offset, shared * built.gain[1]
+    chunk, out = built.options.chunk, []
+    for b, h, i in torch.cartesian_prod(*map(torch.arange, x.shape[:3])).tolist():
+        own = [j for j in range(x.shape[2]) if j // chunk == i // chunk and valid[b, j] and not (built.geometry.causal and j > i)]
+        weights = (key[b, h, own] @ query[b, h, i] / 8**0.5).softmax(dim=-1)
+        out.append(weights @ value[b, h, own] if own and valid[b, i] else torch.zeros(8, dtype=torch.float64))
+    return torch.stack(out).view_as(x)
+
+
+def require_same(got: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
+    weights = torch.linspace(-1, 1, got.numel(), dtype=got.dtype).reshape(got.shape)
+    grads = [torch.autograd.grad((out * weights).sum(), leaves) for out in (got, expected)]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
+
+
+@both
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("options", [{"chunk": 7}, {"chunk": 16, "expansion": 1}, {"chunk": 64}], ids=str)
+def test_equals_its_definition(monkeypatch, causal, padded, options):
+    monkeypatch.setattr(memory, "CHUNK", 8)  # of the averages
+    n = 32 if options["chunk"] == 16 else 27
+    built, (x, value) = build(n, causal=causal, **options), draw(n)
+    valid = padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
+    got = built(x, x, value, key_valid=valid if padded else None) * valid[:, None, :, None]
+    require_same(got, written_out(built, x, value, valid), [x, value, *built.parameters()])
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 200])
+def test_averages_equal_their_recurrence(ways, n):
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(2, 2, n, 3, dtype=torch.float64, generator=generator).requires_grad_()
+    keep, write, read = (torch.rand(ways, 2, 3, 4, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
+    require_same(moving_average(x, keep, write, read), averages(x, keep, write, read), [x, keep, write, read])
+
+
+@pytest.mark.parametrize("kept", [0.0, 1.0])
+def test_averages_that_forget_at_once_or_never(kept):
+    x, one = torch.randn(1, 1, 150, 2, dtype=torch.float64), torch.ones(1, 1, 2, 1, dtype=torch.float64)
+    keep = (kept * one).requires_grad_()
+    got = moving_average(x, keep, one, one)
+    torch.testing.assert_close(got, x if kept == 0 else x.cumsum(dim=2))
+    (grad,) = torch.autograd.grad(got.sum(), keep)
+    assert grad.isfinite().all()
+
+
+def test_averages_leave_no_trace_of_the_future():
+    """Not even a rounding, however large it is."""
+    x, weights = torch.randn(1, 2, 200, 3), torch.full((1, 2, 3, 4), 0.9)
+    loud = torch.cat([x[:, :, :90], 1e20 * x[:, :, 90:]], dim=2)
+    quiet, beside = (moving_average(t, weights, weights, weights)[:, :, :90] for t in (x, loud))
+    assert torch.equal(quiet, beside)
+
+
+@both
+def test_what_is_out_of_the_chunk_reaches_through_the_averages(causal):
+    built, (x, value) = build(48, causal=causal, chunk=6), draw(48)
+    of_x, of_value = torch.autograd.grad(built(x, x, value)[:, :, 20].sum(), (x, value))
+    reached, seen = of_x.abs().amax(dim=(0, 1, 3)) > 0, of_value.abs().amax(dim=(0, 1, 3)) > 0
+    assert reached[:21].all()
+    assert reached[24:].all() == (not causal)
+    assert seen.nonzero()[:, 0].tolist() == list(range(18, 21 if causal else 24))
+
+
+@both
+def test_padding_at_the_end_is_the_shortened_sequence(causal):
+    built, (x, value) = build(causal=causal, chunk=6), draw()
+    valid = (torch.arange(33) < 20).expand(3, -1)
+    short = built(x[:, :, :20], None, value[:, :, :20])
+    torch.testing.assert_close(built(x, None, value, key_valid=valid)[:, :, :20], short, rtol=0, atol=1e-12)
+
+
+def test_an_offset_of_keys_would_be_cancelled():
+    """Why there is none: a softmax does not know it."""
+    query, key, offset = torch.randn(3, 5, 8).double().unbind(0)
+    torch.testing.assert_close((query @ key.T).softmax(dim=-1), (query @ (key + offset[:1]).T).softmax(dim=-1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"chunk": 0}, r"mega\.chunk .* at least 1; got 0"),
+        ({"expansion": 0}, r"mega\.expansion .*got 0"),
+        ({"dropout": 1.0}, "lies in"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(**options)
+
+
+def test_long_chunks_are_warned_of():
+    built = build(24, chunk=24)
+    assert "chunk=24 is no shorter than the 24 tokens" in built.warnings(built.geometry, built.options)[0]
+    assert built.warnings(build(25).geometry, built.options) == ()

@@ -1,0 +1,76 @@
+"""Pooling against its means written out in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo.contract import Attention
+
+
+def build(n: int = 33, **options) -> Attention:
+    return build_attention("pooling", Geometry(2, 8, n, n), **options)
+
+
+def draw(n: int = 33) -> Tensor:
+    return torch.randn(3, 2, n, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+def written_out(value: Tensor, window: int, valid: Tensor) -> Tensor:
+    """At valid positions."""
+    n, out = value.shape[2], []
+    for i in range(n):
+        total, count = torch.zeros(3, 2, 8, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+        for j in range(max(0, i - window // 2), min(n, i + window // 2 + 1)):
+            total = total + value[:, :, j] * valid[:, j, None, None]
+            count = count + valid[:, j]
+        out.append((total / count.clamp(min=1)[:, None, None] - value[:, :, i]) * valid[:, i, None, None])
+    return torch.stack(out, dim=2)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("window", [3, 9, 81])
+def test_equals_the_definition(padded, window):
+    for n in (1, 2, 33):
+        value = draw(n)
+        valid = torch.ones(3, n, dtype=torch.bool)
+        if padded:
+            valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False
+        got = build(n, window=window)(None, None, value, key_valid=valid if padded else None) * valid[:, None, :, None]
+        expected = written_out(value, window, valid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-13)
+        grads = [torch.autograd.grad(out.square().sum(), value)[0] for out in (got, expected)]
+        torch.testing.assert_close(*grads, rtol=0, atol=1e-12)
+
+
+def test_is_poolformers_mixer_in_one_dimension():
+    value = draw()
+    channels = value.transpose(2, 3).flatten(1, 2)
+    want = F.avg_pool1d(channels, 3, stride=1, padding=1, count_include_pad=False) - channels
+    torch.testing.assert_close(build()(None, None, value), want.unflatten(1, (2, 8)).transpose(2, 3), rtol=0, atol=1e-14)
+
+
+def test_an_even_sequence_is_left_with_nothing():
+    assert build()(None, None, torch.full((1, 2, 33, 8), 3.0)).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(("window", "better"), [(1, 3), (4, 5), (-2, 3)])
+def test_windows_without_a_middle_or_neighbours_are_refused(window, better):
+    with pytest.raises(ValueError, match=f"odd and at least 3; got {window}; write {better}"):
+        build(window=window)
+
+
+def test_causality_and_context_are_refused():
+    with pytest.raises(UnsupportedError, match="pooling has no causal form"):
+        build_attention("pooling", Geometry(2, 8, 33, 33, causal=True))
+    with pytest.raises(UnsupportedError, match="pooling needs as many queries as keys"):
+        build_attention("pooling", Geometry(2, 8, 33, 20))
+
+
+def test_wide_windows_are_warned_of():
+    built = build(9, window=9)
+    assert "window=9 is no narrower than the 9 tokens" in built.warnings(built.geometry, built.options)[0]
+    assert built.warnings(build(10).geometry, built.options) == ()
