@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from attn_zoo.analysis.watching import (
+    as_in_evaluation,
+    implementation_of,
+    is_transformers,
+    mechanisms_of,
+    refuse_blind,
+    watch_calls,
+    watch_mechanisms,
+)
 from attn_zoo.contract import Attention, UnsupportedError
-
-_FORWARD = inspect.signature(Attention.forward)
 
 
 def attention_matrices(model: nn.Module, batch: Any) -> list[Float[Tensor, "batch heads queries keys"]]:
@@ -38,44 +40,26 @@ def attention_matrices(model: nn.Module, batch: Any) -> list[Float[Tensor, "batc
     Raises:
         UnsupportedError: a mechanism forms no P, a key is padding, or no attention was seen.
     """
-    mechanisms = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
-    with _as_in_evaluation(model), torch.no_grad():
+    mechanisms = mechanisms_of(model)
+    with as_in_evaluation(model), torch.no_grad():
         if mechanisms:
             found = _of_the_zoo(model, mechanisms, batch)
-        elif _is_transformers(model) and _implementation(model) == "eager":
+        elif is_transformers(model) and implementation_of(model) == "eager":
             found = _of_transformers(model, batch)
         else:
             found = _of_calls(model, batch)
-    if not found:
-        raise UnsupportedError(
-            f"no attention was seen in {type(model).__name__}: it has no mechanism of the zoo and calls no "
-            "scaled_dot_product_attention; a transformers model must be loaded with attn_implementation='eager' or 'sdpa'"
-        )
+    refuse_blind(model, found)
     return found
 
 
 def _of_the_zoo(model: nn.Module, mechanisms: Mapping[str, Attention], batch: Any) -> list[Tensor]:
-    for name, mechanism in mechanisms.items():
-        if mechanism.card.name != "softmax":
-            raise UnsupportedError(
-                f"{name} is {mechanism.card.name}, which forms no softmax matrix of all queries and keys, so it has no spectrum; "
-                "give a model whose every attention is softmax"
-            )
     found: list[Tensor] = []
 
-    def catch(mechanism: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        assert isinstance(mechanism, Attention)
-        call = _FORWARD.bind(mechanism, *arguments, **keywords).arguments
-        _refuse_padding(call.get("key_valid"))
-        query, key = call["query"], call["key"]
+    def catch(mechanism: Attention, query: Tensor, key: Tensor, key_valid: Tensor | None = None, **_: Any) -> None:
+        _refuse_padding(key_valid)
         found.append(_softmax_matrix(query, key, query.shape[-1] ** -0.5, causal=mechanism.geometry.causal))
 
-    handles = [mechanism.register_forward_pre_hook(catch, with_kwargs=True) for mechanism in mechanisms.values()]
-    try:
-        _call(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    watch_mechanisms(model, mechanisms, batch, catch)
     return found
 
 
@@ -98,34 +82,9 @@ def _of_transformers(model: nn.Module, batch: Any) -> list[Tensor]:
 def _of_calls(model: nn.Module, batch: Any) -> list[Tensor]:
     if isinstance(batch, Mapping) and (mask := batch.get("attention_mask")) is not None:
         _refuse_padding(mask.bool())
-    # timm's modules can do the sums themselves instead of calling PyTorch's function; `fused_attn` is their switch.
-    switched: list[Any] = [module for module in model.modules() if getattr(module, "fused_attn", None) is False]
-    for module in switched:
-        module.fused_attn = True
-    watch = _WatchCalls()
-    try:
-        with watch:
-            _call(model, batch)
-    finally:
-        for module in switched:
-            module.fused_attn = False
-    return watch.found
-
-
-class _WatchCalls(TorchFunctionMode):
-    """While it is entered, computes P beside every call of ``scaled_dot_product_attention``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Tensor] = []
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        keywords = kwargs or {}
-        if function is F.scaled_dot_product_attention:
-            self.found.append(_matrix_of_call(*args, **keywords))
-        return function(*args, **keywords)
+    found: list[Tensor] = []
+    watch_calls(model, batch, lambda *call, **named: found.append(_matrix_of_call(*call, **named)))
+    return found
 
 
 def _matrix_of_call(
@@ -167,28 +126,3 @@ def _refuse_padding(valid: Tensor | None) -> None:
         raise UnsupportedError(
             "the batch holds padding, whose columns and rows would count as directions; cut the sequences to real tokens only"
         )
-
-
-def _call(model: nn.Module, batch: Any) -> Any:
-    return model(**batch) if isinstance(batch, Mapping) else model(batch)
-
-
-def _is_transformers(model: nn.Module) -> bool:
-    library = sys.modules.get("transformers")  # a model of a library that was never imported cannot be
-    return library is not None and isinstance(model, library.PreTrainedModel)
-
-
-def _implementation(model: nn.Module) -> str | None:
-    return getattr(model.config, "_attn_implementation", None)
-
-
-@contextmanager
-def _as_in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Dropout off, and afterwards every module back in the mode it was in."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

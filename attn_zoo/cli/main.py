@@ -7,8 +7,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
 from attn_zoo.cli.experiments import EXPERIMENTS, describe
 
@@ -50,6 +48,7 @@ def _say_interrupted(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from attn_zoo.cli.analyze import add_to as add_analyze
     from attn_zoo.cli.diff import add_to as add_diff
     from attn_zoo.cli.leaderboard import add_to as add_leaderboard
     from attn_zoo.cli.recommend import add_to as add_recommend
@@ -93,8 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add_records(commands)
     add_recommend(commands)
 
-    analyze = commands.add_parser("analyze", help="look inside a model: how low-rank its attention is")
-    _add_spectrum(analyze.add_subparsers(required=True, metavar="ANALYSIS"))
+    add_analyze(commands)
     return parser
 
 
@@ -110,33 +108,6 @@ def _add_data(data: argparse.ArgumentParser) -> None:
         if count:
             parser.add_argument("names", nargs=count, metavar="NAME")
         parser.set_defaults(handler=_data, action=action)
-
-
-def _add_spectrum(analyses: Any) -> None:
-    spectrum = analyses.add_parser(
-        "spectrum",
-        help="cumulative singular values of attention matrices, by layer and head",
-        description="Share of the sum of all singular values of P = softmax(Q K^T / sqrt d) that the k largest hold, by layer and "
-        "head, averaged over sequences (Linformer, Figure 1).",
-    )
-    models = "minilm (a pretrained sentence encoder), timm/NAME, task/NAME (our network, untrained), or a folder of transformers"
-    spectrum.add_argument("--model", default="minilm", help=f"{models} (default: minilm)")
-    spectrum.add_argument("--text", type=Path, help="file or folder: .txt, .md, .rst, .jsonl, packed with .xz or .gz or not")
-    spectrum.add_argument("--images", type=Path, help="folder of images for timm/NAME (default: scikit-learn's photographs)")
-    spectrum.add_argument("--length", type=int, help="tokens in a sequence (default: 512, or what the model has positions for)")
-    spectrum.add_argument("--sentences", type=int, default=32, help="sequences to average over (default: 32)")
-    spectrum.add_argument("--index", type=int, help="k at which heads are compared (default: 128, or a quarter of the length)")
-    spectrum.add_argument(
-        "--weights",
-        default="auto",
-        choices=("auto", "pretrained", "random"),
-        help="auto fetches none, pretrained may (default: auto)",
-    )
-    spectrum.add_argument("--seed", type=int, default=0, help="of random weights (default: 0)")
-    spectrum.add_argument("--output", type=Path, help="folder for spectrum.csv, .json, .png and .svg")
-    spectrum.add_argument("--log-index", action="store_true", help="draw the curves over a logarithmic k")
-    spectrum.add_argument("--format", default="terminal", choices=("terminal", "github", "csv"))
-    spectrum.set_defaults(handler=_analyze_spectrum)
 
 
 def _list(parsed: argparse.Namespace) -> int:
@@ -164,9 +135,3 @@ def _measure(parsed: argparse.Namespace) -> int:
     from attn_zoo.cli.measure import measure
 
     return measure(parsed.overrides)
-
-
-def _analyze_spectrum(parsed: argparse.Namespace) -> int:
-    from attn_zoo.cli.analyze import analyze_spectrum
-
-    return analyze_spectrum(parsed)

@@ -7,22 +7,40 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
 from tabulate import tabulate
 
 from attn_zoo.analysis import Spectrum, SpectrumAverage, attention_matrices, default_index
 from attn_zoo.analysis.plot import missing_plots, plot_spectrum
 from attn_zoo.analysis.sources import Request, Subject, load_subject
+from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, tracked
 from attn_zoo.records import describe_environment
 
 _STYLES = {"terminal": "simple", "github": "github"}
 _SHARE = 0.9
 _COLUMNS = ("layer", "least", "mean", "most", "rank_least", "rank_mean", "rank_most")
+
+
+def add_to(analyses: Any) -> None:
+    """Add the command to the other analyses."""
+    spectrum = analyses.add_parser(
+        "spectrum",
+        help="cumulative singular values of attention matrices, by layer and head",
+        description="Share of the sum of all singular values of P = softmax(Q K^T / sqrt d) that the k largest hold, by layer and "
+        "head, averaged over sequences (Linformer, Figure 1).",
+    )
+    spectrum.add_argument("--model", default="minilm", help=f"{MODELS} (default: minilm)")
+    add_model_inputs(spectrum, sentences=32)
+    spectrum.add_argument("--length", type=int, help="tokens in a sequence (default: 512, or what the model has positions for)")
+    spectrum.add_argument("--index", type=int, help="k at which heads are compared (default: 128, or a quarter of the length)")
+    spectrum.add_argument("--seed", type=int, default=0, help="of random weights (default: 0)")
+    spectrum.add_argument("--output", type=Path, help="folder for spectrum.csv, .json, .png and .svg")
+    spectrum.add_argument("--log-index", action="store_true", help="draw the curves over a logarithmic k")
+    spectrum.add_argument("--format", default="terminal", choices=("terminal", "github", "csv"))
+    spectrum.set_defaults(handler=analyze_spectrum)
 
 
 def analyze_spectrum(parsed: argparse.Namespace) -> int:
@@ -49,7 +67,7 @@ def analyze_spectrum(parsed: argparse.Namespace) -> int:
 def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
     """Run every sequence through the model; a bad index is refused after the first."""
     average = SpectrumAverage()
-    for at, batch in enumerate(_tracked(subject.batches)):
+    for at, batch in enumerate(tracked(subject.batches, "attention spectra")):
         average.add(attention_matrices(subject.model, batch))
         if at == 0 and index is not None:
             average.result().check_index(index)
@@ -117,8 +135,3 @@ def _write(spectrum: Spectrum, found: Mapping[str, Any], folder: Path, log_index
         title = f"{found['model']}, weights {found['weights']}\n{found['sequences']} sequences of {found['data']}"
         written += [path.name for path in plot_spectrum(spectrum, found["index"], folder, title=title, log_index=log_index)]
     print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)
-
-
-def _tracked(batches: Sequence[Any]) -> Iterable[Any]:
-    console = Console(stderr=True)
-    return track(batches, "attention spectra", console=console, transient=True, disable=not console.is_terminal)

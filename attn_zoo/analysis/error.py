@@ -1,0 +1,151 @@
+"""How far mechanisms are from exact attention on the same inputs: ‖Y - Y_exact‖ / ‖Y_exact‖ for each head, beside their cost.
+
+All is computed in float64, so that an error is the mechanism's and not of rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.analysis.feeding import attend, build_layers
+from attn_zoo.analysis.inputs import AttentionInputs
+from attn_zoo.contract import Attention
+from attn_zoo.registry import build_attention
+
+
+@dataclass(frozen=True, eq=False)
+class ApproximationError:
+    """Errors of one mechanism with one set of options, what they cost, and what must be known to read them."""
+
+    errors: Float[Tensor, "draws layers sequences heads"]
+    """float64; one draw where chance has no part in the mechanism."""
+    drawn: bool
+    """Whether chance has a part: features, hashes, or parameters that nothing has trained."""
+    flops: int
+    """Of one layer and one sequence, by the mechanism's card."""
+    activation_bytes: int | None
+    """Of the same: what training keeps of it in float32; None where the card does not say."""
+    parameters: int
+    """Learned, of one layer, here as they are initialised."""
+    streams: Mapping[str, str]
+    """Further projections by what each starts as, and here is."""
+    reads: tuple[str, ...]
+    tied: float | None
+    """For a mechanism whose keys are its queries: its mean error from softmax(Q Qᵀ / √d) V."""
+    warnings: tuple[str, ...]
+
+    @property
+    def mean(self) -> float:
+        """Over everything."""
+        return float(self.errors.mean())
+
+    @property
+    def by_layer(self) -> list[float]:
+        """Means of the layers."""
+        return [float(error) for error in self.errors.mean(dim=(0, 2, 3))]
+
+    @property
+    def over_heads(self) -> float | None:
+        """Standard deviation over the heads of all layers; None where there is one head."""
+        heads = self.errors.mean(dim=(0, 2)).flatten()
+        return float(heads.std()) if len(heads) > 1 else None
+
+    @property
+    def over_draws(self) -> float | None:
+        """Standard deviation of the mean over draws; None where there is one draw."""
+        means = self.errors.mean(dim=(1, 2, 3))
+        return float(means.std()) if len(means) > 1 else None
+
+
+class Reference:
+    """Inputs of some layers with the exact output of each: what several mechanisms are compared on.
+
+    Raises:
+        ValueError: there is no layer, or the exact output of a head is zero or not finite, so that no error is relative to it.
+    """
+
+    def __init__(self, layers: Sequence[AttentionInputs]) -> None:
+        if not layers:
+            raise ValueError("an error needs inputs of at least one layer")
+        self.layers = [layer.double() for layer in layers]
+        self.exact = [exact_attention(layer) for layer in self.layers]
+        for layer, exact in zip(self.layers, self.exact, strict=True):
+            relative_error(exact, exact, layer.query_valid)
+
+    def error(self, name: str, options: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0) -> ApproximationError:
+        """Build the mechanism for every layer and compare it; where chance has a part, anew for each of ``seeds``.
+
+        Raises:
+            UnknownNameError: no such attention or option.
+            ValueError, UnsupportedError: the mechanism cannot be had with these options for these inputs.
+        """
+        errors, tied = [], []
+        for seed in range(first_seed, first_seed + seeds):
+            built, drawn = build_layers(name, self.layers, options, seed)
+            outputs = [_attend_one_by_one(*pair) for pair in zip(built, self.layers, strict=True)]
+            errors.append(_compare(outputs, self.exact, self.layers))
+            if built[0].card.can.shares_query_key:
+                tied.append(float(_compare(outputs, self._tied(), self.layers).mean()))
+            if not drawn:
+                break
+        mechanism = built[0]
+        card, geometry = mechanism.card, mechanism.geometry
+        cost = card.cost(geometry, mechanism.options)
+        return ApproximationError(
+            errors=torch.stack(errors),
+            drawn=drawn,
+            flops=cost.flops,
+            activation_bytes=cost.activation_bytes.get("eager"),
+            parameters=sum(p.numel() for p in mechanism.parameters() if p.requires_grad),
+            streams={stream.name: stream.starts_as for stream in card.streams(geometry, mechanism.options)},
+            reads=card.reads,
+            tied=sum(tied) / len(tied) if tied else None,
+            warnings=card.build.warnings(geometry, mechanism.options),
+        )
+
+    def _tied(self) -> list[Tensor]:
+        return [exact_attention(replace(layer, key=layer.query)) for layer in self.layers]
+
+
+def exact_attention(inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
+    """softmax(Q Kᵀ / √d) V in float64, by the zoo's ``softmax``."""
+    return _attend_one_by_one(build_attention("softmax", inputs.geometry).eval(), inputs.double())
+
+
+def relative_error(
+    out: Float[Tensor, "batch heads queries head_dim"],
+    exact: Float[Tensor, "batch heads queries head_dim"],
+    query_valid: Bool[Tensor, "batch queries"] | None = None,
+) -> Float[Tensor, "batch heads"]:
+    """‖Y - Y_exact‖ / ‖Y_exact‖ over the queries that are real tokens, in Frobenius's norm.
+
+    Raises:
+        ValueError: an exact output is zero or not finite.
+    """
+    gap = out - exact
+    if query_valid is not None:
+        padding = ~query_valid[:, None, :, None]
+        gap, exact = gap.masked_fill(padding, 0), exact.masked_fill(padding, 0)
+    whole = torch.linalg.vector_norm(exact, dim=(2, 3))
+    if not bool((whole.isfinite() & (whole > 0)).all()):
+        raise ValueError(
+            "the exact output of a head is zero or not finite, so that nothing can be measured by it; give other inputs"
+        )
+    return torch.linalg.vector_norm(gap, dim=(2, 3)) / whole
+
+
+def _compare(outputs: Sequence[Tensor], exact: Sequence[Tensor], layers: Sequence[AttentionInputs]) -> Tensor:
+    """(layers, sequences, heads)."""
+    triples = zip(outputs, exact, layers, strict=True)
+    return torch.stack([relative_error(out, right, layer.query_valid) for out, right, layer in triples])
+
+
+def _attend_one_by_one(mechanism: Attention, inputs: AttentionInputs) -> Tensor:
+    """Sequence by sequence: scores of all side by side would take the memory of all."""
+    return torch.cat([attend(mechanism, inputs.sequence(at)) for at in range(inputs.query.shape[0])])

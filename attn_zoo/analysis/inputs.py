@@ -1,0 +1,90 @@
+"""Queries, keys and values on which mechanisms are compared: drawn from a normal distribution, or those of a real model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.contract import Geometry, UnsupportedError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionInputs:
+    """What the attention of one layer is given, after projection and head split, so that softmax(Q Kᵀ / √d) V is its output."""
+
+    query: Float[Tensor, "batch heads queries head_dim"]
+    key: Float[Tensor, "batch heads keys head_dim"]
+    value: Float[Tensor, "batch heads keys head_dim"]
+    key_valid: Bool[Tensor, "batch keys"] | None = None
+    """True for a real token."""
+    causal: bool = False
+
+    @property
+    def geometry(self) -> Geometry:
+        """What a mechanism for these inputs is built for."""
+        _, heads, queries, head_dim = self.query.shape
+        return Geometry(heads, head_dim, queries, self.key.shape[2], self.causal)
+
+    @property
+    def query_valid(self) -> Bool[Tensor, "batch queries"] | None:
+        """Queries that are real tokens. Of other tokens than the keys nothing is known, so that all are."""
+        return self.key_valid if self.query.shape[2] == self.key.shape[2] else None
+
+    def double(self) -> AttentionInputs:
+        """The same in float64."""
+        return replace(self, query=self.query.double(), key=self.key.double(), value=self.value.double())
+
+    def sequence(self, at: int) -> AttentionInputs:
+        """One of the batch."""
+        valid = None if self.key_valid is None else self.key_valid[at : at + 1]
+        parts = {name: getattr(self, name)[at : at + 1] for name in ("query", "key", "value")}
+        return replace(self, **parts, key_valid=valid)
+
+
+def random_inputs(
+    sequences: int, heads: int, length: int, head_dim: int, *, scale: float = 1.0, seed: int = 0, causal: bool = False
+) -> AttentionInputs:
+    """Independent normal numbers: values N(0, 1), queries and keys N(0, scale), so that scores q·k / √d have deviation ``scale``.
+
+    Raises:
+        ValueError: a size is below 1 or the scale not positive.
+    """
+    for name, size in {"sequences": sequences, "heads": heads, "length": length, "head_dim": head_dim}.items():
+        if size < 1:
+            raise ValueError(f"{name} counts something, so it is at least 1; got {size}")
+    if not 0.0 < scale < float("inf"):
+        raise ValueError(f"scale is the standard deviation of the scores, so it is positive; got {scale}")
+    generator = torch.Generator().manual_seed(seed)
+    shape = (sequences, heads, length, head_dim)
+    query, key, value = (torch.randn(shape, generator=generator) for _ in range(3))
+    return AttentionInputs(query * scale**0.5, key * scale**0.5, value, causal=causal)
+
+
+def gather(batches: Sequence[Sequence[AttentionInputs]]) -> list[AttentionInputs]:
+    """Layers of several batches as layers of one.
+
+    Raises:
+        UnsupportedError: layers or batches differ in heads, lengths, or whether they are causal.
+    """
+    kinds = {(layer.geometry, layer.value.shape[-1]) for batch in batches for layer in batch}
+    if len(kinds) != 1 or len({len(batch) for batch in batches}) != 1:
+        shapes = sorted({str(geometry) for geometry, _ in kinds})
+        raise UnsupportedError(
+            f"a comparison needs the same heads and lengths in every layer and sequence; got {', '.join(shapes) or 'none'}"
+        )
+    gathered = []
+    for layers in zip(*batches, strict=True):
+        parts = {name: torch.cat([getattr(layer, name) for layer in layers]) for name in ("query", "key", "value")}
+        gathered.append(AttentionInputs(**parts, key_valid=_join_valid(layers), causal=layers[0].causal))
+    return gathered
+
+
+def _join_valid(layers: Sequence[AttentionInputs]) -> Tensor | None:
+    if all(layer.key_valid is None for layer in layers):
+        return None
+    every = [torch.ones(layer.key.shape[0], layer.key.shape[2], dtype=torch.bool) for layer in layers]
+    return torch.cat([ones if layer.key_valid is None else layer.key_valid for ones, layer in zip(every, layers, strict=True)])

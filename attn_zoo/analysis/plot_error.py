@@ -1,0 +1,218 @@
+"""Error against FLOPs on logarithmic axes: a line for each dial, softmax's cost and the uniform average's error as marks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.leaderboard.plots.labels import Box, beside_points
+from attn_zoo.leaderboard.plots.style import GRID, INK, MUTED, PAPER, SERIES, counted, settings
+
+_EXACT = 1e-9
+"""An error below this is rounding in float64."""
+_SIZE = (11.0, 7.4)
+_MARKERS = ("o", "s", "^", "D", "P", "X", ">")
+_TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
+
+Row = Mapping[str, Any]
+
+
+def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Path]:
+    """Draw what ``analyze error`` found into ``folder`` as error.png and error.svg.
+
+    Args:
+        title: what it was measured on.
+
+    Raises:
+        ImportError: matplotlib is not installed; see ``missing_plots``.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    lines = _lines(found["rows"])
+    with matplotlib.rc_context(settings("error", outlined=True)):
+        figure = Figure(figsize=_SIZE)
+        figure.text(
+            0.012, 0.985, "How far from exact softmax attention, and at what cost", va="top", fontsize=12, fontweight="bold"
+        )
+        figure.text(0.012, 0.95, title, va="top", fontsize=8.5, color=MUTED)
+        axes = figure.add_axes((0.07, 0.125, 0.92, 0.78))
+        zero, floor = _axes(axes, found)
+        for at, line in enumerate(lines):
+            _draw_line(axes, line, zero, floor, _colour(line[0], at), _MARKERS[at % len(_MARKERS)])
+        _draw_marks(axes, found)
+        unnamed = _name_lines(figure, axes, lines, zero, floor)
+        _legend(figure, found["rows"], unnamed)
+        paths = [folder / "error.png", folder / "error.svg"]
+        figure.savefig(paths[0], dpi=160)
+        figure.savefig(paths[1], metadata={"Date": None})  # the same figure is the same file
+    return paths
+
+
+def _lines(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of one mechanism along one dial, as it was turned; softmax itself is the mark at its cost."""
+    lines: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["attention"] != "softmax":
+            lines[row["attention"], row["dial"]].append(row)
+    return list(lines.values())
+
+
+def _axes(axes: Any, found: Mapping[str, Any]) -> tuple[float, float]:
+    """Limits and ticks; where costs of zero and errors of zero are drawn, which a logarithm has no place for."""
+    rows = [row for row in found["rows"] if row["attention"] != "softmax"]
+    costs = [found["softmax"]["flops"], *(row["flops"] for row in rows if row["flops"])]
+    errors = [found["uniform"], *(row["error"] for row in rows if row["error"] > _EXACT)]
+    free = any(not row["flops"] for row in rows)
+    exact = any(row["error"] <= _EXACT for row in rows)
+    zero = min(costs) / 2.2
+    floor = min(errors) / (1.35 if exact else 1.12)
+    axes.set(xscale="log", yscale="log")
+    axes.set_xlim((zero if free else min(costs)) / 1.5, max(costs) * 1.9)
+    axes.set_ylim(floor / (1.06 if exact else 1.0), max(errors) * 1.25)
+    _ticks(axes, costs, zero if free else None)
+    axes.set_xlabel("FLOPs of one layer and one sequence, forward, matrix products only", fontsize=9)
+    axes.set_ylabel("‖Y − Y_exact‖ / ‖Y_exact‖, mean over heads", fontsize=9)
+    axes.grid(which="major", color=GRID, linewidth=0.6)
+    return zero, floor
+
+
+def _ticks(axes: Any, costs: Sequence[float], zero: float | None) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    low, high = axes.get_ylim()
+    heights = [tick for tick in _TICKS if low <= tick <= high]
+    axes.yaxis.set_major_locator(FixedLocator(heights))
+    axes.set_yticklabels([f"{tick:g}" for tick in heights])
+    places = [
+        digit * 10.0**power
+        for power in range(math.floor(math.log10(min(costs))), math.ceil(math.log10(max(costs))) + 1)
+        for digit in (1, 2, 5)
+        if min(costs) / 1.2 <= digit * 10.0**power <= max(costs) * 1.9
+    ]
+    axes.xaxis.set_major_locator(FixedLocator([*([] if zero is None else [zero]), *places]))
+    axes.set_xticklabels([*([] if zero is None else ["none"]), *map(counted, places)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
+    if zero is not None:
+        axes.axvline(zero * 1.5, color=GRID, linewidth=1.2)
+
+
+def _place(row: Row, zero: float, floor: float) -> tuple[float, float]:
+    return row["flops"] or zero, row["error"] if row["error"] > _EXACT else floor
+
+
+def _colour(row: Row, at: int) -> str:
+    return MUTED if row["control"] else SERIES[at % len(SERIES)]
+
+
+def _draw_line(axes: Any, line: Sequence[Row], zero: float, floor: float, colour: str, marker: str) -> None:
+    """Hollow where something is untrained."""
+    places = [_place(row, zero, floor) for row in line]
+    axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.3, alpha=0.75, zorder=2)
+    for row, place in zip(line, places, strict=True):
+        face = PAPER if _untrained(row) else colour
+        shape = "v" if row["error"] <= _EXACT else marker
+        axes.plot(
+            *place, color=colour, marker=shape, markersize=5.5, markerfacecolor=face, markeredgewidth=1.3, zorder=3, clip_on=False
+        )
+
+
+def _untrained(row: Row) -> bool:
+    return "untrained" in row["notes"]
+
+
+def _draw_marks(axes: Any, found: Mapping[str, Any]) -> None:
+    cost, uniform = found["softmax"]["flops"], found["uniform"]
+    axes.axvline(cost, color=INK, linewidth=1.4, zorder=1.5)
+    axes.axhline(uniform, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)), zorder=1.5)
+    small: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8}
+    top, right = (
+        {"xycoords": ("data", "axes fraction"), "xytext": (4, -3)},
+        {"xycoords": ("axes fraction", "data"), "xytext": (0, 3)},
+    )
+    axes.annotate("exact softmax", (cost, 1.0), va="top", ha="left", color=INK, **top, **small)
+    axes.annotate(f"uniform average {uniform:.2f}", (1.0, uniform), ha="right", color=MUTED, **right, **small)
+
+
+def _name_lines(figure: Any, axes: Any, lines: Sequence[Sequence[Row]], zero: float, floor: float) -> list[str]:
+    """Name each line at its last point; those for which there is no room are returned."""
+    figure.canvas.draw()
+    to_pixels = axes.transData.transform
+    places = [[_place(row, zero, floor) for row in line] for line in lines]
+    near = 4 * figure.dpi / 72
+    taken = [(x - near, y - near, x + near, y + near) for x, y in (to_pixels(place) for line in places for place in line)]
+    taken += [tuple(note.get_window_extent().extents) for note in axes.texts]
+    avoided = [*_marks(axes), *_along(places, to_pixels)]
+    names = [_name(line) for line in lines]
+    written = beside_points(figure, axes, [line[-1] for line in places], names, taken, avoided)
+    colours = {name: _colour(line[0], at) for at, (name, line) in enumerate(zip(names, lines, strict=True))}
+    for note in written:
+        note.set_color(colours[note.get_text()])
+    return sorted(set(names) - {note.get_text() for note in written})
+
+
+def _marks(axes: Any) -> list[Box]:
+    """Where the lines of softmax's cost and of the uniform average's error are."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    boxes = []
+    for line in axes.lines:
+        xs, ys = line.get_xdata(), line.get_ydata()
+        if line.get_transform() != axes.transData:  # the marks span the axes, and so are in its fractions one way
+            ends = [(xs[0], bottom), (xs[1], top)] if xs[0] == xs[1] else [(left, ys[0]), (right, ys[1])]
+            low, high = map(axes.transData.transform, ends)
+            boxes.append(_box(low, high, 2))
+    return boxes
+
+
+def _box(one: Sequence[float], other: Sequence[float], margin: float) -> Box:
+    return one[0] - margin, one[1] - margin, other[0] + margin, other[1] + margin
+
+
+def _along(places: Sequence[Sequence[tuple[float, float]]], to_pixels: Any) -> list[Box]:
+    """Small boxes along the lines, which names should leave free."""
+    boxes = []
+    for line in places:
+        for start, stop in itertools.pairwise(line):
+            (x0, y0), (x1, y1) = to_pixels(start), to_pixels(stop)
+            steps = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
+            for at in range(steps + 1):
+                x, y = x0 + (x1 - x0) * at / steps, y0 + (y1 - y0) * at / steps
+                boxes.append((x - 2, y - 2, x + 2, y + 2))
+    return boxes
+
+
+def _name(line: Sequence[Row]) -> str:
+    """``performer`` and below it ``features 16 to 256``, from the first to the last value."""
+    first, last = line[0], line[-1]
+    dial = first["dial"]
+    if dial is None or len(line) == 1:
+        return str(first["label"]).replace(" ", "\n", 1)
+    return f"{first['attention']}\n{dial} {first['options'][dial]} to {last['options'][dial]}"
+
+
+def _legend(figure: Any, rows: Sequence[Row], unnamed: Sequence[str]) -> None:
+    """What hollow and grey marks mean, and which lines bear no name."""
+    from matplotlib.lines import Line2D
+
+    mark: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5.5, "color": INK}
+    entries = []
+    if any(_untrained(row) for row in rows):
+        entries.append(
+            Line2D([], [], markerfacecolor=PAPER, markeredgewidth=1.3, label="untrained parameters or projections", **mark)
+        )
+    if any(row["control"] for row in rows):
+        entries.append(Line2D([], [], label="control", **{**mark, "color": MUTED}))
+    if any(row["error"] <= _EXACT and row["attention"] != "softmax" for row in rows):
+        entries.append(Line2D([], [], label="exact to rounding", **{**mark, "marker": "v"}))
+    if any(not row["flops"] for row in rows):
+        entries.append(Line2D([], [], linestyle="none", label="none: no matrix product is made"))
+    if unnamed:
+        words = ", ".join(name.replace("\n", " ") for name in unnamed)
+        entries.append(Line2D([], [], linestyle="none", label=f"no room for the names of: {words}"))
+    if entries:
+        figure.legend(handles=entries, loc="lower left", ncols=len(entries), labelcolor=MUTED, handlelength=1.2)

@@ -1,0 +1,121 @@
+"""Running a model while looking on: what every way of capturing its attention shares."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from attn_zoo.contract import Attention, UnsupportedError
+
+_FORWARD = inspect.signature(Attention.forward)
+
+Seen = Callable[..., None]
+"""Called with the arguments of each attention as it runs."""
+
+
+def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batch: Any, seen: Seen) -> None:
+    """Call ``seen(mechanism, query=..., key=..., ...)`` before every mechanism of the zoo that runs.
+
+    Raises:
+        UnsupportedError: one of them is not ``softmax``.
+    """
+    for name, mechanism in mechanisms.items():
+        if mechanism.card.name != "softmax":
+            raise UnsupportedError(
+                f"{name} is {mechanism.card.name}, which forms no softmax matrix of all queries and keys; "
+                "give a model whose every attention is softmax"
+            )
+
+    def catch(mechanism: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        call = dict(_FORWARD.bind(mechanism, *arguments, **keywords).arguments)
+        seen(call.pop("self"), **call)
+
+    handles = [mechanism.register_forward_pre_hook(catch, with_kwargs=True) for mechanism in mechanisms.values()]
+    try:
+        call_model(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def watch_calls(model: nn.Module, batch: Any, seen: Seen) -> None:
+    """Call ``seen`` with the arguments of every call of PyTorch's ``scaled_dot_product_attention``."""
+    # timm's modules can do the sums themselves instead of calling PyTorch's function; `fused_attn` is their switch.
+    switched: list[Any] = [module for module in model.modules() if getattr(module, "fused_attn", None) is False]
+    for module in switched:
+        module.fused_attn = True
+    try:
+        with _WatchCalls(seen):
+            call_model(model, batch)
+    finally:
+        for module in switched:
+            module.fused_attn = False
+
+
+class _WatchCalls(TorchFunctionMode):
+    """While it is entered, tells of every call of ``scaled_dot_product_attention``."""
+
+    def __init__(self, seen: Seen) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        keywords = kwargs or {}
+        if function is F.scaled_dot_product_attention:
+            self.seen(*args, **keywords)
+        return function(*args, **keywords)
+
+
+def mechanisms_of(model: nn.Module) -> dict[str, Attention]:
+    """The zoo's mechanisms in a model, by name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
+
+
+def call_model(model: nn.Module, batch: Any) -> Any:
+    """Keywords if the batch is a mapping, else its one argument."""
+    return model(**batch) if isinstance(batch, Mapping) else model(batch)
+
+
+def is_transformers(model: nn.Module) -> bool:
+    """Whether a model is one of Hugging Face's."""
+    library = sys.modules.get("transformers")  # a model of a library that was never imported cannot be
+    return library is not None and isinstance(model, library.PreTrainedModel)
+
+
+def implementation_of(model: nn.Module) -> str | None:
+    """How a model of Hugging Face computes its attention."""
+    return getattr(model.config, "_attn_implementation", None)
+
+
+def refuse_blind(model: nn.Module, found: object) -> None:
+    """Refuse a model in which nothing was seen.
+
+    Raises:
+        UnsupportedError: ``found`` is empty.
+    """
+    if not found:
+        raise UnsupportedError(
+            f"no attention was seen in {type(model).__name__}: it has no mechanism of the zoo and calls no "
+            "scaled_dot_product_attention; a transformers model must be loaded with attn_implementation='eager' or 'sdpa'"
+        )
+
+
+@contextmanager
+def as_in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Dropout off, and afterwards every module back in the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

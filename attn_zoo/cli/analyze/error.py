@@ -1,0 +1,211 @@
+"""``attn-zoo analyze error``: how far mechanisms are from exact attention on the same inputs, against what they cost."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from attn_zoo.analysis.error import ApproximationError, Reference
+from attn_zoo.analysis.plot import missing_plots
+from attn_zoo.analysis.plot_error import plot_error
+from attn_zoo.cli.analyze.choices import Choice, choices_of
+from attn_zoo.cli.analyze.inputs import add_inputs, inputs_of, said, tracked
+from attn_zoo.leaderboard.render.text import short
+from attn_zoo.records import describe_environment
+from attn_zoo.registry import card
+
+_STYLES = {"terminal": "simple", "github": "github"}
+_COLUMNS = (
+    *("label", "attention", "dial", "error", "of_uniform", "over_heads", "over_draws", "draws", "tied_error"),
+    *("flops", "flops_share", "activation_bytes", "activation_share", "parameters", "notes"),
+)
+
+
+def add_to(analyses: Any) -> None:
+    """Add the command to the other analyses."""
+    error = analyses.add_parser(
+        "error",
+        help="how far mechanisms are from softmax attention on the same queries, keys and values, against cost",
+        description="||Y - Y_exact|| / ||Y_exact|| of each head, averaged over layers, heads, sequences and draws; Y_exact is "
+        "softmax attention in float64. Costs are those of one layer and one sequence, counted by formula. What a mechanism would "
+        "have to learn is as it is initialised, and said to be untrained.",
+    )
+    error.add_argument("--attention", nargs="+", default=["all"], metavar="NAME", help="mechanisms to compare (default: all)")
+    error.add_argument("--set", action="extend", nargs="+", default=[], metavar="NAME.OPTION=VALUE", help="options")
+    error.add_argument(
+        "--dial", action="extend", nargs="+", default=[], metavar="NAME.OPTION=V1,V2", help="curves, one over each option"
+    )
+    add_inputs(error, sentences=8)
+    error.add_argument("--seeds", type=int, default=3, help="draws of what chance has a part in (default: 3)")
+    error.add_argument("--output", type=Path, help="folder for error.csv, .json, .png and .svg")
+    error.add_argument("--format", default="terminal", choices=("terminal", "github", "csv", "json"))
+    error.set_defaults(handler=analyze_error)
+
+
+def analyze_error(parsed: argparse.Namespace) -> int:
+    """Measure, write where asked, print.
+
+    Raises:
+        ValueError, OSError, UnknownNameError: bad input, said before anything is measured; or no mechanism takes these inputs.
+    """
+    choices = choices_of(parsed.attention, parsed.set, parsed.dial)
+    if parsed.seeds < 1:
+        raise ValueError(f"--seeds counts draws, so it is at least 1; got {parsed.seeds}")
+    if parsed.output is not None:
+        parsed.output.mkdir(parents=True, exist_ok=True)
+    layers, inputs = inputs_of(parsed)
+    found = measure_error(Reference(layers), choices, inputs, seeds=parsed.seeds, first_seed=parsed.seed)
+    print(error_table(found, parsed.format))
+    if parsed.output is not None:
+        _write(found, parsed.output)
+    return 0
+
+
+def measure_error(
+    reference: Reference, choices: Sequence[Choice], inputs: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0
+) -> dict[str, Any]:
+    """Everything found, as plain data; a mechanism that refuses these inputs is among ``refused`` with its reason.
+
+    Raises:
+        ValueError: all refuse.
+    """
+    softmax = reference.error("softmax", {})
+    uniform = reference.error("uniform", {}).mean
+    rows, refused = [], []
+    for choice in tracked(choices, "approximation errors"):
+        try:
+            error = reference.error(choice.attention, choice.options, seeds=seeds, first_seed=first_seed)
+        except ValueError as refusal:
+            refused.append({"attention": choice.attention, "label": choice.label, "reason": str(refusal)})
+            continue
+        rows.append(_row(choice, error, softmax, uniform))
+    if not rows:
+        raise ValueError("no mechanism takes these inputs: " + "; ".join(f"{r['label']}: {r['reason']}" for r in refused))
+    return {
+        "analysis": "error",
+        "inputs": dict(inputs),
+        "uniform": uniform,
+        "softmax": {"flops": softmax.flops, "activation_bytes": softmax.activation_bytes},
+        "rows": rows,
+        "refused": refused,
+        "environment": describe_environment("cpu"),
+    }
+
+
+def _row(choice: Choice, error: ApproximationError, softmax: ApproximationError, uniform: float) -> dict[str, Any]:
+    kept, whole = error.activation_bytes, softmax.activation_bytes
+    return {
+        "label": choice.label,
+        "attention": choice.attention,
+        "options": {name: value for name, value in choice.options.items() if value != ""},
+        "dial": choice.dial,
+        "control": card(choice.attention).control,
+        "error": error.mean,
+        "of_uniform": error.mean / uniform if uniform else None,
+        "over_heads": error.over_heads,
+        "over_draws": error.over_draws,
+        "draws": len(error.errors),
+        "by_layer": error.by_layer,
+        "tied_error": error.tied,
+        "flops": error.flops,
+        "flops_share": error.flops / softmax.flops,
+        "activation_bytes": kept,
+        "activation_share": None if kept is None or whole is None else kept / whole,
+        "parameters": error.parameters,
+        "streams": dict(error.streams),
+        "notes": ", ".join(_notes(choice.attention, error)),
+        "warnings": list(error.warnings),
+    }
+
+
+def _notes(name: str, error: ApproximationError) -> list[str]:
+    notes = ["control"] if card(name).control else []
+    if error.parameters:
+        notes.append(f"untrained ({error.parameters:,} parameters)")
+    if error.streams:
+        notes.append("untrained (" + ", ".join(error.streams) + ")")
+    if card(name).can.shares_query_key:
+        notes.append("keys = queries")
+    elif unread := [f"{part}s" for part in ("query", "key") if part not in error.reads]:
+        notes.append(f"reads no {' and no '.join(unread)}".replace("querys", "queries"))
+    return notes
+
+
+def error_table(found: Mapping[str, Any], format: str) -> str:
+    """What ``measure_error`` found, the nearest first, with what must be known to read it."""
+    if format == "json":
+        return json.dumps(found, indent=1, sort_keys=True)
+    rows = sorted(found["rows"], key=lambda row: row["error"])
+    if format == "csv":
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([_COLUMNS, *([row[name] for name in _COLUMNS] for row in rows)])
+        return out.getvalue().rstrip("\n")
+    head = ["attention", "error", "over heads", "over draws", "of uniform", "FLOPs", "of softmax", "kept, of softmax", "notes"]
+    right = ["right"] * (len(head) - 2)
+    table = tabulate(
+        [_cells(row) for row in rows], head, tablefmt=_STYLES[format], disable_numparse=True, colalign=("left", *right, "left")
+    )
+    return table + "\n\n" + "\n".join(f"- {line}" for line in _legend(found, rows))
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["label"],
+        _number(row["error"]),
+        _number(row["over_heads"]),
+        _number(row["over_draws"]),
+        _number(row["of_uniform"]),
+        short(row["flops"]),
+        f"{100 * row['flops_share']:.3g} %",
+        "-" if row["activation_share"] is None else f"{100 * row['activation_share']:.3g} %",
+        row["notes"],
+    ]
+
+
+def _number(value: float | None) -> str:
+    """Three digits after the point; what rounding in float64 leaves is zero."""
+    return "-" if value is None else "0" if value < 1e-9 else f"{value:.3f}"
+
+
+def _legend(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [
+        said(found["inputs"]),
+        "error = ‖Y - Y_exact‖ / ‖Y_exact‖ of each head, mean over layers, heads, sequences and draws; over heads, over draws: "
+        "standard deviation of heads' means and of draws' means",
+        f"the uniform average, which looks at no query and no key, has {_number(found['uniform'])}; of uniform: error over that",
+        f"FLOPs: matrix products of one layer and one sequence, forward (softmax: {short(found['softmax']['flops'])}); kept: what "
+        "training keeps for the backward pass, materialised",
+    ]
+    if any("untrained" in row["notes"] for row in rows):
+        lines.append(
+            "untrained: what the mechanism would learn is as it is initialised, and a further projection the one it starts as, so "
+            "that its error is not what training reaches"
+        )
+    lines += [
+        f"{row['label']}: its keys are its queries, so K is not read; from softmax with keys = queries its error is "
+        f"{_number(row['tied_error'])}"
+        for row in rows
+        if row["tied_error"] is not None
+    ]
+    lines += [f"{row['label']}: {warning}" for row in rows for warning in row["warnings"]]
+    lines += [f"left out, {refused['label']}: {refused['reason']}" for refused in found["refused"]]
+    return lines
+
+
+def _write(found: Mapping[str, Any], folder: Path) -> None:
+    (folder / "error.csv").write_text(error_table(found, "csv") + "\n", encoding="utf-8")
+    (folder / "error.json").write_text(error_table(found, "json") + "\n", encoding="utf-8")
+    written = ["error.csv", "error.json"]
+    if reason := missing_plots():
+        print(reason, file=sys.stderr)
+    else:
+        written += [path.name for path in plot_error(found, folder, title=said(found["inputs"]))]
+    print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)

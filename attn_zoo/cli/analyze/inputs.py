@@ -1,0 +1,103 @@
+"""What ``analyze`` runs mechanisms on, from the words of a command: random numbers, or a model's queries, keys and values."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from attn_zoo.analysis.captured import attention_inputs
+from attn_zoo.analysis.inputs import AttentionInputs, gather, random_inputs
+from attn_zoo.analysis.sources import WEIGHTS, Request, load_subject
+from attn_zoo.contract import UnsupportedError
+
+MODELS = "minilm (a pretrained sentence encoder), timm/NAME, task/NAME (our network, untrained), or a folder of transformers"
+_RANDOM_LENGTH, _RANDOM_HEADS, _RANDOM_WIDTH = 256, 4, 64
+
+
+def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
+    """Options that say what a model reads."""
+    parser.add_argument("--text", type=Path, help="file or folder: .txt, .md, .rst, .jsonl, packed with .xz or .gz or not")
+    parser.add_argument("--images", type=Path, help="folder of images for timm/NAME (default: scikit-learn's photographs)")
+    parser.add_argument("--sentences", type=int, default=sentences, help=f"sequences to average over (default: {sentences})")
+    parser.add_argument("--weights", default="auto", choices=WEIGHTS, help="auto fetches none, pretrained may (default: auto)")
+
+
+def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
+    """Options of inputs for mechanisms."""
+    parser.add_argument("--inputs", default="random", metavar="random | MODEL", help=f"random, or {MODELS} (default: random)")
+    add_model_inputs(parser, sentences)
+    parser.add_argument("--length", type=int, help=f"tokens in a sequence (default: {_RANDOM_LENGTH}, or up to 512 of a model's)")
+    parser.add_argument("--heads", type=int, help=f"of random inputs (default: {_RANDOM_HEADS})")
+    parser.add_argument("--head-dim", type=int, help=f"of random inputs (default: {_RANDOM_WIDTH})")
+    parser.add_argument("--scale", type=float, help="of random inputs: standard deviation of the scores q·k / √d (default: 1)")
+    parser.add_argument("--causal", action="store_true", help="of random inputs: causal attention, position i sees up to i")
+    parser.add_argument("--seed", type=int, default=0, help="of inputs, of random weights, and the first of draws (default: 0)")
+
+
+def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str, Any]]:
+    """Layers with all sequences each, and what they are as plain data.
+
+    Raises:
+        ValueError, OSError, UnknownNameError: an option does not go with these inputs, or they cannot be had.
+    """
+    if parsed.inputs == "random":
+        return _random(parsed)
+    for option in ("heads", "head_dim", "scale"):
+        if getattr(parsed, option) is not None:
+            raise ValueError(
+                f"--{option.replace('_', '-')} is of random inputs; those of {parsed.inputs} have their own; leave it away"
+            )
+    if parsed.causal:
+        raise ValueError(f"--causal is of random inputs; {parsed.inputs} is causal or not; leave it away")
+    request = Request(parsed.inputs, parsed.sentences, parsed.length, parsed.text, parsed.images, parsed.weights, parsed.seed)
+    subject = load_subject(request)
+    batches = tracked(subject.batches, f"queries, keys and values of {subject.name}")
+    layers = gather([attention_inputs(subject.model, batch) for batch in batches])
+    return layers, {"name": subject.name, "weights": subject.weights, "data": subject.data, "scale": None, **_shape(layers)}
+
+
+def _random(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str, Any]]:
+    for option in ("text", "images"):
+        if getattr(parsed, option) is not None:
+            raise ValueError(f"--{option} is read by a model; give one with --inputs, or leave it away")
+    if parsed.weights != "auto":
+        raise ValueError("--weights are of a model; give one with --inputs, or leave it away")
+    length = _RANDOM_LENGTH if parsed.length is None else parsed.length
+    heads = _RANDOM_HEADS if parsed.heads is None else parsed.heads
+    width = _RANDOM_WIDTH if parsed.head_dim is None else parsed.head_dim
+    scale = 1.0 if parsed.scale is None else parsed.scale
+    layers = [random_inputs(parsed.sentences, heads, length, width, scale=scale, seed=parsed.seed, causal=parsed.causal)]
+    return layers, {"name": "random", "weights": None, "data": "independent normal numbers", "scale": scale, **_shape(layers)}
+
+
+def _shape(layers: Sequence[AttentionInputs]) -> dict[str, Any]:
+    geometry = layers[0].geometry
+    if geometry.queries != geometry.keys:
+        raise UnsupportedError(
+            f"mechanisms are compared on self-attention; got {geometry.queries} queries and {geometry.keys} keys"
+        )
+    shape = {"layers": len(layers), "sequences": layers[0].query.shape[0], "heads": geometry.heads}
+    return {**shape, "length": geometry.keys, "head_dim": geometry.head_dim, "causal": geometry.causal}
+
+
+def said(inputs: Mapping[str, Any]) -> str:
+    """What inputs are, in a line."""
+    causal = ", causal" if inputs["causal"] else ""
+    count = f"{inputs['sequences']} sequence{'s' * (inputs['sequences'] > 1)}"
+    tokens = f"{inputs['length']} tokens"
+    heads = f"{inputs['heads']} heads of width {inputs['head_dim']}{causal}"
+    if inputs["name"] == "random":
+        return f"random normal inputs, scores of deviation {inputs['scale']:g}: {count}, {tokens}, {heads}"
+    heads = heads if tokens in inputs["data"] else f"{tokens}, {heads}"
+    return f"{inputs['name']}, weights {inputs['weights']}, {inputs['layers']} layers: {count} of {inputs['data']}; {heads}"
+
+
+def tracked(items: Iterable[Any], words: str) -> Iterable[Any]:
+    """A bar on a terminal."""
+    console = Console(stderr=True)
+    return track(list(items), words, console=console, transient=True, disable=not console.is_terminal)

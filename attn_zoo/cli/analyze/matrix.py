@@ -1,0 +1,132 @@
+"""``attn-zoo analyze matrix``: the attention matrix that a mechanism amounts to, beside softmax's on the same inputs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.analysis.effective import effective_matrix, matrix_facts
+from attn_zoo.analysis.feeding import build_layers
+from attn_zoo.analysis.plot import missing_plots
+from attn_zoo.analysis.plot_matrix import plot_matrix
+from attn_zoo.cli.analyze.choices import Choice, choices_of
+from attn_zoo.cli.analyze.inputs import add_inputs, inputs_of, said
+from attn_zoo.records import describe_environment
+
+
+def add_to(analyses: Any) -> None:
+    """Add the command to the other analyses."""
+    matrix = analyses.add_parser(
+        "matrix",
+        help="the effective attention matrix of a mechanism, found by probing with V = I, beside softmax's",
+        description="The matrix A with Y = A V that a mechanism amounts to on given queries and keys, beside softmax's P. A "
+        "mechanism whose output is no A V is refused in words.",
+    )
+    matrix.add_argument("--attention", required=True, metavar="NAME", help="the mechanism")
+    matrix.add_argument("--set", action="extend", nargs="+", default=[], metavar="NAME.OPTION=VALUE", help="options")
+    add_inputs(matrix, sentences=1)
+    matrix.add_argument("--layer", type=int, default=0, help="of the model, counted from 0 (default: 0)")
+    matrix.add_argument("--head", type=int, default=0, help="counted from 0 (default: 0)")
+    matrix.add_argument("--sentence", type=int, default=0, help="which of the sequences, counted from 0 (default: 0)")
+    matrix.add_argument("--output", type=Path, help="folder for matrix.json, .png, .svg, effective.npy and exact.npy")
+    matrix.add_argument("--format", default="terminal", choices=("terminal", "json"))
+    matrix.set_defaults(handler=analyze_matrix)
+
+
+def analyze_matrix(parsed: argparse.Namespace) -> int:
+    """Probe, write where asked, print.
+
+    Raises:
+        ValueError, OSError, UnknownNameError: bad input, or the mechanism has no such matrix.
+    """
+    if parsed.attention == "all":
+        raise ValueError("--attention takes one mechanism here; analyze error compares all")
+    (choice,) = choices_of([parsed.attention], parsed.set, [])
+    for option in ("layer", "head", "sentence"):
+        if getattr(parsed, option) < 0:
+            raise ValueError(f"--{option} is counted from 0; got {getattr(parsed, option)}")
+    if parsed.sentence >= parsed.sentences:
+        raise ValueError(f"--sentence is one of --sentences, counted from 0: below {parsed.sentences}; got {parsed.sentence}")
+    if parsed.output is not None:
+        parsed.output.mkdir(parents=True, exist_ok=True)
+    found, effective, exact = measure_matrix(parsed, choice)
+    print(json.dumps(found, indent=1, sort_keys=True) if parsed.format == "json" else _text(found))
+    if parsed.output is not None:
+        _write(found, effective, exact, parsed.output)
+    return 0
+
+
+def measure_matrix(
+    parsed: argparse.Namespace, choice: Choice
+) -> tuple[dict[str, Any], Float[Tensor, "queries keys"], Float[Tensor, "queries keys"]]:
+    """What was found as plain data, the effective matrix and softmax's."""
+    layers, inputs = inputs_of(parsed)
+    if parsed.layer >= inputs["layers"]:
+        raise ValueError(f"--layer is one of {inputs['layers']}, counted from 0; got {parsed.layer}")
+    if parsed.head >= inputs["heads"]:
+        raise ValueError(f"--head is one of {inputs['heads']}, counted from 0; got {parsed.head}")
+    one = [layer.sequence(parsed.sentence) for layer in layers]
+    built, drawn = build_layers(choice.attention, one, choice.options, parsed.seed)
+    softmax, _ = build_layers("softmax", one, {})
+    at, head = parsed.layer, parsed.head
+    effective, exact = (effective_matrix(stack[at], one[at])[0, head] for stack in (built, softmax))
+    valid = one[at].query_valid
+    facts = matrix_facts(effective, exact, None if valid is None else valid[0])
+    found = {
+        "analysis": "matrix",
+        "attention": choice.attention,
+        "label": choice.label,
+        "options": {name: value for name, value in choice.options.items() if value != ""},
+        "seed": parsed.seed if drawn else None,
+        "parameters": sum(p.numel() for p in built[at].parameters() if p.requires_grad),
+        "inputs": inputs,
+        "layer": at,
+        "head": head,
+        "sentence": parsed.sentence,
+        **asdict(facts),
+        "environment": describe_environment("cpu"),
+    }
+    return found, effective, exact
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    lines = [
+        f"{found['label']}, {_place(found)}",
+        f"row sums:          {found['row_sum_least']:.4f} to {found['row_sum_most']:.4f}, mean {found['row_sum_mean']:.4f}",
+        f"negative entries:  {100 * found['negative']:.2f} %",
+        f"zero entries:      {100 * found['zero']:.2f} %",
+        f"‖A - P‖ / ‖P‖:     {found['distance']:.4f}, where P is softmax's matrix",
+        "",
+        f"- {said(found['inputs'])}",
+    ]
+    if found["parameters"]:
+        lines.append(f"- untrained: its {found['parameters']:,} parameters are as they are initialised, with seed {found['seed']}")
+    elif found["seed"] is not None:
+        lines.append(f"- one draw of chance, seed {found['seed']}")
+    return "\n".join(lines)
+
+
+def _place(found: Mapping[str, Any]) -> str:
+    return f"layer {found['layer']}, head {found['head']}, sequence {found['sentence']}"
+
+
+def _write(found: Mapping[str, Any], effective: Tensor, exact: Tensor, folder: Path) -> None:
+    (folder / "matrix.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    written = ["matrix.json", "effective.npy", "exact.npy"]
+    for name, matrix in (("effective", effective), ("exact", exact)):
+        np.save(folder / f"{name}.npy", matrix.numpy())
+    if reason := missing_plots():
+        print(reason, file=sys.stderr)
+    else:
+        title = f"{said(found['inputs'])}\n{_place(found)}"
+        written += [path.name for path in plot_matrix(effective, exact, folder, name=found["label"], title=title)]
+    print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)

