@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from attn_zoo.cost.peers.rivals import RIVALS
+
 
 def _help(words: str) -> dict[str, str]:
     return {"help": words}
@@ -119,23 +121,33 @@ class LinformerTable3:
 
 @dataclass
 class Peers:
-    """Our Linformer layer against the public package linformer (extra: peers) on the CPU, with the arithmetic floor."""
+    """Our layers against those of public packages (extra: peers) on the CPU, with the arithmetic floor and full attention.
 
-    lengths: list[int] = field(default_factory=lambda: [4096, 16384, 65536], metadata=_help("lengths"))
+    Packages that are not installed are named and left out. The same command with the same output goes on where it was stopped.
+    """
+
+    mechanisms: list[str] = field(default_factory=lambda: list(RIVALS), metadata=_help("which rivals"))
+    lengths: list[int] = field(default_factory=lambda: [4096, 16384], metadata=_help("lengths"))
     tokens: int = field(default=8192, metadata=_help("a batch holds max(1, tokens // length) sequences"))
     dim: int = field(default=256, metadata=_help("width of the layer"))
     heads: int = field(default=4, metadata=_help("heads"))
-    projected_length: int = field(default=256, metadata=_help("k"))
-    implementation: str = field(default="sdpa", metadata=_help("of our layer"))
+    sizes: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_help(
+            "dials of both sides, sizes.MECHANISM=VALUE ("
+            + "; ".join(f"{name}={rival.size}: {rival.dial}" for name, rival in RIVALS.items() if rival.size)
+            + ")"
+        ),
+    )
     allocators: list[str] = field(
-        default_factory=lambda: ["default", "keep"],
+        default_factory=lambda: ["default"],
         metadata=_help("settings of glibc's allocator: default, keep (no page faults on large tensors)"),
     )
-    rounds: int = field(default=7, metadata=_help("shuffled rounds of timing"))
+    rounds: int = field(default=5, metadata=_help("shuffled rounds of timing"))
     repeat_seconds: float = field(default=0.2, metadata=_help("a timing repeats its step until so many seconds are covered"))
     seed: int = field(default=1, metadata=_help("of the order within the rounds"))
-    time_limit: float = field(default=300.0, metadata=_help("seconds that one request to a process may take"))
-    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file, after each length"))
+    time_limit: float = field(default=120.0, metadata=_help("seconds that one request to a process may take"))
+    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file, after each round"))
 
 
 @dataclass

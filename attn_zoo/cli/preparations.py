@@ -93,16 +93,19 @@ def _linformer_kernels(given: Mapping[str, Any]) -> Prepared:
 
 
 def _peers(given: Mapping[str, Any]) -> Prepared:
-    peer = peers.require_peer()
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in given.items() if key != "output"
     }
     setting = peers.Setting(**values)
+    versions, missing = peers.require_peers(setting.mechanisms)
+    for reason in missing:
+        tell(f"left out: {reason} (extra: peers)")
     facts = {
         "setting": asdict(setting),
         "protocol": setting.protocol().to_dict(),
         "environment": describe_environment("cpu"),
-        "peer": peer,
+        "peer": versions,
+        "missing": missing,
     }
     return facts, lambda save, done: peers.measure(setting, tell=tell, save=save, done=done), peers_table
 

@@ -242,20 +242,22 @@ def test_measure_linformer_table3_on_cuda(tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("linformer") is None, reason="the package linformer is not installed (extra: peers)")
 def test_measure_peers(tmp_path):
-    words = ["lengths=[64]", "tokens=128", "dim=16", "heads=2", "projected_length=8", "rounds=2", "allocators=[keep]"]
-    outcome = zoo("measure", "experiment=peers", *words, "repeat_seconds=0", "output=found.json", cwd=tmp_path)
+    words = ["mechanisms=[linformer]", "lengths=[64]", "tokens=128", "dim=16", "heads=2", "sizes.linformer=8", "rounds=2"]
+    words += ["allocators=[keep]", "repeat_seconds=0", "output=found.json"]
+    outcome = zoo("measure", "experiment=peers", *words, cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     (point,) = found["points"]
     assert point["failures"] == {}
-    assert all(len(point["seconds"][side][kind]) == 2 for side in ("ours", "theirs") for kind in ("forward", "training"))
-    assert all(point["memory"][side]["training"]["allocated"] > 0 for side in ("ours", "theirs"))
+    seconds, memory = (point[name]["linformer"] for name in ("seconds", "memory"))
+    assert all(len(seconds[side][kind]) == 2 for side in ("ours", "linformer") for kind in ("forward", "training"))
+    assert all(memory[side]["training"]["allocated"] > 0 for side in ("ours", "linformer"))
     assert peers_table(found) == outcome.stdout.rstrip("\n")
 
 
 def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "linformer", None)
-    outcome = zoo("measure", "experiment=peers", cwd=tmp_path)
+    outcome = zoo("measure", "experiment=peers", "mechanisms=[linformer]", cwd=tmp_path)
     assert outcome.returncode == 2
     assert "attn-zoo[peers]" in outcome.stderr
 

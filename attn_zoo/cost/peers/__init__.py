@@ -1,1 +1,1 @@
-"""Our Linformer layer against the public package ``linformer``: measured, and as a table."""
+"""Our layers against those of public packages: who is compared with whom, the measurement, and its table."""
