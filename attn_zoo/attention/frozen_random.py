@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +29,14 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums of scaled values; no matrix product and nothing learned. Kept: sums of weights. State: the values."""
+    """Sums of scaled values; no matrix product and nothing learned. Kept: sums of weights.
+
+    State: the own value and those that links from here on lead to, at most the past and at most all links but the own ones of
+    the positions left. Both are as many when one position in ``links`` is left.
+    """
     kept = FLOAT * geometry.heads * geometry.keys
-    state = FLOAT * geometry.keys * geometry.inner_dim if geometry.causal else None
+    held = geometry.keys - math.ceil(geometry.keys / options.links) + 1
+    state = FLOAT * held * geometry.inner_dim if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": kept}, state_bytes=state)
 
 

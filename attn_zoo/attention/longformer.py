@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,8 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention.banded import band_bytes, band_flops, banded_attention
-from attn_zoo.attention.kept import FLOAT, softmax_bytes
+from attn_zoo.attention.banded import band_backward_flops, band_flops, banded_attention
+from attn_zoo.attention.flex import flex_attention_over, refuses_dropout
+from attn_zoo.attention.kept import FLOAT, MASK, softmax_bytes
 from attn_zoo.attention.masks import check_dropout, softmax_over_valid
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, Stream
 from attn_zoo.registry import register_attention
@@ -56,24 +56,29 @@ def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """The band, block by block in each residue class of the dilation, with the global keys; and the global rows.
 
-    Kept: what the band keeps, and of the global rows scaled queries and weights. State: keys and values within reach and of
+    Backward, weights of the band are computed anew and those of the global rows are kept, with their scaled queries. Kept for
+    a dilated band: its queries, keys and values, and which of them are there. State: keys and values within reach and of
     the global tokens; while these are read, also their global keys and values.
     """
     n, g, dilation = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation
-    length, heads, d = math.ceil(n / dilation), geometry.heads, geometry.head_dim
-    left, right = reach(geometry, options, length)
-    flops = kept = 0
+    length, heads, d = math.ceil((n - g) / dilation), geometry.heads, geometry.head_dim
+    flops = backward = kept = 0
     if g:
         flops += 4 * g * n * geometry.inner_dim
+        backward += 2 * flops
         kept += FLOAT * g * geometry.inner_dim + softmax_bytes(heads * g, n, masks=g * n if geometry.causal else n)
     if n > g:
+        left, right = reach(geometry, options, length)
         flops += dilation * band_flops(length, left, right, extra=g) * geometry.inner_dim
-        kept += band_bytes(heads, dilation, d, length, left, right, g)
+        backward += dilation * band_backward_flops(length, left, right, extra=g) * geometry.inner_dim
+    if n > g and dilation > 1:
+        kept += heads * dilation * (3 * FLOAT * length * d + MASK * (length + g))
+        kept += 2 * FLOAT * heads * dilation * g * d if heads > 1 else 0  # of one head a view does
     held = max(2 * g, min(n, (options.window - 1) * dilation + 1 + g))
     return Cost(
         flops=flops,
         parameters=0,
-        backward_flops=2 * flops,
+        backward_flops=backward,
         activation_bytes={"eager": kept},
         state_bytes=2 * FLOAT * held * geometry.inner_dim if geometry.causal else None,
     )
@@ -130,9 +135,7 @@ class Longformer(Attention):
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
         """FlexAttention drops no weights."""
-        if implementation == "flex" and options.dropout > 0:
-            return "longformer.dropout needs implementation=eager: flex has no dropout of weights"
-        return None
+        return refuses_dropout("longformer", options.dropout) if implementation == "flex" else None
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
@@ -153,51 +156,36 @@ class Longformer(Attention):
         key_valid: Bool[Tensor, "batch n"] | None,
         **global_streams: Tensor,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """The band in blocks, then the rows of the global tokens in place of theirs."""
+        """The band of the other tokens in blocks, after the rows of the global ones."""
         batch, heads, n, _ = query.shape
         g, dilation = min(self.options.global_tokens, n), self.options.dilation
-        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
-        if n <= g:
-            return self._global_rows(valid, **global_streams)
-        length = math.ceil(n / dilation)
-        left, right = reach(self.geometry, self.options, length)
-
-        def fold(x: Tensor) -> Tensor:
-            """Positions of one residue class become a sequence, the classes stand beside the heads."""
-            filled = F.pad(x, (0, 0, 0, length * dilation - n)).unflatten(2, (length, dilation))
-            return filled.transpose(2, 3).flatten(1, 2)
-
-        in_band = valid & (torch.arange(n, device=valid.device) >= g)  # global keys are counted once, with the extra ones
-        band_valid = fold(in_band[:, None, :, None])[..., 0].repeat(1, heads, 1)
-        extras = [x[:, :, None, :g].expand(-1, -1, dilation, -1, -1).flatten(1, 2) for x in (key, value)]
-        folded = banded_attention(
-            fold(query),
-            fold(key),
-            fold(value),
-            band_valid,
-            left=left,
-            right=right,
-            extra_key=extras[0],
-            extra_value=extras[1],
-            extra_valid=valid[:, :g],
-            dropout=self.options.dropout if self.training else 0.0,
-        )
-        local = folded.unflatten(1, (heads, dilation)).transpose(2, 3).flatten(2, 3)[:, :, :n]
-        return torch.cat([self._global_rows(valid, **global_streams), local[:, :, g:]], dim=2) if g else local
+        rows = [self._global_rows(query, key_valid, **global_streams)] if g else []
+        if n > g:
+            valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None and dilation > 1 else key_valid
+            length = math.ceil((n - g) / dilation)
+            left, right = reach(self.geometry, self.options, length)
+            local = banded_attention(
+                *(_fold(x[:, :, g:], dilation) for x in (query, key, value)),
+                None if valid is None else _fold(valid[:, None, g:, None], dilation)[..., 0].repeat(1, heads, 1),
+                left=left,
+                right=right,
+                extra_key=_repeat(key[:, :, :g], dilation),
+                extra_value=_repeat(value[:, :, :g], dilation),
+                extra_valid=None if valid is None else valid[:, :g],
+                dropout=self.options.dropout if self.training else 0.0,
+            )
+            if dilation > 1:
+                local = local.unflatten(1, (heads, dilation)).transpose(2, 3).flatten(2, 3)[:, :, : n - g]
+            rows.append(local)
+        return torch.cat(rows, dim=2) if len(rows) > 1 else rows[0]
 
     def attend_flex(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor
     ) -> Float[Tensor, "batch heads n head_dim"]:
         """PyTorch's FlexAttention over a block mask; the few global rows as in ``attend``."""
-        from torch.nn.attention.flex_attention import create_block_mask
-
-        batch, _, n, _ = query.shape
-        g = min(self.options.global_tokens, n)
-        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
-        rows = None if key_valid is None else batch
-        mask = create_block_mask(lambda b, h, q, k: self.sees(q, k) & valid[b, k], rows, None, n, n, device=query.device)
-        local = _compiled_flex()(query, key, value, block_mask=mask)
-        return torch.cat([self._global_rows(valid, **global_streams), local[:, :, g:]], dim=2) if g else local
+        g = min(self.options.global_tokens, query.shape[2])
+        local = flex_attention_over(lambda _, q, k: self.sees(q, k), query, key, value, key_valid)
+        return torch.cat([self._global_rows(query, key_valid, **global_streams), local[:, :, g:]], dim=2) if g else local
 
     def sees(self, query: Tensor, key: Tensor) -> Tensor:
         """Whether a query that is no global token sees a key, by their positions (broadcast)."""
@@ -209,13 +197,15 @@ class Longformer(Attention):
 
     def _global_rows(
         self,
-        valid: Tensor,
+        query: Tensor,
+        key_valid: Tensor | None,
         global_query: Tensor | None = None,
         global_key: Tensor | None = None,
         global_value: Tensor | None = None,
     ) -> Float[Tensor, "batch heads g head_dim"]:
         """softmax(Q_g K_gᵀ / √d) V_g for the few global queries over all valid keys, in their past if causal."""
         assert global_query is not None and global_key is not None and global_value is not None
+        valid = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool) if key_valid is None else key_valid
         scores = (global_query * global_query.shape[-1] ** -0.5) @ global_key.mT
         allowed = valid[:, None, None, :]
         if self.geometry.causal:
@@ -224,9 +214,15 @@ class Longformer(Attention):
         return F.dropout(softmax_over_valid(scores, allowed), dropout) @ global_value
 
 
-@lru_cache(maxsize=1)
-def _compiled_flex() -> Any:
-    """FlexAttention is only block-sparse when it is compiled."""
-    from torch.nn.attention.flex_attention import flex_attention
+def _fold(x: Tensor, dilation: int) -> Tensor:
+    """Positions of one residue class become a sequence, and the classes stand beside the heads."""
+    if dilation == 1:
+        return x
+    length = math.ceil(x.shape[2] / dilation)
+    filled = F.pad(x, (0, 0, 0, length * dilation - x.shape[2])).unflatten(2, (length, dilation))
+    return filled.transpose(2, 3).flatten(1, 2)
 
-    return torch.compile(flex_attention, dynamic=False)
+
+def _repeat(x: Tensor, dilation: int) -> Tensor:
+    """The same for each residue class."""
+    return x if dilation == 1 else x[:, :, None].expand(-1, -1, dilation, -1, -1).flatten(1, 2)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention.blocks import row_blocks, rows_of_block
+from attn_zoo.attention.feature_averages import average_over_features, averages_bytes, averages_flops
 from attn_zoo.attention.features import divide_features, draw_directions, log_positive_features
 from attn_zoo.attention.kept import FLOAT, quotient_bytes
 from attn_zoo.attention.masks import without_autocast
@@ -55,17 +55,31 @@ class Options:
             raise ValueError(f"performer.redraw counts training calls, 0 for never; got {self.redraw}")
 
 
+@dataclass(frozen=True, slots=True)
+class ReluFeatures:
+    """Logarithms of the ReLU features, whose floor keeps them finite."""
+
+    features: int
+
+    def logs(self, projected: Tensor) -> Tensor:
+        """Of relu(ω·x) / √m + ``RELU_FLOOR``."""
+        return projected.relu().mul_(self.features**-0.5).add_(RELU_FLOOR).log_()
+
+    def slope(self, projected: Tensor) -> Tensor:
+        """Their derivative by ω·x."""
+        return (projected + RELU_FLOOR * self.features**0.5).reciprocal_().masked_fill_(projected <= 0, 0)
+
+
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Features of queries and keys, φ(K)ᵀ V, φ(Q) times that, and the denominator; causal adds chunk × chunk comparisons.
+    """Features of queries and keys, φ(K)ᵀ V and φ(Q) times that; causal adds the denominator and chunk × chunk comparisons.
 
     State: for each head the sum of φ(k) vᵀ, that of φ(k) and the maximum that both are relative to.
     """
     h, m, d = geometry.heads, options.features, geometry.head_dim
-    draws = 2 * (geometry.queries + geometry.keys) * m * d  # random projections, which have no gradient of their own
     if not geometry.causal:
-        sums = 2 * geometry.keys * m * d + 2 * geometry.queries * m * (d + 1)
-        kept = _bidirectional_bytes(geometry, options)
-        return Cost(h * (draws + sums), 0, backward_flops=h * (draws + 2 * sums), activation_bytes={"eager": kept})
+        forward, backward = averages_flops(geometry, m)
+        return Cost(forward, 0, backward_flops=backward, activation_bytes={"eager": averages_bytes(geometry, m)})
+    draws = 2 * (geometry.queries + geometry.keys) * m * d  # random projections, which have no gradient of their own
     chunk = min(CHUNK, geometry.keys)
     chunks = math.ceil(geometry.keys / chunk)
     n = chunks * chunk
@@ -80,34 +94,24 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     )
 
 
-def _feature_bytes(geometry: Geometry, options: Options) -> int:
-    """Features of queries and keys, and the scaled keys whose norm is taken, or the ReLU's results and what the log is of."""
-    numbers = geometry.heads * options.features * (geometry.queries + geometry.keys)
-    softmax = options.kernel is Kernel.softmax
-    return FLOAT * (numbers + geometry.keys * geometry.inner_dim if softmax else 3 * numbers)
-
-
-def _bidirectional_bytes(geometry: Geometry, options: Options) -> int:
-    """Features, the two sums, by how much each block of keys but the first shrank them, and the quotient."""
-    h, m, d = geometry.heads, options.features, geometry.head_dim
-    blocks = math.ceil(geometry.keys / rows_of_block(h * m * FLOAT))
-    sums = FLOAT * h * m * (d + 1) + FLOAT * h * m * (blocks - 1)
-    return _feature_bytes(geometry, options) + sums + quotient_bytes(h * geometry.queries, d)
-
-
 def _causal_bytes(geometry: Geometry, options: Options) -> int:
-    """Features and, cut into chunks, once more those of queries and keys, values, and all that is made of them."""
+    """Features with what they were made of and, cut into chunks, once more those of queries and keys, values, and what follows.
+
+    They are made of the scaled keys, whose norm is taken, or of the ReLU's results and what the logarithm is of.
+    """
     h, m, d = geometry.heads, options.features, geometry.head_dim
     chunk = min(CHUNK, geometry.keys)
     chunks = math.ceil(geometry.keys / chunk)
     n = chunks * chunk
-    numbers = 2 * n * m + n * d + 2 * n * chunk  # features and values filled up; weights and their relation
+    features = m * (geometry.queries + geometry.keys)
+    numbers = features + geometry.keys * d if options.kernel is Kernel.softmax else 3 * features
+    numbers += 2 * n * m + n * d + 2 * n * chunk  # features and values filled up; weights and their relation
     numbers += chunks * m * (d + 1) + n  # states and masses carried over, with the queries' factor
     if chunks > 1:
         numbers += 2 * n * m + n  # scaled keys with their factor, and scaled queries
     if chunks > 2:
         numbers += chunks  # by how much states shrink
-    return _feature_bytes(geometry, options) + FLOAT * h * numbers + quotient_bytes(h * n, d)
+    return FLOAT * h * numbers + quotient_bytes(h * n, d)
 
 
 @register_attention(
@@ -128,10 +132,11 @@ class Performer(Attention):
     Paper: Choromanski et al. 2021: Eq. 4 and 5 for the map, Lemma 1 for the positive features,
         Section 2.4 for orthogonality, Appendix B.1 for prefix sums (causal).
     Symbols: ω → directions, m → features, d → head_dim, M → CHUNK.
-    Differs: the stabilisers are maxima that cancel exactly between numerator and denominator (the
-        published code adds an epsilon to every feature instead, which at unit scale outweighs the
-        features): over a feature's own keys, moved to the query's side; in the causal form over past
-        keys only, where a row whose denominator would underflow tends to zero. One draw of
+    Differs: no epsilon is added to the features (the published code's outweighs them at unit scale).
+        Without causality the quotient is computed as two softmaxes, by feature over the keys and by
+        query over the features, which is the same number whatever the scale of the inputs; causally,
+        stabilisers are maxima over past keys, which cancel exactly, and a row whose denominator would
+        underflow tends to zero. One draw of
         directions serves all heads. Redrawing is off unless asked for. Features are computed in
         float32 at least, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4
         like the softmax variant. Padded keys have no features at all.
@@ -175,36 +180,9 @@ class Performer(Attention):
             return core(query.to(dtype), key.to(dtype), value.to(dtype), key_valid).to(query.dtype)
 
     def _bidirectional(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        """Sum φ(k) vᵀ over blocks of keys, then read it block by block of queries.
-
-        Features are kept relative to their maximum so far, and what was summed is rescaled when that grows, so that
-        every denominator holds a term of at least one: nothing under- or overflows whatever the scale of the inputs.
-        """
-        batch, heads, _, d = query.shape
-        m = self.options.features
-        top = query.new_full((batch, heads, 1, m), torch.finfo(query.dtype).min)
-        summed, mass = query.new_zeros(batch, heads, m, d), query.new_zeros(batch, heads, m, 1)
-        padding = None if key_valid is None else (~key_valid)[:, None, :, None]
-        at = 0
-        for keys in row_blocks(key, columns=m):
-            rows = slice(at, at := at + keys.shape[2])
-            logs = self._log_features(keys, is_key=True)
-            if padding is not None:
-                logs = logs.masked_fill(padding[:, :, rows], torch.finfo(logs.dtype).min)
-            higher = torch.maximum(top, logs.detach().amax(dim=2, keepdim=True))
-            features = (logs - higher).exp()
-            if padding is not None:
-                features = features.masked_fill(padding[:, :, rows], 0)
-            shrink = (top - higher).exp().mT
-            summed = summed * shrink + features.mT @ value[:, :, rows]
-            mass = mass * shrink + features.sum(dim=2).unsqueeze(-1)
-            top = higher
-        out = []
-        for queries in row_blocks(query, columns=m):
-            logs = self._log_features(queries, is_key=False) + top
-            features = (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()
-            out.append(divide_features(features @ summed, features @ mass))
-        return torch.cat(out, dim=2)
+        """Values averaged by feature, and these averages by the queries; no n × m tensor is made."""
+        bend = None if self.options.kernel is Kernel.softmax else ReluFeatures(self.options.features)
+        return average_over_features(bend, self.directions.to(query.dtype), query, key, value, key_valid)
 
     def _causal(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         """Within a chunk compare directly; what came before a chunk arrives as a running sum.

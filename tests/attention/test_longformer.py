@@ -61,7 +61,7 @@ def dense(built: Longformer, inputs: list[Tensor], streams: dict[str, Tensor], v
 @pytest.mark.parametrize(("window", "dilation"), [(1, 1), (5, 1), (5, 3), (33, 1), (201, 2)])
 def test_equals_the_dense_definition(causal, padded, global_tokens, window, dilation, monkeypatch):
     monkeypatch.setattr(banded, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(banded, "CHEAP_BYTES", 4000)
+    monkeypatch.setattr(banded, "TILE", 1000)
     for n in (1, 2, 7, 63):
         built = build(n, causal=causal, window=window, dilation=dilation, global_tokens=global_tokens)
         inputs, streams = draw(built, n)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import blocks, performer
+from attn_zoo.attention import in_cache, performer
 from attn_zoo.attention.performer import Performer
 
 
@@ -49,7 +49,7 @@ def written_out(built: Performer, inputs: list[Tensor], valid: Tensor | None) ->
 @pytest.mark.parametrize("n", [1, 33, 100])
 def test_equals_its_features_written_out(kernel, causal, padded, n, monkeypatch):
     monkeypatch.setattr(performer, "CHUNK", 16)
-    monkeypatch.setattr(blocks, "CHEAP_BYTES", 2**14)
+    monkeypatch.setattr(in_cache, "CACHE_BYTES", 2**12)
     built, inputs = build(n, causal=causal, kernel=kernel, features=24), draw(n)
     valid = torch.arange(n) < torch.tensor([n, max(1, n // 2), 1])[:, None] if padded else None
     got, expected = built(*inputs, key_valid=valid), written_out(built, inputs, valid)

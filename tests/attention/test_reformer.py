@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention import lsh, reformer
+from attn_zoo.attention import in_cache, lsh
 from attn_zoo.attention.reformer import Reformer
 
 HEADS, HEAD_DIM = 2, 8
@@ -66,7 +66,7 @@ def written_out(built: Reformer, query: Tensor, value: Tensor, valid: Tensor) ->
 @pytest.mark.parametrize("duplicates", ["corrected", "counted"])
 @pytest.mark.parametrize(("rounds", "buckets", "chunk"), [(1, 4, 4), (3, 4, 3), (2, 1, 64), (2, 32, 2)])
 def test_equals_buckets_counted_one_by_one(causal, padded, duplicates, rounds, buckets, chunk, monkeypatch):
-    monkeypatch.setattr(reformer, "CHEAP_BYTES", 4000)
+    monkeypatch.setattr(in_cache, "CACHE_BYTES", 4000)
     for n in (1, 2, 7, 33):
         built = build(n, causal=causal, rounds=rounds, buckets=buckets, chunk=chunk, duplicates=duplicates)
         query, value = draw(n)

@@ -2,151 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+from state_forms import FORMS, carried
 from torch import Tensor
 
 from attn_zoo import attentions
-from attn_zoo.attention.features import log_positive_features
-from attn_zoo.attention.lsh import hash_positions
-from attn_zoo.attention.reformer import SELF_SCORE
-from attn_zoo.conformance.requests import Request, draw
+from attn_zoo.attention.frozen_random import FrozenRandom
+from attn_zoo.conformance.requests import draw
 from attn_zoo.contract import Attention, Geometry
 from attn_zoo.registry import build_attention, card
 
-Step = tuple[Tensor, int]
-"""Answer to one token, (heads, head_dim), and how many numbers were held meanwhile."""
+OURS = [name for name in attentions() if card(name).can.causal and card(name).origin.startswith("attn_zoo.")]
+STEPWISE = [name for name in OURS if card(name).can.stepwise]
 
+Case = tuple[str, int, dict[str, Any]]
 
-def reading(request: Request) -> Iterator[dict[str, Tensor]]:
-    """Each token's part of every tensor, (heads, head_dim); streams that are over are left out."""
-    for t in range(request.value.shape[2]):
-        yield {name: tensor[0, :, t] for name, tensor in request.tensors.items() if t < tensor.shape[2]}
-
-
-def answer(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    scores = torch.einsum("hd,nhd->hn", query, torch.stack(keys)) * query.shape[-1] ** -0.5
-    return torch.einsum("hn,nhd->hd", scores.softmax(dim=-1), torch.stack(values))
-
-
-def none(mechanism: Attention, request: Request) -> Iterator[Step]:
-    for token in reading(request):
-        yield token["value"], 0
-
-
-def uniform(mechanism: Attention, request: Request) -> Iterator[Step]:
-    total = torch.zeros_like(request.value[0, :, 0])
-    for t, token in enumerate(reading(request)):
-        total = total + token["value"]
-        yield total / (t + 1), total.numel()
-
-
-def softmax(mechanism: Attention, request: Request) -> Iterator[Step]:
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
-    for token in reading(request):
-        keys.append(token["key"])
-        values.append(token["value"])
-        yield answer(token["query"], keys, values), sum(x.numel() for x in [*keys, *values])
-
-
-def performer(mechanism: Any, request: Request) -> Iterator[Step]:
-    h, d, m = *request.value[0, :, 0].shape, mechanism.options.features
-    summed, mass, top = request.value.new_zeros(h, m, d), request.value.new_zeros(h, m), request.value.new_full((h, 1), -1e30)
-    for token in reading(request):
-        logs = log_positive_features(token["key"], mechanism.directions, is_key=True)
-        higher = torch.maximum(top, logs.amax(dim=-1, keepdim=True))
-        features, shrink = (logs - higher).exp(), (top - higher).exp()
-        summed = summed * shrink[..., None] + features[..., None] * token["value"][:, None]
-        mass, top = mass * shrink + features, higher
-        logs = log_positive_features(token["query"], mechanism.directions, is_key=False)
-        asked = (logs - logs.amax(dim=-1, keepdim=True)).exp()
-        out = torch.einsum("hm,hmd->hd", asked, summed) / (asked * mass).sum(dim=-1, keepdim=True)
-        yield out, summed.numel() + mass.numel() + top.numel()
-
-
-def longformer(mechanism: Any, request: Request) -> Iterator[Step]:
-    o = mechanism.options
-    near: dict[int, tuple[Tensor, Tensor]] = {}
-    of_all: list[tuple[Tensor, Tensor]] = []
-    for t, token in enumerate(reading(request)):
-        near[t] = token["key"], token["value"]
-        near = {at: pair for at, pair in near.items() if at < o.global_tokens or at >= t - (o.window - 1) * o.dilation}
-        if t < o.global_tokens:
-            of_all.append((token["stream global_key"], token["stream global_value"]))
-            out = answer(token["stream global_query"], *map(list, zip(*of_all, strict=True)))
-        else:
-            of_all.clear()
-            seen = [at for at in near if at < o.global_tokens or (t - at) % o.dilation == 0]
-            out = answer(token["query"], [near[at][0] for at in seen], [near[at][1] for at in seen])
-        yield out, sum(x.numel() for pair in [*near.values(), *of_all] for x in pair)
-
-
-def linformer_causal(mechanism: Any, request: Request) -> Iterator[Step]:
-    keys: list[Tensor] = []
-    values: list[Tensor] = []
-    own = 0
-    for token in reading(request):
-        if own == mechanism.block:  # no token of it comes any more, so it becomes short
-            short = [
-                list(torch.einsum("kc,chd->khd", weight, torch.stack(tokens[-own:])))
-                for weight, tokens in ((mechanism.key_projection, keys), (mechanism.value_projection, values))
-            ]
-            keys[-own:], values[-own:], own = short[0], short[1], 0
-        keys.append(token["key"])
-        values.append(token["value"])
-        own += 1
-        yield answer(token["query"], keys, values), sum(x.numel() for x in [*keys, *values])
-
-
-def reformer(mechanism: Any, request: Request) -> Iterator[Step]:
-    o, h = mechanism.options, request.value.shape[1]
-    buckets: dict[tuple[int, int, int], list[int]] = {}
-    sizes: dict[tuple[int, int, int], int] = {}
-    held: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in range(h)]
-    for t, token in enumerate(reading(request)):
-        codes = hash_positions(token["query"][None, :, None], mechanism.rotations, o.buckets)[:, 0, :, 0].tolist()
-        outs, numbers = [], 0
-        for head in range(h):
-            held[head][t] = token["query"][head], token["value"][head]
-            found = []
-            for r in range(o.rounds):
-                place = r, head, codes[r][head]
-                rank = sizes.get(place, 0)
-                sizes[place] = rank + 1
-                # Kept of a bucket are the last of its tokens; those of this chunk and the one before it are seen.
-                members = [*buckets.get(place, []), t][-(rank % o.chunk + 1 + (o.chunk if rank >= o.chunk else 0)) :]
-                found.append(members)
-                full = (rank + 1) % o.chunk == 0
-                buckets[place] = members[-o.chunk :] if full else members
-            outs.append(_rounds(token["query"][head], held[head], found, t))
-            numbers += sum(x.numel() for pair in held[head].values() for x in pair)
-            wanted = {at for (_, of, _), members in buckets.items() if of == head for at in members}
-            held[head] = {at: pair for at, pair in held[head].items() if at in wanted}
-        yield torch.stack(outs), numbers
-
-
-def _rounds(query: Tensor, held: dict[int, tuple[Tensor, Tensor]], found: list[list[int]], own: int) -> Tensor:
-    normalisers, outs = [], []
-    for members in found:
-        keys = F.normalize(torch.stack([held[at][0] for at in members]), dim=-1)
-        scores = keys @ query * query.shape[-1] ** -0.5
-        scores = torch.where(torch.tensor([at == own for at in members]), SELF_SCORE, scores)
-        scores = scores - torch.tensor([float(sum(at in others for others in found)) for at in members]).to(scores).log()
-        normalisers.append(scores.logsumexp(dim=0))
-        outs.append(scores.softmax(dim=0) @ torch.stack([held[at][1] for at in members]))
-    return torch.stack(normalisers).softmax(dim=0) @ torch.stack(outs)
-
-
-STEPS = {f.__name__: f for f in (none, uniform, softmax, performer, longformer, linformer_causal, reformer)}
-
-CASES: list[tuple[str, int, dict[str, Any]]] = [
+EXACT: list[Case] = [
     ("none", 9, {}),
     ("uniform", 9, {}),
+    ("convolution", 9, {}),
+    ("convolution", 4, {"kernel": 9}),
+    ("convolution", 9, {"kernel": 1}),
     ("softmax", 9, {}),
     ("performer", 9, {"features": 16}),
     ("performer", 150, {"features": 16}),
@@ -158,48 +37,104 @@ CASES: list[tuple[str, int, dict[str, Any]]] = [
     ("linformer_causal", 40, {}),
     ("linformer_causal", 40, {"projected_length": 2, "block_scale": 0.6}),
     ("linformer_causal", 5, {}),
+    ("local", 30, {"block": 7}),
+    ("local", 30, {"block": 4, "neighbours": 2}),
+    ("local", 9, {"block": 4, "neighbours": 2}),
+    ("fixed", 25, {}),
+    ("fixed", 26, {"stride": 5, "summary": 2}),
+    ("fixed", 23, {"stride": 5, "summary": 3}),
+    ("fixed", 24, {"stride": 5, "summary": 3}),
+    ("fixed", 23, {"stride": 5, "summary": 5}),
+    ("fixed", 23, {"stride": 5, "summary": 0}),
+    ("fixed", 9, {"stride": 20}),
+    ("strided", 30, {}),
+    ("strided", 30, {"stride": 40}),
+    ("block_sparse", 30, {"block": 4, "random_blocks": 0}),
+    ("block_sparse", 30, {"block": 4, "local_blocks": 2, "global_blocks": 0, "random_blocks": 0}),
+    ("block_sparse", 30, {"block": 4, "local_blocks": 0, "global_blocks": 3, "random_blocks": 0}),
+    ("block_sparse", 9, {"block": 4, "local_blocks": 1, "global_blocks": 3, "random_blocks": 0}),
+    ("synthesizer_dense", 12, {}),
+    ("synthesizer_dense", 12, {"factor": 5}),
+    ("synthesizer_random", 12, {}),
+    ("synthesizer_factorised", 12, {"rank": 3}),
+    ("luna", 20, {}),
+    ("luna", 20, {"packed_length": 2}),
+    ("mega", 20, {"chunk": 6, "expansion": 2}),
+    ("mega", 40, {}),
+    ("mega", 9, {}),
+]
+
+AT_MOST: list[Case] = [
+    ("reformer", 12, {"buckets": 2, "chunk": 4, "rounds": 2}),
+    ("reformer", 60, {"buckets": 4, "chunk": 2, "rounds": 1}),
+    ("reformer", 60, {"buckets": 8, "chunk": 2, "rounds": 2}),
+    ("frozen_random", 40, {}),
+    ("frozen_random", 40, {"links": 2}),
+    ("block_sparse", 60, {"block": 4, "random_blocks": 2}),
 ]
 
 
-def steps(name: str, length: int, options: dict[str, Any]) -> tuple[Tensor, Tensor, int, int]:
-    """What the whole answers, what the steps answer, the most bytes they held in float32, and the card's state bytes."""
+def built(name: str, length: int, options: dict[str, Any]) -> Attention:
     torch.manual_seed(0)
-    geometry = Geometry(2, 4, length, length, causal=True)
-    mechanism = build_attention(name, geometry, **options).double().eval()
+    return build_attention(name, Geometry(2, 4, length, length, causal=True), **options).double().eval()
+
+
+def steps(mechanism: Attention) -> tuple[Tensor, Tensor, int, int]:
+    """What the whole answers, what the steps answer, the most bytes they held in float32, and the card's state bytes."""
+    name = mechanism.card.name
     request = draw(mechanism, torch.float64, torch.device("cpu"), batch=1)
     with torch.no_grad():
         whole = request(mechanism)
-        answers, held = zip(*STEPS[name](mechanism, request), strict=True)
-    stated = card(name).cost(geometry, mechanism.options).state_bytes
+        answers, held = zip(*(carried if name in STEPWISE else FORMS[name])(mechanism, request), strict=True)
+    stated = card(name).cost(mechanism.geometry, mechanism.options).state_bytes
     assert stated is not None
     return whole[0], torch.stack(answers, dim=1), 4 * max(held), stated
 
 
-@pytest.mark.parametrize(("name", "length", "options"), CASES)
+@pytest.mark.parametrize(("name", "length", "options"), EXACT)
 def test_steps_answer_as_the_whole_and_hold_what_the_card_says(name, length, options):
-    whole, answers, held, stated = steps(name, length, options)
+    whole, answers, held, stated = steps(built(name, length, options))
     torch.testing.assert_close(answers, whole)
     assert held == stated
 
 
-@pytest.mark.parametrize(
-    ("length", "options"),
-    [
-        (12, {"buckets": 2, "chunk": 4, "rounds": 2}),
-        (60, {"buckets": 4, "chunk": 2, "rounds": 1}),
-        (60, {"buckets": 8, "chunk": 2, "rounds": 2}),
-    ],
-)
-def test_what_a_hash_may_look_up_again_is_never_more_than_the_card_says(length, options):
-    whole, answers, held, stated = steps("reformer", length, options)
+@pytest.mark.parametrize("name", STEPWISE)
+def test_a_carried_state_is_as_large_as_the_card_says(name):
+    """But for the token being read, which a mechanism may read and forget within one step."""
+    whole, answers, held, stated = steps(built(name, 80, {}))
+    torch.testing.assert_close(answers, whole)
+    token = 2 * 4 * 2 * 4  # its key and value, in two heads of four
+    assert stated - token <= held <= stated
+
+
+@pytest.mark.parametrize(("name", "length", "options"), AT_MOST)
+def test_what_is_hashed_or_drawn_never_asks_for_more_than_the_card_says(name, length, options):
+    whole, answers, held, stated = steps(built(name, length, options))
     torch.testing.assert_close(answers, whole)
     assert stated / 2 <= held <= stated
 
 
-def test_every_card_that_states_less_than_a_cache_has_a_form_that_reads_one_token_at_a_time():
+@pytest.mark.parametrize(("length", "links"), [(20, 2), (20, 8), (7, 3), (12, 1), (5, 20)])
+def test_the_worst_links_ask_for_all_that_the_card_says(length, links):
+    """The last positions are linked to all before them, each to others."""
+    mechanism = built("frozen_random", length, {"links": links})
+    assert isinstance(mechanism, FrozenRandom)
+    split = length - -(-length // links)  # one position in links is left
+    own = torch.arange(length)
+    others = [(i - split) * (links - 1) + torch.arange(links - 1) if i >= split else own[:1].expand(links - 1) for i in own]
+    to = torch.cat([own[None], torch.stack(others, dim=1).clamp(max=split - 1)]) if links > 1 else own[None]
+    mechanism.sources.copy_(torch.cat([to, to + length], dim=1))
+    whole, answers, held, stated = steps(mechanism)
+    torch.testing.assert_close(answers, whole)
+    assert held == stated
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_card_that_states_less_than_a_cache_has_a_form_that_reads_one_token_at_a_time(name):
     """Keys and values of all tokens are enough for anyone; less than that has to be shown."""
-    ours = [card(name) for name in attentions() if card(name).can.causal and card(name).origin.startswith("attn_zoo.")]
-    geometry = Geometry(2, 4, 4096, 4096, causal=True)
-    stated = {entry.name: entry.cost(geometry, entry.options()).state_bytes for entry in ours}
+    entry, geometry = card(name), Geometry(2, 4, 4096, 4096, causal=True)
     cache = 2 * 4 * geometry.keys * geometry.inner_dim
-    assert {name for name, state in stated.items() if state is not None and state < cache} <= set(STEPS)
+    settings = [{}, *entry.variants.values()]
+    stated = [entry.cost(geometry, entry.options(**options)).state_bytes for options in settings]
+    if any(state is not None and state < cache for state in stated):
+        assert name in {shown for shown, _, _ in EXACT + AT_MOST} | set(STEPWISE)

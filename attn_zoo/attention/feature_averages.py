@@ -1,0 +1,209 @@
+"""Averages with weights φ(q)·φ(k) over all keys, φ > 0 given by its logarithm, as two softmaxes one after the other.
+
+With ℓ = log φ, Σₖ φₘ(k) v is exp(zₘ) times the average of v by a softmax of ℓₘ over the keys, zₘ its log-sum-exp. Then Σₘ φₘ(q)
+of these over Σₘ φₘ(q) exp(zₘ) is their average by a softmax of ℓₘ(q) + zₘ over the features. So whatever the scale of the
+inputs, nothing under- or overflows, and no stabiliser is left to choose.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attn_zoo.attention.in_cache import like_tokens, rows_of_step, sequences
+from attn_zoo.attention.kept import FLOAT
+from attn_zoo.attention.masks import without_autocast
+from attn_zoo.attention.totals import softmax_and_total
+from attn_zoo.contract import Geometry
+
+HIDDEN = -1e30
+"""Logarithm of the weight of a hidden key: finite, so that examples of padding alone have no NaN, and zero beside any other."""
+
+
+@runtime_checkable
+class Bend(Protocol):
+    """ℓ as a function of the projection ω·x, number by number."""
+
+    def logs(self, projected: Tensor) -> Tensor:
+        """ℓ, as a tensor of its own."""
+
+    def slope(self, projected: Tensor) -> Tensor:
+        """Its derivative."""
+
+
+def average_over_features(
+    bend: Bend | None,
+    directions: Float[Tensor, "m d"],
+    query: Float[Tensor, "b h queries d"],
+    key: Float[Tensor, "b h keys d"],
+    value: Float[Tensor, "b h keys d"],
+    key_valid: Bool[Tensor, "b keys"] | None,
+) -> Float[Tensor, "b h queries d"]:
+    """Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys, where inputs x are scaled by d^-1/4.
+
+    Beside the inputs, an average and a number for each feature and head are all that is kept for the gradient.
+
+    Args:
+        bend: None stands for ℓ = ω·x - |x|²/2, the features of the softmax kernel.
+    """
+    out: Tensor = _Averages.apply(bend, directions * directions.shape[1] ** -0.25, query, key, value, key_valid)
+    return out
+
+
+def averages_flops(geometry: Geometry, m: int) -> tuple[int, int]:
+    """FLOPs forward and backward: a projection and an average on either side; backward the projections anew, and three products."""
+    forward = 4 * (geometry.queries + geometry.keys) * m * geometry.inner_dim
+    return forward, 2 * forward
+
+
+def averages_bytes(geometry: Geometry, m: int) -> int:
+    """What is kept: averages of values and log-sum-exps by feature, and the scaled directions."""
+    return FLOAT * m * (geometry.heads * (geometry.head_dim + 1) + geometry.head_dim)
+
+
+class _Averages(torch.autograd.Function):
+    """See ``average_over_features``. Sequences pass one after another, or many short ones at a time; some rows in a step."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, bend: Bend | None, scaled: Tensor, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None
+    ) -> Tensor:
+        (batch, heads, _, d), m = query.shape, scaled.shape[0]
+        out, means, totals = like_tokens(query), query.new_empty(batch, heads, m, d), query.new_empty(batch, heads, m, 1)
+        for which in _together(scaled, query, key):
+            mean, total = _read_keys(_Keys(bend, scaled, key, valid, which), _flat(value[which]))
+            means[which], totals[which] = mean.view_as(means[which]), total.view_as(totals[which])
+            _average(bend, scaled, query[which], mean, total, out[which])
+        ctx.save_for_backward(scaled, query, key, value, valid, means, totals)
+        ctx.bend = bend
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
+        scaled, query, key, value, valid, means, totals = ctx.saved_tensors
+        of_query, of_key, of_value = (like_tokens(x) for x in (query, key, value))
+        with without_autocast(of_out.device):
+            for which in _together(scaled, query, key):
+                mean, total = _flat(means[which]), _flat(totals[which])
+                moved = query[which], mean, total, of_out[which], of_query[which]
+                of_mean, of_total = _query_gradients(ctx.bend, scaled, *moved)
+                keys = _Keys(ctx.bend, scaled, key, valid, which)
+                # A total counts for itself and, through the weights that it normalises, against the average.
+                of_total -= (of_mean * mean).sum(dim=-1, keepdim=True)
+                _key_gradients(keys, _flat(value[which]), total, of_mean, of_total, of_key[which], of_value[which])
+        return None, None, of_query, of_key, of_value, None
+
+
+class _Keys:
+    """Logarithms of the keys' features, (sequences, m, rows), and their gradient."""
+
+    def __init__(self, bend: Bend | None, scaled: Tensor, key: Tensor, valid: Tensor | None, which: tuple[slice, slice]) -> None:
+        self.key, self.bend, self.root = _flat(key[which]), bend, scaled.shape[1] ** -0.5
+        self.scaled = scaled.expand(self.key.shape[0], -1, -1)
+        self.shift = self.key.square().sum(dim=-1).mul_(-self.root / 2) if bend is None else self.key.new_zeros(self.key.shape[:2])
+        if valid is not None:
+            heads = self.key.shape[0] // valid[which[0]].shape[0]
+            self.shift.masked_fill_(~valid[which[0]].repeat_interleave(heads, dim=0), HIDDEN)
+
+    def steps(self) -> Any:
+        """Rows taken together."""
+        return _rows(self.key, self.scaled.shape[1])
+
+    def logs(self, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """ℓ of some rows, and their projections if those were bent."""
+        return _logs(self.bend, self.scaled, self.key[:, rows].mT, self.shift[:, None, rows])
+
+    def gradient(self, rows: slice, of_logs: Tensor, projected: Tensor | None) -> Float[Tensor, "s r d"]:
+        """From that of ℓ that of the keys."""
+        of_keys = torch.bmm(_unbent(self.bend, of_logs, projected).mT, self.scaled)
+        if self.bend is not None:
+            return of_keys
+        return of_keys.addcmul_(self.key[:, rows], of_logs.sum(dim=1)[..., None], value=-self.root)
+
+
+def _read_keys(keys: _Keys, value: Tensor) -> tuple[Float[Tensor, "s m d"], Float[Tensor, "s m 1"]]:
+    """By feature the average of the values, and the log-sum-exp, merged step by step."""
+    mean = total = None
+    for rows in keys.steps():
+        logs, _ = keys.logs(rows)
+        weights, here = softmax_and_total(logs)
+        average = torch.bmm(weights, value[:, rows])
+        if mean is None or total is None:
+            mean, total = average, here
+        else:
+            mean.lerp_(average, (here - total).sigmoid_())
+            total = torch.logaddexp(total, here)
+    assert mean is not None and total is not None
+    return mean, total
+
+
+def _average(bend: Bend | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, out: Tensor) -> None:
+    """Write for each query the average of the features' averages."""
+    queries, across = _flat(query), scaled.T.expand(mean.shape[0], -1, -1)
+    for rows in _rows(queries, scaled.shape[0]):
+        logs, _ = _logs(bend, queries[:, rows], across, total.mT)
+        found = torch.bmm(logs.softmax(dim=-1), mean)
+        out[:, :, rows] = found.view_as(out[:, :, rows])
+
+
+def _query_gradients(
+    bend: Bend | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, of_out: Tensor, of_query: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Write the queries' gradient; returned are those of the averages and of the log-sum-exps."""
+    of_mean, of_total = torch.zeros_like(mean), torch.zeros_like(total.mT)
+    queries, moved, along = _flat(query), _flat(of_out), scaled.expand(mean.shape[0], -1, -1)
+    for rows in _rows(queries, scaled.shape[0]):
+        logs, projected = _logs(bend, queries[:, rows], along.mT, total.mT)
+        weights = logs.softmax(dim=-1)
+        torch.baddbmm(of_mean, weights.mT, moved[:, rows], out=of_mean)
+        of_logs = torch.bmm(moved[:, rows], mean.mT).mul_(weights)
+        of_logs.addcmul_(weights, of_logs.sum(dim=-1, keepdim=True), value=-1)
+        of_total += of_logs.sum(dim=1, keepdim=True)
+        found = torch.bmm(_unbent(bend, of_logs, projected), along)
+        of_query[:, :, rows] = found.view_as(of_query[:, :, rows])
+    return of_mean, of_total.mT
+
+
+def _key_gradients(
+    keys: _Keys, value: Tensor, total: Tensor, of_mean: Tensor, of_total: Tensor, of_key: Tensor, of_value: Tensor
+) -> None:
+    """Write the gradients of keys and values from those of what was read of them."""
+    for rows in keys.steps():
+        logs, projected = keys.logs(rows)
+        weights, here = softmax_and_total(logs)
+        weights.mul_(here.sub_(total).exp_())
+        of_value[:, :, rows] = torch.bmm(weights.mT, of_mean).view_as(of_value[:, :, rows])
+        of_logs = torch.baddbmm(of_total, of_mean, value[:, rows].mT).mul_(weights)
+        of_key[:, :, rows] = keys.gradient(rows, of_logs, projected).view_as(of_key[:, :, rows])
+
+
+def _logs(bend: Bend | None, left: Tensor, right: Tensor, shift: Tensor) -> tuple[Tensor, Tensor | None]:
+    """ℓ of a product, shifted, and the product if it was bent."""
+    if bend is None:
+        return torch.baddbmm(shift, left, right), None
+    projected = torch.bmm(left, right)
+    return bend.logs(projected).add_(shift), projected
+
+
+def _unbent(bend: Bend | None, of_logs: Tensor, projected: Tensor | None) -> Tensor:
+    """From the gradient of ℓ that of the product."""
+    return of_logs if bend is None or projected is None else of_logs.mul_(bend.slope(projected))
+
+
+def _together(scaled: Tensor, query: Tensor, key: Tensor) -> Any:
+    """Examples and heads of which one step takes all rows, or a single sequence."""
+    longest, m = max(query.shape[2], key.shape[2]), scaled.shape[0]
+    return sequences(query.shape[0], query.shape[1], longest * m * query.element_size(), query.device)
+
+
+def _rows(x: Float[Tensor, "s r d"], m: int) -> Any:
+    return rows_of_step(x.shape[1], x.shape[0] * m * x.element_size(), x.device)
+
+
+def _flat(x: Float[Tensor, "b h *w"]) -> Float[Tensor, "bh *w"]:
+    return x.flatten(0, 1)

@@ -1,0 +1,42 @@
+"""Attention written out with a mask of every pair, and the comparison of a mechanism with it: outputs, gradients, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from attn_zoo import Attention
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
+    """softmax(Q Kᵀ / √d) V over what is allowed, (batch or 1, heads or 1, n, n); zeros where nothing is."""
+    scores = torch.einsum("bhid,bhjd->bhij", query, key) / query.shape[-1] ** 0.5
+    weights = scores.masked_fill(~allowed, float("-inf")).softmax(-1).nan_to_num(0.0)
+    return torch.einsum("bhij,bhjd->bhid", weights, value)
+
+
+def assert_sees(built: Attention, n: int, sees: Callable[[int, int, int], bool]) -> None:
+    """A float64 mechanism of ``HEADS`` heads gives masked attention, with its gradients and with padding.
+
+    Args:
+        sees: whether in a head a query sees a key; causality comes on top.
+    """
+    causal = built.geometry.causal
+    pairs = [[[sees(h, i, j) and (j <= i or not causal) for j in range(n)] for i in range(n)] for h in range(HEADS)]
+    mask = torch.tensor(pairs)
+    generator = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(3, HEADS, n, HEAD_DIM, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3)]
+    holes = torch.arange(n) < torch.tensor([n, max(1, n // 2), 0])[:, None]
+    holes[0, 2::5] = False
+    for valid in (None, holes):
+        got = built(*inputs, key_valid=valid)
+        query, key, value = inputs
+        want = masked_attention(query, key, value, mask[None] if valid is None else mask & valid[:, None, None])
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+        weigh = torch.randn(got.shape, dtype=torch.float64, generator=generator)
+        for mine, theirs in zip(*(torch.autograd.grad(out, inputs, weigh) for out in (got, want)), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)

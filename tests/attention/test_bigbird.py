@@ -1,0 +1,131 @@
+"""BigBird against a mask of every pair in float64, and against transformers' layer with its weights and draws."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from dense_mask import HEAD_DIM, HEADS, assert_sees
+from torch import Tensor, nn
+
+from attn_zoo import Geometry, MultiHeadAttention, build_attention
+from attn_zoo.attention import gathered
+from attn_zoo.attention.bigbird import BigBird, Options, pattern
+from attn_zoo.attention.block_patterns import Pattern
+
+
+def layout(built: BigBird, n: int) -> list[set[tuple[int, int]]]:
+    """For each head the pairs of blocks that are compared."""
+    pairs: list[set[tuple[int, int]]] = [set() for _ in range(HEADS)]
+    for look in pattern(built.geometry, built.options).looks(n, built.seeds):
+        for head, keys in enumerate(look.keys.expand(HEADS, -1, -1).tolist()):
+            pairs[head] |= {(i, j) for i, row in zip(look.queries.tolist(), keys, strict=True) for j in row if j >= 0}
+    return pairs
+
+
+def compared(pairs: list[set[tuple[int, int]]], block: int, head: int, i: int, j: int) -> bool:
+    """Whether the blocks of two positions are."""
+    return (i // block, j // block) in pairs[head]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"block": 3, "random_blocks": 3},
+        {"block": 8, "window_blocks": 1, "global_blocks": 0, "random_blocks": 2},
+        {"block": 2, "window_blocks": 5, "global_blocks": 4, "random_blocks": 0},
+        {"block": 60},
+    ],
+    ids=str,
+)
+def test_equals_attention_over_its_blocks(options, monkeypatch):
+    monkeypatch.setattr(gathered, "TILE", 300)
+    torch.manual_seed(0)
+    for n in (1, 9, 45):
+        built = build_attention("bigbird", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+        assert isinstance(built, BigBird)
+        pairs, b = layout(built, n), built.options.block
+        assert_sees(built, n, partial(compared, pairs, b))
+
+
+def test_every_block_sees_window_globals_and_its_draws():
+    torch.manual_seed(0)
+    built = build_attention("bigbird", Geometry(HEADS, HEAD_DIM, 800, 800), block=8, random_blocks=3)
+    assert isinstance(built, BigBird)
+    for pairs in layout(built, 800):
+        for i in range(1, 99):
+            near = set(range(i - 1, i + 2))
+            seen = {j for row, j in pairs if row == i}
+            assert near | {0, 99} <= seen and len(seen) == len(near | {0, 99}) + 3
+        assert {j for i, j in pairs if i == 0} == {j for i, j in pairs if i == 99} == set(range(100))
+
+
+def test_seeds_come_from_the_global_generator_and_are_saved():
+    geometry, inputs = Geometry(2, 8, 200, 200), torch.randn(3, 1, 2, 200, 8)
+    torch.manual_seed(1)
+    first, other = (build_attention("bigbird", geometry) for _ in range(2))
+    assert not torch.equal(first(*inputs), other(*inputs))
+    other.load_state_dict(first.state_dict())
+    assert torch.equal(first(*inputs), other(*inputs))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_equals_transformers_with_its_weights_and_draws(padded, monkeypatch):
+    """In training mode: in eval mode transformers draws block 0 each time and counts it again."""
+    peer = pytest.importorskip("transformers.models.big_bird.modeling_big_bird", reason="transformers is not installed")
+    from transformers import BigBirdConfig
+
+    n, dim, heads, block, drawn = 96, 32, 4, 4, 3
+    config = BigBirdConfig(
+        hidden_size=dim, num_attention_heads=heads, block_size=block, num_random_blocks=drawn, attention_probs_dropout_prob=0.0,
+        max_position_embeddings=n,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    theirs = peer.BigBirdBlockSparseAttention(config, seed=3).double().train()
+    ours = MultiHeadAttention(dim, heads, "bigbird", length=n, block=block, random_blocks=drawn).double()
+    ours.add_module("out", nn.Identity())  # theirs ends before it
+    for name in ("query", "key", "value"):
+        ours.projections.get_submodule(name).load_state_dict(getattr(theirs, name).state_dict())
+
+    seen: list[Tensor] = []
+    masks_of_draws = theirs._create_rand_mask_from_inputs
+
+    def spy(from_blocked: Tensor, to_blocked: Tensor, draws: Tensor, *rest: int) -> Tensor:
+        seen.append(draws[0])
+        found: Tensor = masks_of_draws(from_blocked, to_blocked, draws, *rest)
+        return found
+
+    monkeypatch.setattr(theirs, "_create_rand_mask_from_inputs", spy)
+    tokens = torch.randn(2, n, dim, dtype=torch.float64)
+    valid = torch.ones(2, n, dtype=torch.bool)
+    valid[1, n - 13 :] = not padded
+    masks = peer.BigBirdModel.create_masks_for_block_sparse_attn(valid.double(), block)
+    names = ("from_blocked_mask", "band_mask", "from_mask", "to_mask")
+    named = dict(zip(names, masks, strict=True))
+    expected = theirs(tokens, to_blocked_mask=named["from_blocked_mask"], **named)[0]
+    monkeypatch.setattr(Pattern, "draw", lambda *_: seen[0])
+    got = ours(tokens, key_valid=valid)
+    torch.testing.assert_close(got[valid], expected.reshape(got.shape)[valid], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block": 0}, "at least 1; got 0"),
+        ({"window_blocks": 2}, "so it is odd; got 2"),
+        ({"global_blocks": 3}, "so even; got 3"),
+        ({"global_blocks": -2}, "so even; got -2"),
+        ({"random_blocks": -1}, "at least 0; got -1"),
+        ({"dropout": 1.0}, "lies in"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Options(**options)
+
+
+def test_blocks_that_see_all_are_warned_of():
+    assert BigBird.warnings(Geometry(1, 8, 24, 24), Options())
+    assert not BigBird.warnings(Geometry(1, 8, 25, 25), Options())

@@ -1,0 +1,116 @@
+"""Clustered attention against k-means on bits and centroids written out in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention.clustered import Clustered
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def build(n: int, **options) -> Clustered:
+    torch.manual_seed(0)
+    built = build_attention("clustered", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+    assert isinstance(built, Clustered)
+    return built
+
+
+def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (batch, HEADS, n, HEAD_DIM)
+    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
+    return query, key, value
+
+
+def k_means(codes: list[list[int]], clusters: int, iterations: int) -> list[int]:
+    """Cluster of each code by Hamming distance; the first of equals, and a bit without a majority stays."""
+    centroids = [list(codes[j * len(codes) // clusters]) for j in range(clusters)]
+
+    def nearest(code: list[int]) -> int:
+        return min(range(clusters), key=lambda c: (sum(x != y for x, y in zip(code, centroids[c], strict=True)), c))
+
+    for _ in range(iterations):
+        assigned = [nearest(code) for code in codes]
+        for c in range(clusters):
+            own = [code for code, at in zip(codes, assigned, strict=True) if at == c]
+            for bit in range(len(codes[0])):
+                total = sum(code[bit] for code in own)
+                centroids[c][bit] = centroids[c][bit] if total == 0 else (1 if total > 0 else -1)
+    return [nearest(code) for code in codes]
+
+
+def written_out(built: Clustered, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    """Each valid query answers as the mean of the valid queries of its cluster; zeros for padded ones."""
+    o, found = built.options, []
+    for b in range(query.shape[0]):
+        keep = valid[b].nonzero()[:, 0]
+        for h in range(HEADS):
+            q, k, v = (t[b, h, keep] for t in (query, key, value))
+            codes = [[1 if x >= 0 else -1 for x in row] for row in (q @ built.directions.double()).tolist()]
+            cluster = torch.tensor(k_means(codes, min(o.clusters, query.shape[2]), o.iterations))
+            out = torch.zeros_like(query[b, h])
+            for c in cluster.unique():
+                answer = (k @ q[cluster == c].mean(dim=0) / HEAD_DIM**0.5).softmax(-1) @ v
+                for i in keep[cluster == c]:
+                    out = out + torch.eye(len(out), dtype=torch.float64)[i][:, None] * answer
+            found.append(out)
+    return torch.stack(found).view_as(query)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("clusters", "bits", "iterations"), [(4, 32, 10), (3, 7, 0), (40, 16, 3), (1, 8, 2)])
+def test_equals_the_definition(padded, clusters, bits, iterations):
+    for n in (1, 6, 20):
+        built, inputs = build(n, clusters=clusters, bits=bits, iterations=iterations), draw(n)
+        valid = torch.ones(3, n, dtype=torch.bool)
+        if padded:
+            valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False
+        shown = valid[:, None, :, None]
+        got = built(*inputs, key_valid=valid if padded else None).masked_fill(~shown, 0)
+        expected = written_out(built, *inputs, valid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+        if n == 20:
+            grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (got, expected)]
+            for mine, theirs in zip(*grads, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_padding_anywhere_is_the_shortened_sequence():
+    built, inputs = build(30, clusters=5), draw(30, batch=1)
+    valid = torch.rand(1, 30, generator=torch.Generator().manual_seed(3)) < 0.6
+    keep = valid[0].nonzero()[:, 0]
+    alone = built(*(t[:, :, keep] for t in inputs))
+    torch.testing.assert_close(built(*inputs, key_valid=valid)[:, :, keep], alone, rtol=0, atol=1e-12)
+
+
+def test_queries_in_few_bundles_are_answered_as_by_softmax():
+    torch.manual_seed(3)
+    built, (_, key, value) = build(24, clusters=12), draw(24)
+    bundles = torch.randn(3, HEADS, 3, HEAD_DIM, dtype=torch.float64)
+    query = bundles.repeat(1, 1, 8, 1)
+    exact = (query @ key.mT / HEAD_DIM**0.5).softmax(-1) @ value
+    torch.testing.assert_close(built(query, key, value), exact, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clusters": 0}, "clusters counts something"),
+        ({"bits": 0}, "bits counts something"),
+        ({"iterations": -1}, "steps of k-means"),
+        ({"dropout": 1.0}, "lies in"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(9, **options)
+
+
+def test_as_many_clusters_as_tokens_are_doubtful():
+    card, geometry = Clustered.card, Geometry(2, 8, 9, 9)
+    assert "clusters=9" in Clustered.warnings(geometry, card.options(clusters=9))[0]
+    assert not Clustered.warnings(geometry, card.options(clusters=8))

@@ -1,0 +1,54 @@
+"""The fixed pattern of Sparse Transformers against a mask of every pair in float64."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+from dense_mask import HEAD_DIM, HEADS, assert_sees
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention import fixed, gathered
+
+
+def sees(block: int, last: int, head: int, i: int, j: int) -> bool:
+    """The own block, and what stands in any block from ``last`` on."""
+    return i // block == j // block or j % block >= last
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("stride", "summary"), [(0, 1), (0, 3), (0, 0), (1, 1), (5, 2), (8, 8), (60, 2)])
+def test_sees_its_block_and_the_summaries(causal, stride, summary, monkeypatch):
+    monkeypatch.setattr(gathered, "TILE", 100)
+    for n in (1, 9, 45):
+        built = build_attention("fixed", Geometry(HEADS, HEAD_DIM, n, n, causal), stride=stride, summary=summary).double()
+        block = stride or math.ceil(math.sqrt(n))
+        last = block - min(summary, block)
+        assert_sees(built, n, partial(sees, block, last))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_other_lengths_keep_the_block_it_was_built_for(causal):
+    built = build_attention("fixed", Geometry(HEADS, HEAD_DIM, 100, 100, causal)).double()
+    assert_sees(built, 37, partial(sees, 10, 9))
+
+
+def test_cost_is_far_below_that_of_all_pairs():
+    n = 16_384
+    geometry = Geometry(4, 64, n, n)
+    assert fixed.cost(geometry, fixed.Options(summary=8)).flops == 4 * n * n * geometry.inner_dim * 9 // 128
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stride": -1}, "0 for the root of the length; got -1"),
+        ({"stride": 4, "summary": 5}, "from 0 to stride=4; got 5"),
+        ({"summary": -1}, "from 0 on; got -1"),
+        ({"dropout": 1.0}, "lies in"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        fixed.Options(**options)

@@ -1,0 +1,155 @@
+"""Linformer with LSH against buckets, their order and both kinds of keys written out position by position in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from written_out import projected
+
+from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention, join_layers
+from attn_zoo.attention.linformer_lsh import LinformerLSH, bucket_count
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def build(n: int, **options) -> LinformerLSH:
+    torch.manual_seed(0)
+    built = build_attention("linformer_lsh", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+    assert isinstance(built, LinformerLSH)
+    return built
+
+
+def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (batch, HEADS, n, HEAD_DIM)
+    query, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
+    return query, value
+
+
+def bucket_of(x: Tensor, rotations: Tensor, buckets: int) -> int:
+    """Digits to the base of 16, the last one smaller: each the nearest of some drawn directions and their opposites."""
+    code, at = 0, 0
+    while buckets > 1:
+        digit = min(16, buckets)
+        along = [(x.detach() @ rotations[:, c]).item() for c in range(at, at + digit // 2)]
+        both = along + [-a for a in along]
+        code, at, buckets = code * digit + both.index(max(both)), at + digit // 2, buckets // digit
+    return code
+
+
+def written_out(built: LinformerLSH, query: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    """Each query of each head by itself: projected keys of all valid tokens, then those near it in the order of buckets."""
+    map_of = {head: (map_, at) for heads, map_ in zip(built.head_groups, built.maps, strict=True) for at, head in enumerate(heads)}
+    buckets, rows = bucket_count(built.geometry.keys, built.options), []
+    for b in range(query.shape[0]):
+        keep = valid[b].nonzero()[:, 0]
+        for h in range(HEADS):
+            key, (map_, copy) = query[b, h] / query[b, h].norm(dim=-1, keepdim=True), map_of[h]
+            far_key, far_value = (projected(map_, t, role, copy, keep) for role, t in enumerate((key, value[b, h])))
+            order = sorted(keep.tolist(), key=lambda i: (bucket_of(query[b, h, i], built.rotations[h, 0], buckets), i))
+            for i in range(query.shape[2]):
+                if i not in order:
+                    rows.append(query[b, h, i] * 0)
+                    continue
+                rank, reach = order.index(i), built.options.window // 2
+                near = order[max(0, rank - reach) : rank + reach + 1]
+                weights = (torch.cat([far_key, key[near]]) @ query[b, h, i] / HEAD_DIM**0.5).softmax(-1)
+                rows.append(weights @ torch.cat([far_value, value[b, h, near]]))
+    return torch.stack(rows).view_as(query)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"projected_length": 3, "window": 5},
+        {"projected_length": 4, "sharing": "none", "window": 1, "buckets": 2},
+        {"sharing": "none", "projected_lengths": "5+2", "window": 3, "buckets": 64},
+        {"projected_length": 3, "projection": "mean", "window": 51},
+        {"projected_length": 3, "sharing": "key_value", "projection": "convolution", "window": 7, "buckets": 1},
+    ],
+)
+def test_equals_the_definition(padded, options):
+    n = 23
+    built, (query, value) = build(n, **options), draw(n)
+    valid = torch.ones(3, n, dtype=torch.bool)
+    if padded:
+        valid[1, n // 2 :], valid[2, ::3] = False, False
+    shown = valid[:, None, :, None]
+    got = built(query, query, value, key_valid=valid if padded else None).masked_fill(~shown, 0)
+    expected = written_out(built, query, value, valid)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
+    leaves = [query, value, *built.parameters()]
+    grads = [torch.autograd.grad(out.square().sum(), leaves) for out in (got, expected)]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_fewer_keys_count_as_padded():
+    built, (query, value) = build(30, window=5), draw(30)
+    valid = (torch.arange(30) < 17).expand(3, -1)
+    short = built(query[:, :, :17], None, value[:, :, :17])
+    torch.testing.assert_close(built(query, None, value, key_valid=valid)[:, :, :17], short, rtol=0, atol=1e-12)
+
+
+def test_far_tokens_that_are_alike_see_each_other_one_by_one():
+    """Twins at both ends, loud beside the others: a window by position would reach neither, and the projection blurs them."""
+    n = 64
+    built = build(n, window=5, projected_length=2, buckets=4096)
+    query, value = (t.detach() for t in draw(n, batch=1))
+    query[:, :, -1] = query[:, :, 0] = 40 * query[:, :, 0]
+    value[:, :, -1] += 100
+    out = built(query, None, value)
+    blind = built(query, None, value.index_fill(2, torch.tensor([n - 1]), 0))
+    seen = (out - blind)[:, :, 0] / value[:, :, -1]
+    assert (seen > 0.3).all()
+
+
+def test_layers_that_share_a_projection_hash_by_themselves():
+    torch.manual_seed(0)
+    stack = [MultiHeadAttention(16, 2, "linformer_lsh", length=20, window=3, sharing="layerwise") for _ in range(2)]
+    join_layers(torch.nn.Sequential(*stack))
+    first, second = (layer.mechanism for layer in stack)
+    assert isinstance(first, LinformerLSH)
+    assert isinstance(second, LinformerLSH)
+    assert second.maps[0] is first.maps[0]
+    assert not torch.equal(first.rotations, second.rotations)
+    assert stack[1].order.value == "project_first"
+    assert stack[1](stack[0](torch.randn(2, 20, 16))).shape == (2, 20, 16)
+
+
+def test_buckets_follow_the_length_unless_asked():
+    built = build(64, window=9)
+    assert bucket_count(64, built.options) == 16
+    built.resize_length(256)
+    assert bucket_count(built.geometry.keys, built.options) == 64
+    query, value = draw(256)
+    assert built(query, None, value).isfinite().all()
+    assert bucket_count(256, LinformerLSH.card.options(buckets=4)) == 4
+
+
+def test_causality_is_refused():
+    with pytest.raises(UnsupportedError, match="no causal form"):
+        build_attention("linformer_lsh", Geometry(2, 8, 9, 9, causal=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 4}, "got 4; write 5 for 2"),
+        ({"buckets": 3}, "power of two up to 16777216, or 0"),
+        ({"projected_length": 0}, "at least 1"),
+        ({"dropout": 1.0}, "lies in"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(9, **options)
+
+
+def test_doubtful_numbers_are_named():
+    card, geometry = LinformerLSH.card, Geometry(2, 8, 9, 9)
+    assert "window=9" in LinformerLSH.warnings(geometry, card.options(window=9, projected_length=2))[0]
+    assert "not the hash" in LinformerLSH.warnings(geometry, card.options(window=7, projected_length=2, buckets=1))[0]
+    assert not LinformerLSH.warnings(geometry, card.options(window=7, projected_length=2, buckets=4))

@@ -1,0 +1,98 @@
+"""Linformer with a window against both kinds of keys written out position by position in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from written_out import projected
+
+from attn_zoo import Geometry, MultiHeadAttention, build_attention
+from attn_zoo.attention.linformer_window import LinformerWindow
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def build(n: int, **options) -> LinformerWindow:
+    torch.manual_seed(0)
+    built = build_attention("linformer_window", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+    assert isinstance(built, LinformerWindow)
+    return built
+
+
+def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (batch, HEADS, n, HEAD_DIM)
+    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
+    return query, key, value
+
+
+def written_out(built: LinformerWindow, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    """Each query of each head by itself: projected keys of all valid tokens, then those of its window."""
+    map_of = {head: (map_, at) for heads, map_ in zip(built.head_groups, built.maps, strict=True) for at, head in enumerate(heads)}
+    rows = []
+    for b in range(query.shape[0]):
+        keep = valid[b].nonzero()[:, 0]
+        for h in range(HEADS):
+            map_, copy = map_of[h]
+            far_key, far_value = (projected(map_, t[b, h], role, copy, keep) for role, t in enumerate((key, value)))
+            for i in range(query.shape[2]):
+                near = keep[(keep - i).abs() <= built.options.window // 2]
+                keys = torch.cat([far_key, key[b, h, near]])
+                weights = (keys @ query[b, h, i] / HEAD_DIM**0.5).softmax(-1)
+                rows.append(weights @ torch.cat([far_value, value[b, h, near]]))
+    return torch.stack(rows).view_as(query)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("window", [1, 5, 51])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"projected_length": 3},
+        {"projected_length": 4, "sharing": "none"},
+        {"sharing": "none", "projected_lengths": "5+2"},
+        {"projected_length": 3, "projection": "mean"},
+        {"projected_length": 3, "sharing": "key_value", "projection": "convolution"},
+    ],
+)
+def test_equals_the_definition(padded, window, options):
+    n = 23
+    built, inputs = build(n, window=window, **options), draw(n)
+    valid = torch.ones(3, n, dtype=torch.bool)
+    if padded:
+        valid[1, n // 2 :], valid[2, ::3] = False, False
+    got, expected = built(*inputs, key_valid=valid if padded else None), written_out(built, *inputs, valid)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
+    leaves = [*inputs, *built.parameters()]
+    grads = [torch.autograd.grad(out.square().sum(), leaves) for out in (got, expected)]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_fewer_keys_count_as_padded():
+    built, inputs = build(30, window=5), draw(30)
+    valid = (torch.arange(30) < 17).expand(3, -1)
+    short = built(*(t[:, :, :17] for t in inputs))
+    torch.testing.assert_close(built(*inputs, key_valid=valid)[:, :, :17], short, rtol=0, atol=1e-12)
+
+
+def test_the_layer_projects_first():
+    layer = MultiHeadAttention(16, 2, "linformer_window", length=20, window=3, projected_length=2)
+    assert layer.order.value == "project_first"
+    assert layer(torch.randn(2, 20, 16)).shape == (2, 20, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"window": 4}, "got 4; write 5 for 2"), ({"projected_length": 0}, "at least 1"), ({"dropout": 1.0}, "lies in")],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(9, **options)
+
+
+def test_a_window_over_everything_is_doubtful():
+    card, geometry = LinformerWindow.card, Geometry(2, 8, 9, 9)
+    assert "window=9" in LinformerWindow.warnings(geometry, card.options(window=9, projected_length=2))[0]
+    assert not LinformerWindow.warnings(geometry, card.options(window=7, projected_length=2))

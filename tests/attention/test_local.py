@@ -1,0 +1,42 @@
+"""Local attention against a mask of every pair in float64."""
+
+from __future__ import annotations
+
+import pytest
+from dense_mask import HEAD_DIM, HEADS, assert_sees
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention import gathered
+from attn_zoo.attention.local import Local, Options
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("block", "neighbours"), [(1, 0), (4, 0), (7, 1), (4, 2), (3, 30), (100, 0)])
+def test_a_block_sees_itself_and_its_neighbours(causal, block, neighbours, monkeypatch):
+    monkeypatch.setattr(gathered, "TILE", 500)
+    for n in (1, 8, 45):
+        built = build_attention("local", Geometry(HEADS, HEAD_DIM, n, n, causal), block=block, neighbours=neighbours).double()
+        assert_sees(built, n, lambda _, i, j: abs(i // block - j // block) <= neighbours)
+
+
+def test_cost_is_that_of_the_blocks():
+    n, block = 4096, 64
+    for causal, neighbours, width in ((False, 0, 1), (False, 2, 5), (True, 2, 3)):
+        geometry = Geometry(4, 64, n, n, causal)
+        flops = Local.card.cost(geometry, Options(block=block, neighbours=neighbours)).flops
+        assert flops == 4 * n * width * block * geometry.inner_dim
+
+
+def test_a_block_over_all_is_warned_of():
+    (warning,) = Local.warnings(Geometry(1, 8, 20, 20), Options(block=20))
+    assert "no shorter than the 20 tokens" in warning
+    assert not Local.warnings(Geometry(1, 8, 21, 21), Options(block=20))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"block": 0}, "at least 1; got 0"), ({"neighbours": -1}, "at least 0; got -1"), ({"dropout": 1.0}, "lies in")],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Options(**options)

@@ -1,0 +1,105 @@
+"""Long-short against window, dynamic projection and joint softmax written out position by position in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention.long_short import LongShort
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def build(n: int, **options) -> LongShort:
+    torch.manual_seed(0)
+    built = build_attention("long_short", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+    assert isinstance(built, LongShort)
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return built
+
+
+def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (batch, HEADS, n, HEAD_DIM)
+    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
+    return query, key, value
+
+
+def written_out(built: LongShort, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    """Each query of each head by itself over the keys that it has."""
+    o, out = built.options, torch.zeros_like(query)
+
+    def norm(x: Tensor, which: int, head: int) -> Tensor:
+        if not o.norms:
+            return x
+        centred = x - x.mean(-1, keepdim=True)
+        even = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return even * built.gain[which, head] + built.shift[which, head]
+
+    rows = []
+    for b in range(query.shape[0]):
+        keep = valid[b].nonzero()[:, 0]
+        for h in range(HEADS):
+            k, v = key[b, h, keep], value[b, h, keep]
+            shares = (k @ built.projection[h].T).softmax(dim=0)  # over positions, one column for each projected key
+            far_key, far_value = norm(shares.T @ k, 1, h), norm(shares.T @ v, 1, h)
+            near_key, near_value = norm(k, 0, h), norm(v, 0, h)
+            for i in range(query.shape[2]):
+                near = (keep - i).abs() <= o.window // 2
+                keys = torch.cat([far_key, near_key[near]])
+                weights = (keys @ query[b, h, i] / HEAD_DIM**0.5).softmax(-1)
+                rows.append(weights @ torch.cat([far_value, near_value[near]]) if len(keep) else out[b, h, i])
+    return torch.stack(rows).view_as(query)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("window", "rank", "norms"), [(5, 3, True), (1, 1, False), (33, 4, True), (7, 20, False)])
+def test_equals_the_definition(padded, window, rank, norms):
+    for n in (1, 2, 19, 40):
+        built, inputs = build(n, window=window, rank=rank, norms=norms), draw(n)
+        valid = torch.ones(3, n, dtype=torch.bool)
+        if padded:
+            valid[1, n // 2 :], valid[2, ::3] = False, False
+        got, expected = built(*inputs, key_valid=valid if padded else None), written_out(built, *inputs, valid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
+        if n == 19:
+            leaves = [*inputs, *built.parameters()]
+            grads = [torch.autograd.grad(out.square().sum(), leaves) for out in (got, expected)]
+            for mine, theirs in zip(*grads, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_padding_at_the_end_is_the_shortened_sequence():
+    built, inputs = build(30, window=5, rank=3), draw(30)
+    valid = (torch.arange(30) < 17).expand(3, -1)
+    short = built(*(t[:, :, :17] for t in inputs))
+    torch.testing.assert_close(built(*inputs, key_valid=valid)[:, :, :17], short, rtol=0, atol=1e-12)
+
+
+def test_a_far_token_reaches_through_the_projection():
+    built, inputs = build(40, window=3, rank=2), draw(40, batch=1)
+    (of_value,) = torch.autograd.grad(built(*inputs)[:, :, 0].sum(), inputs[2])
+    assert (of_value[:, :, 39] != 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 4}, "odd and at least 1; got 4; write 5 for 2 on either side"),
+        ({"rank": 0}, "attention=longformer"),
+        ({"dropout": 1.0}, "lies in"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(9, **options)
+
+
+def test_doubtful_sizes_are_named():
+    card, geometry = LongShort.card, Geometry(2, 8, 9, 9)
+    assert len(LongShort.warnings(geometry, card.options(window=9, rank=9))) == 2
+    assert not LongShort.warnings(geometry, card.options(window=7, rank=8))

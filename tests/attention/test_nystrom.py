@@ -1,0 +1,154 @@
+"""Nyströmformer against three kernels and segments written out in float64, one head at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention import short_side
+from attn_zoo.attention.nystrom import Nystrom
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def build(n: int, implementation: str = "eager", **options) -> Nystrom:
+    torch.manual_seed(0)
+    built = build_attention("nystrom", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
+    assert isinstance(built, Nystrom)
+    return built
+
+
+def draw(n: int, batch: int = 3, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (batch, HEADS, n, HEAD_DIM)
+    drawn = (scale * torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(3))
+    query, key, value = (t.requires_grad_() for t in drawn)
+    return query, key, value
+
+
+def landmarks(tokens: Tensor, m: int) -> Tensor:
+    """Means of m parts of the rows; the first ones have one row more if it does not come out even."""
+    return torch.stack([part.mean(dim=0) for part in torch.tensor_split(tokens, min(m, len(tokens)))])
+
+
+def step_by_step(kernel: Tensor, iterations: int) -> Tensor:
+    """Eq. 14 and 15 with the norms of one matrix."""
+    inverse = kernel.T / (kernel.abs().sum(dim=0).max() * kernel.abs().sum(dim=1).max())
+    one = torch.eye(len(kernel), dtype=kernel.dtype)
+    for _ in range(iterations):
+        az = kernel @ inverse
+        inverse = inverse @ (13 * one - az @ (15 * one - az @ (7 * one - az))) / 4
+    return inverse
+
+
+def written_out(built: Nystrom, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    """Each head of each example by itself, on its valid tokens alone; the convolution over all positions."""
+    o, out = built.options, []
+    for b in range(query.shape[0]):
+        keep, heads = valid[b].nonzero()[:, 0], []
+        for h in range(HEADS):
+            q, k, v = (t[b, h, keep] for t in (query, key, value))
+            row = torch.zeros_like(query[b, h])
+            if len(keep):
+                few_q, few_k = landmarks(q, o.landmarks), landmarks(k, o.landmarks)
+                kernels = [(x @ y.T / HEAD_DIM**0.5).softmax(-1) for x, y in ((query[b, h], few_k), (few_q, few_k), (few_q, k))]
+                row = kernels[0] @ step_by_step(kernels[1], o.iterations) @ kernels[2] @ v
+                for i in range(len(row)):
+                    for at in range(o.convolution):
+                        j = i + at - o.convolution // 2
+                        if 0 <= j < len(row) and valid[b, j]:
+                            only = torch.eye(len(row), dtype=torch.float64)[i][:, None]
+                            row = row + only * built.kernel[h, 0, at, 0] * value[b, h, j]
+            heads.append(row)
+        out.append(torch.stack(heads))
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("m", "iterations", "convolution"), [(4, 6, 0), (5, 2, 3), (1, 6, 0), (64, 6, 7)])
+def test_equals_the_kernels_written_out(implementation, padded, m, iterations, convolution, monkeypatch):
+    monkeypatch.setattr(short_side, "CACHED_BYTES", 400)
+    for n in (1, 3, 8, 21):
+        built = build(n, implementation, landmarks=m, iterations=iterations, convolution=convolution)
+        inputs = draw(n)
+        valid = torch.ones(3, n, dtype=torch.bool)
+        if padded:
+            valid[1, n // 2 :], valid[2, ::3] = False, False
+        got, expected = built(*inputs, key_valid=valid if padded else None), written_out(built, *inputs, valid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
+        if n == 21:
+            leaves = [*inputs, *built.parameters()]
+            masked = valid[:, None, :, None]
+            grads = [torch.autograd.grad((out * masked).square().sum(), leaves) for out in (got, expected)]
+            for mine, theirs in zip(*grads, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_padding_anywhere_is_the_shortened_sequence(implementation):
+    n, built = 40, build(40, implementation, landmarks=6)
+    query, key, value = draw(n, batch=1)
+    valid = torch.rand(1, n, generator=torch.Generator().manual_seed(3)) < 0.6
+    keep = valid[0].nonzero()[:, 0]
+    alone = built(*(t[:, :, keep] for t in (query, key, value)))
+    torch.testing.assert_close(built(query, key, value, key_valid=valid)[:, :, keep], alone, rtol=0, atol=1e-12)
+
+
+def test_batch_mates_leave_the_pseudo_inverse_alone():
+    """The public code scales all matrices by the largest norm in the batch."""
+    built, (query, key, value) = build(32, landmarks=8, iterations=2), draw(32)
+    loud = query.detach().clone()
+    loud[1:] *= 20
+    torch.testing.assert_close(built(loud, key, value)[0], built(query, key, value)[0], rtol=0, atol=1e-13)
+
+
+def test_more_landmarks_come_nearer_to_softmax():
+    n = 96
+    query, key, value = draw(n, scale=0.5)
+    exact = (query @ key.mT / HEAD_DIM**0.5).softmax(-1) @ value
+    errors = [
+        (build(n, landmarks=m, iterations=30)(query, key, value) - exact).norm().item() / exact.norm().item() for m in (8, 32, 96)
+    ]
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"landmarks": 0}, "landmarks counts something"),
+        ({"iterations": 0}, "iterations counts something"),
+        ({"convolution": 4}, "odd, or 0 for none; got 4"),
+        ({"convolution": -1}, "odd, or 0 for none"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(9, **options)
+
+
+def test_as_many_landmarks_as_tokens_is_doubtful():
+    card = Nystrom.card
+    assert "landmarks=9" in Nystrom.warnings(Geometry(2, 8, 9, 9), card.options(landmarks=9))[0]
+    assert not Nystrom.warnings(Geometry(2, 8, 9, 9), card.options(landmarks=8))
+
+
+def test_agrees_with_the_public_implementation_where_it_is_right():
+    """One example alone, a length that landmarks divide and no mask; there the public code computes the paper's equations."""
+    peer_module = pytest.importorskip("nystrom_attention")
+    n, m, convolution = 48, 8, 5
+    one = build_attention("nystrom", Geometry(1, HEAD_DIM, n, n), landmarks=m, convolution=convolution).double()
+    for tokens in draw(n, batch=1):  # its scale is a maximum over heads as well, so a head goes alone
+        alone = peer_module.NystromAttention(
+            HEAD_DIM, dim_head=HEAD_DIM, heads=1, num_landmarks=m, residual=True, residual_conv_kernel=convolution
+        ).double()
+        with torch.no_grad():
+            alone.res_conv.weight.copy_(one.get_parameter("kernel"))
+            alone.to_out[0].weight.copy_(torch.eye(HEAD_DIM))
+            alone.to_out[0].bias.zero_()
+        query, key, value = alone.to_qkv(tokens[:, 0]).chunk(3, dim=-1)
+        got = one(query[:, None], key[:, None], value[:, None])[:, 0]
+        torch.testing.assert_close(got, alone(tokens[:, 0]), rtol=0, atol=1e-10)

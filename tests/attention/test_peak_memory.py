@@ -1,0 +1,68 @@
+"""No mechanism that claims to be sub-quadratic holds a number for each pair of tokens, forward or backward: memory as allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attn_zoo import Geometry, attentions, card
+from attn_zoo.attention.longformer import Longformer, Options
+from attn_zoo.conformance.requests import draw
+from attn_zoo.contract import AttentionCard
+from attn_zoo.cost import peak_bytes
+
+N = 8192
+PAIRS = N * N
+"""Bytes of one truth value for each pair: 64 MiB. Blocks of bounded size stay far below, however many pairs there are."""
+
+SUB_QUADRATIC = [name for name in attentions() if card(name).time.exponent < 2]
+
+
+def peak(mechanism: AttentionCard, *, causal: bool, padded: bool = True) -> int:
+    """Most bytes held at once beside the inputs, in a step of one head over one example."""
+    torch.manual_seed(0)
+    built = mechanism.build(Geometry(1, 8, N, N, causal), mechanism.options())
+    request = draw(built, torch.float32, torch.device("cpu"), batch=1).leaves()
+    if padded and mechanism.can.key_padding:
+        request = request.padded(torch.arange(N)[None] < N - 100)
+    return peak_bytes(lambda: request(built).sum().backward(), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", SUB_QUADRATIC)
+def test_holds_less_than_a_byte_for_each_pair(name):
+    mechanism = card(name)
+    for causal in (False, True) if mechanism.can.causal else (False,):
+        held = peak(mechanism, causal=causal)
+        assert held < PAIRS, f"causal={causal}: {held / 2**20:.0f} MiB at {N} tokens; N x N bytes are {PAIRS / 2**20:.0f}"
+
+
+@dataclass
+class WithoutGlobals(Options):
+    """Of a window alone."""
+
+    global_tokens: int = 0
+
+
+class MaskedWindow(Longformer):
+    """A window by a mask over all pairs: it gives what its card says, at the cost of softmax."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **_: Tensor) -> Tensor:
+        positions = torch.arange(query.shape[2])
+        mask = self.sees(positions[:, None], positions)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask if key_valid is None else mask & key_valid)
+
+
+def test_a_mask_over_all_pairs_is_caught():
+    """Even where fused attention holds no scores; and a byte each is not the least that is seen."""
+    MaskedWindow.card = replace(card("longformer"), build=MaskedWindow, options=WithoutGlobals)
+    assert peak(MaskedWindow.card, causal=False) >= PAIRS
+    assert 0 < peak(card("longformer"), causal=False) < PAIRS / 8
+
+
+def test_every_sub_quadratic_mechanism_is_measured():
+    assert {"longformer", "local", "strided", "fixed", "block_sparse", "bigbird", "reformer", "linformer"} <= set(SUB_QUADRATIC)
+    assert "softmax" not in SUB_QUADRATIC

@@ -1,0 +1,140 @@
+"""Routing attention against clusters picked one by one in float64, and how its centroids move."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo.attention.routing import Routing
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def build(n: int, seed: int = 0, **options) -> Routing:
+    torch.manual_seed(seed)
+    built = build_attention("routing", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+    assert isinstance(built, Routing)
+    return built.eval()
+
+
+def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (batch, HEADS, n, HEAD_DIM)
+    query, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
+    return query, value
+
+
+def written_out(built: Routing, query: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    """Each cluster of each head: its nearest valid positions, softmax among them, and the mean over a position's clusters."""
+    found = []
+    for b in range(query.shape[0]):
+        keep = valid[b].nonzero()[:, 0].tolist()
+        for h in range(HEADS):
+            unit = query[b, h] / query[b, h].norm(dim=-1, keepdim=True)
+            clusters = len(built.centroids[h])
+            answers: list[list[Tensor]] = [[] for _ in range(query.shape[2])]
+            for centroid in built.centroids[h]:
+                near = sorted(keep, key=lambda i: -(unit[i] @ centroid).item())[: math.ceil(len(keep) / clusters)]
+                for i in near:
+                    weights = (unit[near] @ unit[i] * HEAD_DIM**0.5).softmax(-1)
+                    answers[i].append(weights @ value[b, h, near])
+            found += [torch.stack(own).mean(dim=0) if own else torch.zeros_like(unit[0]) for own in answers]
+    return torch.stack(found).view_as(query)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("scale", [1.0, 0.2, 50.0])
+def test_equals_clusters_picked_one_by_one(padded, scale):
+    for n in (1, 10, 23):
+        built, (query, value) = build(n, cluster_scale=scale), draw(n)
+        valid = torch.ones(3, n, dtype=torch.bool)
+        if padded:
+            valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False
+        got = built(query, query, value, key_valid=valid if padded else None)
+        expected = written_out(built, query, value, valid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+        if n == 23:
+            grads = [torch.autograd.grad(out.square().sum(), (query, value)) for out in (got, expected)]
+            for mine, theirs in zip(*grads, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_padding_anywhere_is_the_shortened_sequence():
+    built, (query, value) = build(30), draw(30, batch=1)
+    valid = torch.rand(1, 30, generator=torch.Generator().manual_seed(3)) < 0.6
+    keep = valid[0].nonzero()[:, 0]
+    alone = built(query[:, :, keep], None, value[:, :, keep])
+    torch.testing.assert_close(built(query, None, value, key_valid=valid)[:, :, keep], alone, rtol=0, atol=1e-12)
+
+
+def test_centroids_move_in_training_towards_what_is_nearest():
+    built, (query, value) = build(20, decay=0.9), draw(20)
+    valid = torch.arange(20) < torch.tensor([20, 12, 0])[:, None]
+    before = built.centroids.clone()
+    built(query, None, value, key_valid=valid)
+    assert torch.equal(built.centroids, before)
+    expected = before.clone()
+    for h in range(HEADS):
+        unit = F.normalize(query[:, h][valid], dim=-1)
+        nearest = (unit @ before[h].T).argmax(dim=-1)
+        for c in range(len(before[h])):
+            if (nearest == c).any():
+                moved = 0.9 * before[h, c] + 0.1 * unit[nearest == c].mean(dim=0)
+                expected[h, c] = moved / moved.norm()
+    built.train()(query, None, value, key_valid=valid)
+    torch.testing.assert_close(built.centroids, expected.detach(), rtol=0, atol=1e-12)
+
+
+def test_an_answer_in_training_depends_on_no_batch_mate():
+    built, (query, value) = build(20, decay=0.5).train(), draw(20)
+    alone = copy.deepcopy(built)(query[:1], None, value[:1])
+    torch.testing.assert_close(built(query, None, value)[:1], alone, rtol=0, atol=1e-13)
+
+
+def test_online_means_find_the_clusters_there_are():
+    built = build(36, decay=0.8)
+    torch.manual_seed(0)
+    truth = F.normalize(torch.randn(HEADS, 6, HEAD_DIM, dtype=torch.float64), dim=-1)
+    built.train()
+    first = None
+    for _ in range(60):
+        query = truth.repeat_interleave(6, dim=1)[None] + 0.05 * torch.randn(4, HEADS, 36, HEAD_DIM, dtype=torch.float64)
+        built(query, None, query)
+        error = 1 - (F.normalize(query, dim=-1) @ built.centroids.mT).amax(dim=-1).mean().item()
+        first = error if first is None else first
+    assert first is not None
+    assert error < 0.5 * first
+
+
+def test_still_centroids_stay():
+    built, (query, value) = build(20, decay=1.0).train(), draw(20)
+    before = built.centroids.clone()
+    built(query, None, value)
+    assert torch.equal(built.centroids, before)
+
+
+def test_causality_is_refused():
+    with pytest.raises(UnsupportedError, match="no causal form"):
+        build_attention("routing", Geometry(2, 8, 9, 9, causal=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"cluster_scale": 0.0}, "multiplies √n"), ({"decay": 1.1}, "share of a centroid"), ({"dropout": 1.0}, "lies in")],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(9, **options)
+
+
+def test_doubtful_numbers_are_named():
+    card, geometry = Routing.card, Geometry(2, 8, 16, 16)
+    assert "sees itself" in Routing.warnings(geometry, card.options(cluster_scale=4))[0]
+    assert "sees all" in Routing.warnings(geometry, card.options(cluster_scale=0.25))[0]
+    assert not Routing.warnings(geometry, card.options())

@@ -1,0 +1,142 @@
+"""Sinkhorn attention against blocks, balancing and sorting written out in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention.sinkhorn import LEAST, Sinkhorn, block_size
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def build(n: int, **options) -> Sinkhorn:
+    built = build_attention("sinkhorn", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+    assert isinstance(built, Sinkhorn)
+    return built
+
+
+def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (batch, HEADS, n, HEAD_DIM)
+    query, key, value = (torch.randn(shape, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(3))
+    return query, key, value
+
+
+def balanced(scores: Tensor, real: list[int], times: int) -> Tensor:
+    """exp(scores) among the real blocks with columns and rows normalised in turn; zero elsewhere."""
+    weights = scores[real][:, real].exp()
+    for _ in range(times):
+        weights = weights / weights.sum(dim=0, keepdim=True)
+        weights = weights / weights.sum(dim=1, keepdim=True)
+    whole = torch.zeros_like(scores)
+    for at, i in enumerate(real):
+        for to, j in enumerate(real):
+            whole[i, j] = weights[at, to]
+    return whole
+
+
+def mean_of_blocks(tokens: Tensor, blocks: list[list[int]], ok: list[bool]) -> Tensor:
+    """Of the valid tokens of each block; zeros where there are none."""
+    kept = [[p for p in block if ok[p]] for block in blocks]
+    return torch.stack([tokens[block].mean(dim=0) if block else tokens[0] * 0 for block in kept])
+
+
+def written_out(built: Sinkhorn, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    """Valid queries one by one, over the keys of their own block and the sorted places; zeros for padded ones."""
+    o, n, out = built.options, query.shape[2], []
+    b = block_size(built.geometry.keys, o)
+    blocks = [list(range(start, min(start + b, n))) for start in range(0, n, b)]
+    for x in range(query.shape[0]):
+        ok = valid[x].tolist()
+        real = [i for i, block in enumerate(blocks) if any(ok[p] for p in block)]
+        for h in range(HEADS):
+            q, k, v = query[x, h], key[x, h], value[x, h]
+            few_queries, few_keys = (mean_of_blocks(t, blocks, ok) for t in (q, k))
+            scores = few_queries @ few_keys.T / math.sqrt(HEAD_DIM) / o.temperature
+            moved = balanced(scores, real, o.balancing)
+            for p in range(n):
+                if not ok[p]:
+                    out.append(q[p] * 0)
+                    continue
+                own = [j for j in blocks[p // b] if ok[j]]
+                logits, values = [q[p] @ k[j] / math.sqrt(HEAD_DIM) for j in own], [v[j] for j in own]
+                for place in range(b):
+                    there = [i for i in real if place < len(blocks[i]) and ok[blocks[i][place]]]
+                    if not there:
+                        continue
+                    share = torch.stack([moved[p // b, i] for i in there]).sum()
+                    mean_key, mean_value = (
+                        sum(moved[p // b, i] * t[blocks[i][place]] for i in there) / share.clamp(min=LEAST) for t in (k, v)
+                    )
+                    logits.append(q[p] @ mean_key / math.sqrt(HEAD_DIM) + share.log())
+                    values.append(mean_value)
+                out.append(torch.stack(logits).softmax(0) @ torch.stack(values))
+    return torch.stack(out).view_as(query)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize(("scale", "balancing", "temperature"), [(1.0, 8, 0.75), (0.7, 2, 0.3), (100.0, 3, 1.0)])
+def test_equals_the_definition(padded, scale, balancing, temperature):
+    for n in (1, 9, 14):
+        built, inputs = build(n, block_scale=scale, balancing=balancing, temperature=temperature), draw(n)
+        valid = torch.ones(3, n, dtype=torch.bool)
+        if padded:
+            valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False
+        got = built(*inputs, key_valid=valid if padded else None).masked_fill(~valid[:, None, :, None], 0)
+        expected = written_out(built, *inputs, valid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-11)
+        if n == 14:
+            grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (got, expected)]
+            for mine, theirs in zip(*grads, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_balancing_makes_rows_and_columns_sum_to_one():
+    query, key, _ = draw(64)
+    built = build(64, balancing=50)
+    inside = torch.ones(3, 8, 8, dtype=torch.bool)
+    found = built._permutation(query.unflatten(2, (8, 8)), key.unflatten(2, (8, 8)), inside)
+    for dim in (-1, -2):
+        torch.testing.assert_close(found.sum(dim=dim), torch.ones(3, HEADS, 8, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_a_sharp_permutation_brings_the_block_that_fits():
+    """Queries of block 0 resemble keys of block 3: at a low temperature their second block is that one."""
+    n, b = 16, 4
+    direction = torch.eye(4, HEAD_DIM, dtype=torch.float64)
+    query = 6 * direction.repeat_interleave(b, dim=0)[None, None].expand(1, HEADS, -1, -1)
+    key = query.roll(-b, dims=2)  # keys of a block fit the queries of the one after it
+    value = torch.arange(4.0, dtype=torch.float64).repeat_interleave(b)[None, None, :, None].expand(1, HEADS, -1, HEAD_DIM)
+    out = build(n, temperature=0.05)(query, key, value)
+    torch.testing.assert_close(out[0, 0, ::b, 0], torch.tensor([3.0, 0.0, 1.0, 2.0], dtype=torch.float64), rtol=0, atol=1e-3)
+
+
+def test_one_block_is_softmax():
+    built, (query, key, value) = build(20, block_scale=20), draw(20)
+    expected = (query @ key.mT / HEAD_DIM**0.5).softmax(-1) @ value
+    torch.testing.assert_close(built(query, key, value), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"block_scale": 0.0}, "multiplies √n"),
+        ({"balancing": 0}, "balancing counts normalisations"),
+        ({"temperature": 0.0}, "temperature divides scores"),
+        ({"dropout": 1.0}, "lies in"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build(9, **options)
+
+
+def test_one_block_for_all_is_doubtful():
+    card, geometry = Sinkhorn.card, Geometry(2, 8, 16, 16)
+    assert "nothing is sorted" in Sinkhorn.warnings(geometry, card.options(block_scale=4))[0]
+    assert not Sinkhorn.warnings(geometry, card.options())

@@ -1,0 +1,48 @@
+"""The strided pattern of Sparse Transformers against a mask of every pair in float64."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+from dense_mask import HEAD_DIM, HEADS, assert_sees
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention import grid, strided
+
+
+def sees(apart: int, head: int, i: int, j: int) -> bool:
+    """The window and every so many-th position."""
+    return abs(i - j) <= apart or (i - j) % apart == 0
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("stride", [0, 1, 3, 8, 60])
+def test_sees_its_window_and_every_lth_position(causal, stride, monkeypatch):
+    monkeypatch.setattr(grid, "TILE", 100)
+    for n in (1, 9, 45):
+        built = build_attention("strided", Geometry(HEADS, HEAD_DIM, n, n, causal), stride=stride).double()
+        apart = stride or math.ceil(math.sqrt(n))
+        assert_sees(built, n, partial(sees, apart))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_other_lengths_keep_the_stride_it_was_built_for(causal):
+    built = build_attention("strided", Geometry(HEADS, HEAD_DIM, 100, 100, causal)).double()
+    assert_sees(built, 37, partial(sees, 10))
+
+
+def test_cost_is_far_below_that_of_all_pairs():
+    n = 16_384
+    geometry = Geometry(4, 64, n, n)
+    assert strided.cost(geometry, strided.Options()).flops == 4 * n * n * geometry.inner_dim * 4 // 128
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"stride": -1}, "0 for the root of the length it is built for; got -1"), ({"dropout": 1.0}, "lies in")],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        strided.Options(**options)

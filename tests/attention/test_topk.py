@@ -1,0 +1,100 @@
+"""Top-k attention against sorted scores written out in float64, and the memory it takes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.attention import topk
+from attn_zoo.attention.topk import TopK
+from attn_zoo.cost.counted.counter import kept_bytes
+
+HEADS, HEAD_DIM = 2, 8
+
+
+def build(n: int, *, causal: bool = False, keys: int | None = None, **options) -> TopK:
+    built = build_attention("topk", Geometry(HEADS, HEAD_DIM, n, keys or n, causal), **options).double()
+    assert isinstance(built, TopK)
+    return built
+
+
+def draw(queries: int, keys: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    query, key, value = (
+        torch.randn(batch, HEADS, length, HEAD_DIM, dtype=torch.float64, generator=generator).requires_grad_()
+        for length in (queries, keys, keys)
+    )
+    return query, key, value
+
+
+def written_out(built: TopK, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
+    """Each query by itself: the keys it may see, sorted by score, cut after k."""
+    rows = []
+    for b in range(query.shape[0]):
+        for h in range(HEADS):
+            for i in range(query.shape[2]):
+                seen = [j for j in range(key.shape[2]) if valid[b, j] and (j <= i or not built.geometry.causal)]
+                scores = {j: (query[b, h, i] @ key[b, h, j]).item() for j in seen}
+                best = sorted(seen, key=lambda j: -scores[j])[: built.options.kept]
+                weights = (key[b, h, best] @ query[b, h, i] / HEAD_DIM**0.5).softmax(-1)
+                rows.append(weights @ value[b, h, best])
+    return torch.stack(rows).view_as(query)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("kept", [1, 4, 50])
+def test_equals_sorted_scores(causal, padded, kept, monkeypatch):
+    monkeypatch.setattr(topk, "BLOCK", 60)
+    for queries, keys in [(1, 1), (17, 17)] + ([] if causal else [(5, 17)]):
+        built, inputs = build(queries, keys=keys, causal=causal, kept=kept), draw(queries, keys)
+        valid = torch.ones(3, keys, dtype=torch.bool)
+        if padded:
+            valid[1, (keys + 1) // 2 :], valid[2, 1::3] = False, False
+        got, expected = built(*inputs, key_valid=valid if padded else None), written_out(built, *inputs, valid)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+        if queries == 17:
+            grads = [torch.autograd.grad(out.square().sum(), inputs) for out in (got, expected)]
+            for mine, theirs in zip(*grads, strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_all_keys_are_softmax():
+    built, (query, key, value) = build(20, kept=20), draw(20, 20)
+    expected = (query @ key.mT / HEAD_DIM**0.5).softmax(-1) @ value
+    torch.testing.assert_close(built(query, key, value), expected, rtol=0, atol=1e-12)
+
+
+def test_exactly_k_keys_have_weight():
+    """With values that are the identity, an output row is a row of weights."""
+    n = 30
+    built = build_attention("topk", Geometry(1, n, n, n), kept=7).double()
+    query, key = torch.randn(2, 1, 1, n, n, dtype=torch.float64)
+    weights = built(query, key, torch.eye(n, dtype=torch.float64)[None, None])[0, 0]
+    assert ((weights > 0).sum(dim=-1) == 7).all()
+
+
+def test_what_is_kept_grows_with_k_and_not_with_the_square_of_the_length():
+    sizes = []
+    for n in (256, 512):
+        built = build(n, kept=4).float()
+        inputs = [t.detach().float().requires_grad_() for t in draw(n, n, batch=1)]
+        sizes.append(kept_bytes(partial(built, *inputs), inputs)[1])
+    assert sizes == [12 * 4 * HEADS * 256, 12 * 4 * HEADS * 512]
+
+
+@pytest.mark.parametrize("kept", [0, -1])
+def test_bad_options_are_refused(kept):
+    with pytest.raises(ValueError, match=r"topk\.kept counts keys"):
+        build(9, kept=kept)
+
+
+def test_doubtful_numbers_are_named():
+    card, geometry = TopK.card, Geometry(2, 8, 9, 9)
+    assert "none is left out" in TopK.warnings(geometry, card.options(kept=9))[0]
+    assert "no gradient" in TopK.warnings(geometry, card.options(kept=1))[0]
+    assert not TopK.warnings(geometry, card.options(kept=8))
