@@ -1,0 +1,66 @@
+"""Every mechanism on every task: a step of training with a gradient everywhere, or a refusal that its card foretells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attn_zoo import registry
+from attn_zoo.contract import AttentionCard, Batch, Task, TaskSpec, UnsupportedError
+from attn_zoo.encoder import build_model
+from attn_zoo.runner.metrics import answers
+
+SIZES: dict[str, Any] = {"dim": 16, "depth": 1, "heads": 2, "mlp_ratio": 1.0, "dropout": 0.0}
+
+
+def first_examples(task: Task) -> Batch:
+    try:
+        return task.examples("train").batch(range(2))
+    except (FileNotFoundError, ValueError) as error:
+        pytest.skip(str(error).split(";")[0])
+
+
+def foretold(card: AttentionCard, spec: TaskSpec, batch: Batch) -> str | None:
+    """What the refusal says, where the card claims too little for the task."""
+    if spec.causal and not card.can.causal:
+        return "has no causal form"
+    if batch.valid is not None and not card.can.key_padding:
+        return "cannot leave keys out"
+    return None
+
+
+def step(card: AttentionCard, spec: TaskSpec, batch: Batch) -> None:
+    """One step of training at the mechanism's defaults, without the optimiser."""
+    torch.manual_seed(0)
+    model = build_model(spec, attention=card.name, options={}, **SIZES)
+    loss = F.cross_entropy(*answers(model, batch))
+    loss.backward()
+    assert loss.isfinite()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), f"{card.name}: no gradient reaches {name}"
+
+
+@pytest.mark.parametrize("name", registry.task_names())
+def test_every_mechanism_trains_or_refuses_by_name(name):
+    task = registry.build_task(name, **registry.task_card(name).levels["smoke"].options)
+    batch, wrong, trained = first_examples(task), {}, 0
+    for attention in registry.attentions():
+        card = registry.card(attention)
+        expected = foretold(card, task.spec, batch)
+        try:
+            step(card, task.spec, batch)
+        except UnsupportedError as refusal:
+            # Lengths below a default are options' business: the refusal names the option.
+            if (expected or "projected_length") not in str(refusal) or attention not in str(refusal):
+                wrong[attention] = f"refuses: {refusal}"
+        except Exception as error:
+            wrong[attention] = f"{type(error).__name__}: {error}"
+        else:
+            trained += 1
+            if expected:
+                wrong[attention] = f"runs, though its card says that it {expected}"
+    assert not wrong, "\n".join(f"{attention}: {what}" for attention, what in wrong.items())
+    assert trained >= 10
