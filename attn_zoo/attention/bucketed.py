@@ -157,9 +157,14 @@ class _Chunks:
         widest = max(self.shift.element_size() * self.chunk, 2 * self.tokens.table.element_size() * self.tokens.d)
         return (_Step(self, rows) for rows in rows_of_step(self.count, 2 * self.chunk * widest, self.keys.device))
 
-    def slots(self) -> Tensor:
-        """Zeros for each slot and for the chunk of nothing."""
-        return self.shift.new_zeros(self.count + 1, self.chunk, self.tokens.d)
+    def slots(self, dtype: torch.dtype, *, filled: bool) -> Float[Tensor, "chunks+1 c d"]:
+        """A row for each slot, to be written if not ``filled`` with zeros, and behind them the chunk of nothing, of zeros."""
+        shape, device = (self.count + 1, self.chunk, self.tokens.d), self.keys.device
+        if filled:
+            return torch.zeros(shape, dtype=dtype, device=device)
+        slots = torch.empty(shape, dtype=dtype, device=device)
+        slots[-1] = 0
+        return slots
 
     def codes(self) -> tuple[Float[Tensor, "sn"], Float[Tensor, "sn"]]:
         """Of each position the number of its chunk and that of the one before it; as floating point, which compares faster."""
@@ -201,7 +206,7 @@ class _Step:
 def _answer(chunks: _Chunks, survivors: list[Tensor]) -> tuple[Float[Tensor, "sn d"], Float[Tensor, "sn"]]:
     """Of each position the average of the values in one round, and the log-sum-exp; what dropout leaves joins ``survivors``."""
     normaliser = chunks.shift.new_zeros(chunks.count + 1, chunks.chunk, 1)
-    answer = chunks.slots().to(chunks.tokens.table.dtype)
+    answer = chunks.slots(chunks.tokens.table.dtype, filled=False)
     for step in chunks.steps():
         weights, normaliser[step.rows] = step.weights()
         if (kept := keep_some(weights, step.rule.dropout)) is not None:
@@ -223,7 +228,7 @@ class _Gradients:
         """Of one round, in which the weight of a position that sees itself alone is ``share``."""
         total = self.total.index_select(0, chunks.own.flatten()).view_as(chunks.empty).masked_fill_(chunks.empty, -HIDDEN)
         alone = total < SELF_SCORE / 2
-        scaled, unit, value = (chunks.slots() for _ in range(3))
+        scaled, unit, value = (chunks.slots(total.dtype, filled=added) for added in (False, True, True))
         for step in chunks.steps():
             weights, normaliser = step.weights()
             weights.mul_(normaliser.sub_(total[step.rows]).exp_().masked_fill_(alone[step.rows], share))

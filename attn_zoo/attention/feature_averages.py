@@ -7,6 +7,7 @@ inputs, nothing under- or overflows, and no stabiliser is left to choose.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -110,7 +111,7 @@ class _Keys:
             heads = self.key.shape[0] // valid[which[0]].shape[0]
             self.shift.masked_fill_(~valid[which[0]].repeat_interleave(heads, dim=0), HIDDEN)
 
-    def steps(self) -> Any:
+    def steps(self) -> Iterator[slice]:
         """Rows taken together."""
         return _rows(self.key, self.scaled.shape[1])
 
@@ -195,13 +196,13 @@ def _unbent(bend: Bend | None, of_logs: Tensor, projected: Tensor | None) -> Ten
     return of_logs if bend is None or projected is None else of_logs.mul_(bend.slope(projected))
 
 
-def _together(scaled: Tensor, query: Tensor, key: Tensor) -> Any:
+def _together(scaled: Tensor, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
     """Examples and heads of which one step takes all rows, or a single sequence."""
     longest, m = max(query.shape[2], key.shape[2]), scaled.shape[0]
     return sequences(query.shape[0], query.shape[1], longest * m * query.element_size(), query.device)
 
 
-def _rows(x: Float[Tensor, "s r d"], m: int) -> Any:
+def _rows(x: Float[Tensor, "s r d"], m: int) -> Iterator[slice]:
     return rows_of_step(x.shape[1], x.shape[0] * m * x.element_size(), x.device)
 
 

@@ -16,6 +16,8 @@ MOST_HASHES = 6
 """Enough for 16⁶ buckets."""
 ROTATIONS = MOST_HASHES * RADIX // 2
 """Directions drawn for each head and round; short sequences use the first few."""
+ROWS = 1024
+"""Positions hashed at once: what they make is several times as long as they are, and soon forgotten."""
 
 
 def radices(buckets: int) -> list[int]:
@@ -37,17 +39,23 @@ def hash_positions(
 ) -> Int[Tensor, "rounds batch heads n"]:
     """Bucket of each position in each round: argmax over [x R; -x R] (Andoni et al. 2015), several of them as digits."""
     batch, heads, n, _ = x.shape
-    rounds, columns = rotations.shape[1], rotation_columns(buckets)
-    codes = x.new_zeros(rounds, batch, heads, n, dtype=torch.long)
-    if buckets > 1:
-        used = rotations[..., :columns].to(x.dtype).permute(0, 1, 3, 2).flatten(1, 2).expand(batch, -1, -1, -1)
-        # Positions last: numbers of one direction are compared all together, several times as fast as position by position.
-        turned = torch.stack([used[:, head] @ x[:, head].mT for head in range(heads)], dim=1)
-        turned = turned.unflatten(2, (rounds, columns)).permute(2, 3, 0, 1, 4)
-        at = 0
-        for factor in radices(buckets):
-            part = turned[:, at : (at := at + factor // 2)]
-            codes = codes * factor + _first_largest([*part.unbind(1), *part.neg().unbind(1)])
+    if buckets == 1:
+        return x.new_zeros(rotations.shape[1], batch, heads, n, dtype=torch.long)
+    used = rotations[..., : rotation_columns(buckets)].to(x.dtype).permute(0, 1, 3, 2)
+    return torch.cat([_hash(rows, used, buckets) for rows in x.split(ROWS, dim=2)], dim=3)
+
+
+def _hash(
+    x: Float[Tensor, "batch heads n head_dim"], used: Float[Tensor, "heads rounds columns head_dim"], buckets: int
+) -> Int[Tensor, "rounds batch heads n"]:
+    heads, rounds, columns, _ = used.shape
+    # Positions last: numbers of one direction are compared all together, several times as fast as position by position.
+    turned = torch.stack([used[head].flatten(0, 1) @ x[:, head].mT for head in range(heads)], dim=1)
+    turned = turned.unflatten(2, (rounds, columns)).permute(2, 3, 0, 1, 4)
+    codes, at = torch.zeros_like(turned[:, 0], dtype=torch.long), 0
+    for factor in radices(buckets):
+        part = turned[:, at : (at := at + factor // 2)]
+        codes = codes * factor + _first_largest([*part.unbind(1), *part.neg().unbind(1)])
     return codes
 
 

@@ -136,10 +136,10 @@ class Performer(Attention):
         Without causality the quotient is computed as two softmaxes, by feature over the keys and by
         query over the features, which is the same number whatever the scale of the inputs; causally,
         stabilisers are maxima over past keys, which cancel exactly, and a row whose denominator would
-        underflow tends to zero. One draw of
-        directions serves all heads. Redrawing is off unless asked for. Features are computed in
-        float32 at least, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4
-        like the softmax variant. Padded keys have no features at all.
+        underflow tends to zero. One draw of directions serves all heads. Redrawing is off unless asked
+        for. Features are computed in float32 at least, also under autocast. The ReLU variant scales its
+        inputs by head_dim^-1/4 like the softmax variant, and adds its floor after the division by √m, so that it
+        weighs √m times what it does in the published code. Padded keys have no features at all.
     """
 
     directions: Float[Tensor, "features head_dim"]

@@ -110,7 +110,7 @@ class Reformer(Attention):
         buckets hold two chunks on average, where the paper's hold half a chunk; a key found N times
         counts in the first of these rounds alone, which is the sum of N times 1/N, and dropout strikes
         it once; rotations are kept, so that evaluation is deterministic, and drawn anew in training
-        only if asked.
+        only if asked. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
     """
 
     rotations: Float[Tensor, "heads rounds head_dim rotations"]

@@ -59,6 +59,21 @@ def test_equals_its_features_written_out(kernel, causal, padded, n, monkeypatch)
         torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("kernel", ["softmax", "relu"])
+def test_nothing_is_lost_in_single_precision_whatever_the_scale(kernel, monkeypatch):
+    monkeypatch.setattr(in_cache, "CACHE_BYTES", 2**12)
+    built, (query, key, value) = build(100, kernel=kernel, features=24), draw(100, scale=6.0)
+    logs = {}
+    for name, x in (("query", query), ("key", key)):
+        projected = torch.einsum("bhnd,md->bhnm", x * 8**-0.25, built.directions)
+        half = 0.0 if name == "query" else (x * 8**-0.25).pow(2).sum(-1, keepdim=True) / 2
+        logs[name] = projected - half if kernel == "softmax" else (projected.relu() / 24**0.5 + 1e-3).log()
+    assert kernel == "relu" or logs["key"].amin() < -104, "exponentials in float32 would do"
+    weights = torch.logsumexp(logs["query"][:, :, :, None] + logs["key"][:, :, None], dim=-1).softmax(dim=-1)
+    got = built.float()(query.float(), key.float(), value.float())
+    torch.testing.assert_close(got.double(), weights @ value, rtol=0, atol=2e-4)
+
+
 def test_features_are_unbiased_for_the_softmax_kernel():
     query, key, _ = draw(5, scale=0.7)
     kernel = (query @ key.mT / 8**0.5).exp()

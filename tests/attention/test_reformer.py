@@ -94,6 +94,34 @@ def test_a_lone_position_attends_to_itself():
     torch.testing.assert_close(built(query, query, value), value, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("duplicates", ["corrected", "counted"])
+def test_who_sees_nobody_else_weighs_one_in_single_precision(duplicates):
+    """The first position of a causal sequence: its score with itself is too large for float32 to tell rounds apart."""
+    built = build(33, causal=True, rounds=3, chunk=4, duplicates=duplicates).float()
+    query, value = (x.detach().float().requires_grad_() for x in draw(33))
+    out = built(query, query, value)
+    of_query, of_value = torch.autograd.grad(out[:, :, 0].sum(), (query, value))
+    torch.testing.assert_close(out[:, :, 0], value[:, :, 0])
+    torch.testing.assert_close(of_value[:, :, 0], torch.ones_like(of_value[:, :, 0]))
+    assert not of_value[:, :, 1:].any()
+    assert not of_query.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_hash_is_the_first_of_the_nearest_directions(dtype):
+    """Digit by digit. Whole numbers leave no rounding and many equals; a vector of zeros has nothing but equals."""
+    torch.manual_seed(0)
+    x = torch.randint(-2, 3, (2, 3, 500, 8)).to(dtype)
+    x[:, :, :3] = 0
+    rotations = torch.randint(-2, 3, (3, 2, 8, lsh.ROTATIONS)).to(dtype)
+    codes = lsh.hash_positions(x, rotations, 64)
+    for at in range(2):
+        turned = [x @ rotations[:, at, :, part] for part in (slice(8), slice(8, 10))]
+        high, low = (torch.cat([part, -part], dim=-1).argmax(dim=-1) for part in turned)
+        assert torch.equal(codes[at], high * 4 + low)
+    assert not codes[..., :3].any()
+
+
 def test_near_directions_share_a_bucket_more_often_than_far_ones():
     torch.manual_seed(0)
     x = torch.nn.functional.normalize(torch.randn(1, 1, 2000, 16), dim=-1)
