@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.cli.analyze import spectrum_table
-from attn_zoo.cli.listing import task_table
+from attn_zoo.cli.analyze import error_table, spectrum_table
+from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cost.crossover.table import crossover_table
 from attn_zoo.cost.growth.table import growth_table
 from attn_zoo.cost.honesty.table import honesty_table
@@ -22,10 +22,11 @@ from attn_zoo.records import RunRecord, Store
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {
-    README: ("quickstart", "tasks", "lra_cpu", "crossover", "honesty"),
+    README: ("quickstart", "zoo", "peers", "tasks", "lra_cpu", "crossover", "honesty"),
     ROOT / "results" / "README.md": (
         "quickstart_tasks",
-        "peers",
+        "family",
+        "error",
         "linformer_table3",
         "spectrum",
         "lra_cpu_tasks",
@@ -42,7 +43,9 @@ def tables() -> dict[str, str]:
     return {
         "quickstart": leaderboard(ROOT / "results" / "quickstart", format="github", overview=True),
         "quickstart_tasks": leaderboard(ROOT / "results" / "quickstart", format="github"),
+        "zoo": attention_table(),
         "tasks": task_table(),
+        "family": leaderboard(ROOT / "results" / "family", format="github"),
         "lra_cpu": leaderboard(ROOT / "results" / "lra_cpu", format="github", overview=True),
         "lra_cpu_tasks": leaderboard(ROOT / "results" / "lra_cpu", format="github"),
         "tasks_cpu": leaderboard(ROOT / "results" / "tasks_cpu", format="github"),
@@ -51,6 +54,7 @@ def tables() -> dict[str, str]:
         "honesty": honesty_table(_measured("honesty")),
         "growth": growth_table(_measured("growth")),
         "peers": peers_table(_measured("peers")),
+        "error": error_table(_measured("error"), "github"),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
         "linformer_table3": linformer_table3_table(_measured("linformer_table3")),
     }

@@ -52,11 +52,13 @@ def test_records_name_no_machine_and_no_person():
 
 
 def test_its_python_runs():
-    first, second = blocks("python")
-    exec(compile(first, "README", "exec"), {})
+    *uses, registers = blocks("python")
+    assert len(uses) == 2
+    for use in uses:
+        exec(compile(use, "README", "exec"), {})
     before = dict(registry._ATTENTIONS)
     try:
-        exec(compile(second, "README", "exec"), {})
+        exec(compile(registers, "README", "exec"), {})
         built = registry.build_attention("mine", Geometry(heads=2, head_dim=4, queries=5, keys=5))
         value = torch.randn(1, 2, 5, 4)
         assert torch.equal(built(None, None, value), value)

@@ -74,10 +74,10 @@ class DeltaRule(RecurrentAttention):
     Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021.
     Symbols: S → MemoryState.summed (transposed), β → the stream strength, W and U → solved.
     Differs: β is the sigmoid of the sum of a head's numbers of the stream over √d, which is one row of a projection
-        like theirs. Queries are not divided by √d, which the norm would undo. SiLU and unit length are applied here, to queries and keys, and their short
-        convolutions are left out. The norm has no scale of its own, which the output projection
-        makes up for. Without causality, which the paper does not treat, the sequence is read from
-        both ends and the answers are added. Padded tokens write nothing.
+        like theirs. Queries are not divided by √d, which the norm would undo. SiLU and unit length are
+        applied here, to queries and keys, and their short convolutions are left out. The norm has no
+        scale of its own, which the output projection makes up for. Without causality, which the paper
+        does not treat, the sequence is read from both ends and the answers are added. Padded tokens write nothing.
     """
 
     options: Options
