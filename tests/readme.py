@@ -27,6 +27,7 @@ PAGES = {
         "quickstart_tasks",
         "family",
         "error",
+        "error_random",
         "linformer_table3",
         "spectrum",
         "lra_cpu_tasks",
@@ -55,6 +56,7 @@ def tables() -> dict[str, str]:
         "growth": growth_table(_measured("growth")),
         "peers": peers_table(_measured("peers")),
         "error": error_table(_measured("error"), "github"),
+        "error_random": error_table(_measured("error_random"), "github"),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
         "linformer_table3": linformer_table3_table(_measured("linformer_table3")),
     }
