@@ -72,7 +72,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         flops += dilation * band_flops(length, left, right, extra=g) * geometry.inner_dim
         backward += dilation * band_backward_flops(length, left, right, extra=g) * geometry.inner_dim
     if n > g and dilation > 1:
-        kept += heads * dilation * (3 * FLOAT * length * d + MASK * (length + g))
+        kept += heads * dilation * length * (3 * FLOAT * d + MASK) + MASK * g
         kept += 2 * FLOAT * heads * dilation * g * d if heads > 1 else 0  # of one head a view does
     held = max(2 * g, min(n, (options.window - 1) * dilation + 1 + g))
     return Cost(
@@ -171,7 +171,7 @@ class Longformer(Attention):
                 right=right,
                 extra_key=_repeat(key[:, :, :g], dilation),
                 extra_value=_repeat(value[:, :, :g], dilation),
-                extra_valid=None if valid is None else valid[:, :g],
+                extra_valid=None if valid is None else valid[:, :g].clone(),  # a view would keep the whole mask
                 dropout=self.options.dropout if self.training else 0.0,
             )
             if dilation > 1:

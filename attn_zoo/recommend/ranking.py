@@ -24,6 +24,9 @@ from attn_zoo.recommend.evidence import Figure, Machine, Reading, read_at
 from attn_zoo.recommend.need import Need
 from attn_zoo.registry import attentions, card
 
+FLOAT = 4
+"""Bytes of a number in fp32, which is what is counted."""
+
 STANDINGS = ("holds", "unknown", "falls")
 """Accuracy against softmax, the best first: not shown to be below it (or exact, so it is the same), not recorded, below it."""
 
@@ -184,7 +187,10 @@ def _too_large(need: Need, reading: Reading | None, amount: Counted | None, figu
     if reading is not None and reading.bytes is not None:
         held, how = reading.bytes, f"a step holds {reading.bytes / 2**20:,.0f} MiB ({reading.basis}, {', '.join(reading.files)})"
     elif need.direction == "training" and amount is not None and amount.kept_bytes is not None:
-        held, how = amount.kept_bytes, f"autograd alone keeps {amount.kept_bytes / 2**20:,.0f} MiB of the mechanism (counted)"
+        tokens = FLOAT * need.batch * need.length * need.width  # the projections keep them for their gradient
+        held = amount.kept_bytes + tokens
+        of_mechanism, of_tokens = (f"{part / 2**20:,.0f} MiB" for part in (amount.kept_bytes, tokens))
+        how = f"autograd alone keeps {of_mechanism} of the mechanism and {of_tokens} of tokens (counted)"
     else:
         return None
     return f"{how}, more than {need.memory / 2**20:,.0f} MiB" if held > need.memory else None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
-from attn_zoo.attention import blocks, memory
+from attn_zoo.attention import blocks, chunks
 from attn_zoo.attention.luna import Luna
 
 
@@ -89,8 +89,8 @@ def test_equals_nested_attention(monkeypatch, implementation, padded, packed_len
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("n", [1, 16, 39])
 def test_causally_equals_its_recurrence(monkeypatch, padded, n):
-    monkeypatch.setattr(memory, "CHUNK", 8)
-    monkeypatch.setattr(memory, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 16)  # two chunks
+    monkeypatch.setattr(chunks, "CHUNK", 8)
+    monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 16)  # two chunks
     built, inputs = build(n, causal=True), draw(n)
     valid = padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
     require_same(call(built, inputs, valid if padded else None), recurrent(built, inputs, valid), [*inputs, *built.parameters()])

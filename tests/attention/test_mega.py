@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import memory
+from attn_zoo.attention import chunks
 from attn_zoo.attention.mega import Mega
 from attn_zoo.attention.moving_average import moving_average
 
@@ -78,7 +78,7 @@ def require_same(got: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("options", [{"chunk": 7}, {"chunk": 16, "expansion": 1}, {"chunk": 64}], ids=str)
 def test_equals_its_definition(monkeypatch, causal, padded, options):
-    monkeypatch.setattr(memory, "CHUNK", 8)  # of the averages
+    monkeypatch.setattr(chunks, "CHUNK", 8)  # of the averages
     n = 32 if options["chunk"] == 16 else 27
     built, (x, value) = build(n, causal=causal, **options), draw(n)
     valid = padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
