@@ -49,7 +49,7 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
         **facts: the remaining fields of ``AttentionCard``.
 
     Raises:
-        ValueError: the name is taken, an implementation is unknown, or one has no method.
+        ValueError: the name is taken, an implementation is unknown, or a method that the card promises is missing.
     """
 
     def decorate(cls: A) -> A:
@@ -62,6 +62,9 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
                 raise ValueError(
                     f"attention {name!r} lists implementation {implementation!r} but {card.origin} has no method {method}"
                 )
+        for method in ("initial_state", "advance") if card.can.stepwise else ():
+            if getattr(cls, method) is getattr(Attention, method):
+                raise ValueError(f"attention {name!r} claims stepwise but {card.origin} has no method {method}")
         _refuse_reserved(card.origin, card.options, RESERVED)
         _refuse_second(_ATTENTIONS, "attention", name, card.origin)
         cls.card = _ATTENTIONS[name] = card

@@ -49,7 +49,7 @@ class DetachesItsState(Linear):
         return super().advance(query, key, value, replace(state, summed=state.summed.detach()))
 
 
-@breaks("steps_answer_as_one_call", "softmax", "claims stepwise on its card", can={"stepwise": True})
+@breaks("steps_answer_as_one_call", "softmax", "carries no state from token to token", can={"stepwise": True})
 class StepwiseInName(PlainSoftmax):
     """Claims to read in steps and has no state."""
 

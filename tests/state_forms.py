@@ -262,7 +262,7 @@ def _block_sparse(mechanism: Any, i: Tensor, j: Tensor) -> Tensor:
     """As it is drawn, which does not depend on the length."""
     heads = torch.arange(mechanism.geometry.heads)[:, None, None]
     pattern = blocks.pattern(mechanism.geometry, mechanism.options)
-    return pattern.sees(len(i), mechanism.seeds(i.device))(heads, i, j)
+    return pattern.sees(len(i), mechanism.draws_by(i.device))(heads, i, j)
 
 
 def carried(mechanism: Attention, request: Request) -> Iterator[Step]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import make_dataclass
+from dataclasses import make_dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -86,6 +86,24 @@ def test_unusable_implementations_are_refused_when_registering() -> None:
 
     with pytest.raises(ValueError, match=r"lists implementation 'eager' but .*Empty has no method attend"):
         register_attention("fresh", **FACTS)(Empty)
+    assert "fresh" not in attentions()
+
+
+@pytest.mark.usefixtures("scratch_registry")
+def test_steps_that_are_not_written_are_refused_when_registering() -> None:
+    class Bare(Attention):
+        def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+            return value
+
+    class Half(Bare):
+        def initial_state(self, batch: int, **_: Any) -> Any:
+            return batch
+
+    facts = {**FACTS, "can": replace(FACTS["can"], causal=True, stepwise=True)}
+    with pytest.raises(ValueError, match=r"'fresh' claims stepwise but .*Bare has no method initial_state"):
+        register_attention("fresh", **facts)(Bare)
+    with pytest.raises(ValueError, match=r"'fresh' claims stepwise but .*Half has no method advance"):
+        register_attention("fresh", **facts)(Half)
     assert "fresh" not in attentions()
 
 

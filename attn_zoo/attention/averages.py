@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.attention.chunks import filled, into_chunks, like_tokens, row_bytes, spans
+from attn_zoo.attention.chunks import filled, into_chunks, row_bytes, spans
+from attn_zoo.attention.in_cache import like_tokens
 from attn_zoo.attention.kept import FLOAT
 from attn_zoo.attention.masks import without_autocast
 from attn_zoo.attention.memory import MemoryState

@@ -17,6 +17,24 @@ from attn_zoo.attention.masks import without_autocast
 SMALLEST_BLOCK = 16
 
 
+def check_window(owner: str, window: int) -> None:
+    """Refuse a window that is not the position itself and as many keys on either side.
+
+    Raises:
+        ValueError: naming the mechanism, the rule, what came, and what to write instead.
+    """
+    if window < 1 or window % 2 == 0:
+        raise ValueError(
+            f"{owner}.window counts the keys seen, the position itself included, so it is odd and at least 1; "
+            f"got {window}; write {max(1, window + 1)} for {max(0, window // 2)} on either side"
+        )
+
+
+def doubts_of_window(window: int, length: int) -> tuple[str, ...]:
+    """A window as wide as the input, in words; nothing of a narrower one."""
+    return (f"window={window} is no narrower than the {length} tokens: hardly a token is out of reach",) * (window >= length)
+
+
 def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, int]]:
     """How a band is cut: start and end of some queries, start and end of the keys that are in reach of any of them.
 

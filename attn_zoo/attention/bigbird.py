@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention.block_patterns import Pattern
-from attn_zoo.attention.flex import refuses_dropout
+from attn_zoo.attention.block_patterns import BlockPatternAttention, Pattern
 from attn_zoo.attention.masks import check_dropout
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
 
@@ -74,7 +72,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "without_random": {"window_blocks": 5, "global_blocks": 4, "random_blocks": 0},
     },
 )
-class BigBird(Attention):
+class BigBird(BlockPatternAttention):
     """Attention over a window of blocks, global blocks at both ends and random blocks.
 
     Paper: Zaheer et al. 2020, Section 2 and Appendix D (the ITC form, in which existing tokens are global).
@@ -86,11 +84,6 @@ class BigBird(Attention):
     """
 
     options: Options
-
-    @classmethod
-    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """FlexAttention drops no weights."""
-        return refuses_dropout("bigbird", options.dropout) if implementation == "flex" else None
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
@@ -105,19 +98,10 @@ class BigBird(Attention):
             return ()
         return (f"a block of {o.block} sees as many blocks as {geometry.keys} tokens have: nothing is saved",)
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Gathered blocks; see ``Pattern.attend``."""
-        dropout = self.options.dropout if self.training else 0.0
-        return pattern(self.geometry, self.options).attend(query, key, value, key_valid, dropout=dropout, seeds=self.seeds)
+    def pattern(self) -> Pattern:
+        """The layout of blocks."""
+        return pattern(self.geometry, self.options)
 
-    def attend_flex(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """PyTorch's FlexAttention over the same pairs."""
-        return pattern(self.geometry, self.options).attend_flex(query, key, value, key_valid, self.seeds)
+    def draws_by(self, device: torch.device) -> Tensor:
+        """Each head by the number that was drawn when it was built."""
+        return self.seeds

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.attention.flex import Sees, flex_attention_over
+from attn_zoo.attention.flex import FlexAttends, Sees, flex_attention_over
 from attn_zoo.attention.gathered import Look, Size, attend_blocks, gathered_bytes, gathered_flops
 from attn_zoo.attention.kept import FLOAT
 from attn_zoo.contract import Cost, Geometry
@@ -159,3 +161,39 @@ class Pattern:
             activation_bytes={"eager": kept},
             state_bytes=2 * FLOAT * held * geometry.inner_dim if self.causal else None,
         )
+
+
+class BlockPatternAttention(FlexAttends):
+    """One softmax for each query over all that its block sees. Subclasses say which blocks that are."""
+
+    @abstractmethod
+    def pattern(self) -> Pattern:
+        """The layout of blocks."""
+
+    def draws_by(self, device: torch.device) -> Int[Tensor, "heads"] | None:
+        """A seed for each head, where some blocks are drawn."""
+        return None
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """A block as long as the input."""
+        if options.block < geometry.keys:
+            return ()
+        return (f"block={options.block} is no shorter than the {geometry.keys} tokens: every token sees all",)
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Gathered blocks; see ``Pattern.attend``."""
+        dropout = self.options.dropout if self.training else 0.0
+        return self.pattern().attend(query, key, value, key_valid, dropout=dropout, seeds=self.draws_by(query.device))
+
+    def attend_flex(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """PyTorch's FlexAttention over the same pairs."""
+        return self.pattern().attend_flex(query, key, value, key_valid, self.draws_by(query.device))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from attn_zoo.attention.block_patterns import Pattern
-from attn_zoo.attention.flex import refuses_dropout
+from attn_zoo.attention.block_patterns import BlockPatternAttention, Pattern
 from attn_zoo.attention.masks import check_dropout
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
 MOST_SEEDS = 2**31
@@ -75,7 +73,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "globals": {"block": 4, "local_blocks": 0, "global_blocks": 2, "random_blocks": 2, "seed": 7},
     },
 )
-class BlockSparse(Attention):
+class BlockSparse(BlockPatternAttention):
     """Softmax attention over a fixed set of blocks: the near ones, the first ones, and some drawn by an option's seed.
 
     Paper: Child et al. 2019, whose kernels compute attention block by block under a given layout.
@@ -86,37 +84,11 @@ class BlockSparse(Attention):
 
     options: Options
 
-    @classmethod
-    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """FlexAttention drops no weights."""
-        return refuses_dropout("block_sparse", options.dropout) if implementation == "flex" else None
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """A block as long as the input."""
-        if options.block < geometry.keys:
-            return ()
-        return (f"block={options.block} is no shorter than the {geometry.keys} tokens: every token sees all",)
-
-    def seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
-        """What each head draws by."""
+    def draws_by(self, device: torch.device) -> Int[Tensor, "heads"]:
+        """Each head by a number of its own, which follows from the option."""
         heads = self.geometry.heads
         return torch.arange(heads, device=device) + heads * self.options.seed
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Gathered blocks; see ``Pattern.attend``."""
-        dropout = self.options.dropout if self.training else 0.0
-        seeds = self.seeds(query.device)
-        return pattern(self.geometry, self.options).attend(query, key, value, key_valid, dropout=dropout, seeds=seeds)
-
-    def attend_flex(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """PyTorch's FlexAttention over the same pairs."""
-        return pattern(self.geometry, self.options).attend_flex(query, key, value, key_valid, self.seeds(query.device))
+    def pattern(self) -> Pattern:
+        """The layout of blocks."""
+        return pattern(self.geometry, self.options)

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from attn_zoo.attention.in_cache import like_tokens
 from attn_zoo.attention.masks import without_autocast
 
 CHUNK = 64
@@ -46,11 +47,6 @@ def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h c
     """Rows cut into chunks, the last one filled up with zeros."""
     missing = -x.shape[2] % chunk
     return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (-1, chunk))
-
-
-def like_tokens(x: Float[Tensor, "b h n w"]) -> Float[Tensor, "b h n w"]:
-    """Uninitialised, its heads beside each other in memory as the layer joins and splits them: without a copy."""
-    return x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)
 
 
 def in_blocks(

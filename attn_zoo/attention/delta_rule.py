@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from attn_zoo.attention.chunks import filled, in_blocks, into_chunks
 from attn_zoo.attention.kept import FLOAT
-from attn_zoo.attention.memory import MemoryState, RecurrentAttention, gated_bytes, unit_rms
+from attn_zoo.attention.memory import MemoryState, NormalisedMemory, gated_bytes
 from attn_zoo.contract import Capabilities, Cost, Geometry, Stream
 from attn_zoo.registry import register_attention
 
@@ -68,7 +67,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     streams=streams,
     variants={"raw": {"normalise": False}},
 )
-class DeltaRule(RecurrentAttention):
+class DeltaRule(NormalisedMemory):
     """A memory of fixed size that is corrected at each key instead of added to.
 
     Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021.
@@ -82,12 +81,6 @@ class DeltaRule(RecurrentAttention):
 
     options: Options
 
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """A state no smaller than what it remembers."""
-        d, n = geometry.head_dim, geometry.keys
-        return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
-
     def read(
         self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
@@ -95,10 +88,6 @@ class DeltaRule(RecurrentAttention):
         n = query.shape[2]
         out, summed = in_blocks(partial(_block, min(CHUNK, n)), state.summed, query, key, value, streams["strength"])
         return out, replace(state, summed=summed, position=state.position + n)
-
-    def finish(self, out: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-        """The norm, where it is asked for."""
-        return unit_rms(out) if self.options.normalise else out
 
 
 def _block(chunk: int, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +11,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention.block_patterns import cut, cut_bytes
-from attn_zoo.attention.flex import flex_attention_over, refuses_dropout
+from attn_zoo.attention.flex import FlexAttends, flex_attention_over
 from attn_zoo.attention.gathered import Look, Size, attend_blocks, gathered_bytes, gathered_flops
 from attn_zoo.attention.kept import FLOAT
 from attn_zoo.attention.masks import check_dropout
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
 
@@ -85,7 +84,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     softmax_limit=lambda geometry: Fixed(geometry, Options(stride=geometry.keys)),
     variants={"three_summaries": {"summary": 3}, "no_summary": {"summary": 0}},
 )
-class Fixed(Attention):
+class Fixed(FlexAttends):
     """Softmax attention inside a block and to the last positions of every block.
 
     Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the own block, A⁽²⁾ the summaries.
@@ -96,11 +95,6 @@ class Fixed(Attention):
     """
 
     options: Options
-
-    @classmethod
-    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """FlexAttention drops no weights."""
-        return refuses_dropout("fixed", options.dropout) if implementation == "flex" else None
 
     def attend(
         self,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attn_zoo.attention.blocks import rows_of_block
 from attn_zoo.attention.kept import INDEX
+from attn_zoo.contract import Attention, Geometry
 
 Sees = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Whether in a head a query sees a key, by the numbers of all three, which broadcast."""
@@ -20,9 +21,15 @@ BLOCK = 128
 """Pairs of so many queries and keys are computed or left out together."""
 
 
-def refuses_dropout(owner: str, dropout: float) -> str | None:
-    """Why FlexAttention cannot serve: it drops no weights."""
-    return f"{owner}.dropout needs implementation=eager: flex has no dropout of weights" if dropout > 0 else None
+class FlexAttends(Attention):
+    """A mechanism whose pairs are fixed before its inputs are known, so that FlexAttention can serve it."""
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """FlexAttention drops no weights."""
+        if implementation == "flex" and options.dropout > 0:
+            return f"{cls.card.name}.dropout needs implementation=eager: flex has no dropout of weights"
+        return None
 
 
 def flex_attention_over(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from attn_zoo.attention.chunks import filled, in_blocks, into_chunks
 from attn_zoo.attention.kept import FLOAT
-from attn_zoo.attention.memory import MemoryState, RecurrentAttention, gated_bytes, unit_rms
+from attn_zoo.attention.memory import MemoryState, NormalisedMemory, gated_bytes
 from attn_zoo.contract import Capabilities, Cost, Geometry, Stream
 from attn_zoo.registry import register_attention
 
@@ -70,7 +69,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     streams=streams,
     variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
 )
-class GatedLinear(RecurrentAttention):
+class GatedLinear(NormalisedMemory):
     """A memory of fixed size that forgets each feature at a rate read from the token.
 
     Paper: Yang et al. 2024, Section 4 (the recurrence, its chunks, gates with a temperature, the norm).
@@ -84,12 +83,6 @@ class GatedLinear(RecurrentAttention):
     """
 
     options: Options
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """A state no smaller than what it remembers."""
-        d, n = geometry.head_dim, geometry.keys
-        return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
 
     def read(
         self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
@@ -118,7 +111,3 @@ class GatedLinear(RecurrentAttention):
             state = (state + summed) * keep
         out = (query @ key.mT).tril() @ value + query @ torch.stack(before, dim=2)
         return out.flatten(2, 3)[:, :, : rows[0].shape[2]], state
-
-    def finish(self, out: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-        """The norm, where it is asked for."""
-        return unit_rms(out) if self.options.normalise else out

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.attention.banded import band_backward_flops, band_flops, banded_attention
+from attn_zoo.attention.banded import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
 from attn_zoo.attention.kept import FLOAT, INDEX
 from attn_zoo.attention.length_maps import LengthMap
 from attn_zoo.attention.low_rank import LENGTH_MAPS, LowRankAttention, LowRankOptions, low_rank_cost, map_shapes
@@ -33,11 +33,7 @@ class Options(LowRankOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.window < 1 or self.window % 2 == 0:
-            raise ValueError(
-                f"linformer_lsh.window counts the keys seen, the position itself included, so it is odd and at least 1; "
-                f"got {self.window}; write {max(1, self.window + 1)} for {max(0, self.window // 2)} on either side"
-            )
+        check_window("linformer_lsh", self.window)
         most = RADIX**MOST_HASHES
         if self.buckets and (self.buckets < 1 or self.buckets & (self.buckets - 1) or self.buckets > most):
             raise ValueError(
@@ -130,11 +126,9 @@ class LinformerLSH(LowRankAttention):
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Those of the projection, and a window as wide as the input, or no hash at all."""
         n, found = geometry.keys, super().warnings(geometry, options)
-        if options.window >= n:
-            return (*found, f"window={options.window} is no narrower than the {n} tokens: hardly a token is out of reach")
-        if bucket_count(n, options) == 1:
-            found += ("one bucket holds all tokens: their order decides who sees whom, not the hash",)
-        return found
+        if options.window < n and bucket_count(n, options) == 1:
+            return (*found, "one bucket holds all tokens: their order decides who sees whom, not the hash")
+        return found + doubts_of_window(options.window, n)
 
     def compressed_length(self) -> int | None:
         """None: those hashed alike are needed one by one."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attn_zoo.attention.banded import band_backward_flops, band_flops, banded_attention
+from attn_zoo.attention.banded import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
 from attn_zoo.attention.kept import FLOAT
 from attn_zoo.attention.length_maps import LengthMap
 from attn_zoo.attention.low_rank import LowRankAttention, LowRankOptions, low_rank_cost
@@ -27,11 +27,7 @@ class Options(LowRankOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.window < 1 or self.window % 2 == 0:
-            raise ValueError(
-                f"linformer_window.window counts the keys seen, the position itself included, so it is odd and at least 1; "
-                f"got {self.window}; write {max(1, self.window + 1)} for {max(0, self.window // 2)} on either side"
-            )
+        check_window("linformer_window", self.window)
         check_dropout("linformer_window", self.dropout)
 
 
@@ -89,10 +85,7 @@ class LinformerWindow(LowRankAttention):
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Those of the projection, and a window as wide as the input."""
-        n, found = geometry.keys, super().warnings(geometry, options)
-        if options.window >= n:
-            found += (f"window={options.window} is no narrower than the {n} tokens: hardly a token is out of reach",)
-        return found
+        return super().warnings(geometry, options) + doubts_of_window(options.window, geometry.keys)
 
     def compressed_length(self) -> int | None:
         """None: the window needs the tokens themselves."""

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from jaxtyping import Bool, Float
-from torch import Tensor
-
-from attn_zoo.attention.block_patterns import Pattern
-from attn_zoo.attention.flex import refuses_dropout
+from attn_zoo.attention.block_patterns import BlockPatternAttention, Pattern
 from attn_zoo.attention.masks import check_dropout
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
 
@@ -58,7 +53,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     softmax_limit=lambda geometry: Local(geometry, Options(block=geometry.keys)),
     variants={"small": {"block": 6}, "neighbours": {"block": 4, "neighbours": 2}},
 )
-class Local(Attention):
+class Local(BlockPatternAttention):
     """Softmax attention inside blocks that do not overlap, or inside a block and its neighbours.
 
     Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
@@ -68,31 +63,6 @@ class Local(Attention):
 
     options: Options
 
-    @classmethod
-    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """FlexAttention drops no weights."""
-        return refuses_dropout("local", options.dropout) if implementation == "flex" else None
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """A block as long as the input."""
-        if options.block < geometry.keys:
-            return ()
-        return (f"block={options.block} is no shorter than the {geometry.keys} tokens: every token sees all",)
-
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Blocks beside each other; see ``Pattern.attend``."""
-        dropout = self.options.dropout if self.training else 0.0
-        return pattern(self.geometry, self.options).attend(query, key, value, key_valid, dropout=dropout)
-
-    def attend_flex(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """PyTorch's FlexAttention over the same pairs."""
-        return pattern(self.geometry, self.options).attend_flex(query, key, value, key_valid)
+    def pattern(self) -> Pattern:
+        """The layout of blocks."""
+        return pattern(self.geometry, self.options)

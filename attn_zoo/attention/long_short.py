@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention.banded import band_backward_flops, band_flops, banded_attention
+from attn_zoo.attention.banded import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
 from attn_zoo.attention.kept import FLOAT, softmax_bytes
 from attn_zoo.attention.masks import check_dropout, softmax_over_valid
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
@@ -31,11 +31,7 @@ class Options:
     """Share of attention weights set to zero in training."""
 
     def __post_init__(self) -> None:
-        if self.window < 1 or self.window % 2 == 0:
-            raise ValueError(
-                f"long_short.window counts the keys seen, the position itself included, so it is odd and at least 1; "
-                f"got {self.window}; write {max(1, self.window + 1)} for {max(0, self.window // 2)} on either side"
-            )
+        check_window("long_short", self.window)
         if self.rank < 1:
             raise ValueError(
                 f"long_short.rank counts projected keys, so it is at least 1; got {self.rank}; "
@@ -98,12 +94,10 @@ class LongShort(Attention):
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """A window or a rank as large as the input."""
-        n, found = geometry.keys, []
-        if options.window >= n:
-            found.append(f"window={options.window} is no narrower than the {n} tokens: hardly a token is out of reach")
+        n, found = geometry.keys, doubts_of_window(options.window, geometry.keys)
         if options.rank >= n:
-            found.append(f"rank={options.rank} is no fewer than the {n} tokens: nothing is compressed")
-        return tuple(found)
+            found += (f"rank={options.rank} is no fewer than the {n} tokens: nothing is compressed",)
+        return found
 
     def attend(
         self,

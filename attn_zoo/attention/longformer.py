@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention.banded import band_backward_flops, band_flops, banded_attention
-from attn_zoo.attention.flex import flex_attention_over, refuses_dropout
+from attn_zoo.attention.banded import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
+from attn_zoo.attention.flex import FlexAttends, flex_attention_over
 from attn_zoo.attention.kept import FLOAT, MASK, softmax_bytes
 from attn_zoo.attention.masks import check_dropout, softmax_over_valid
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract import Capabilities, Cost, Geometry, Stream
 from attn_zoo.registry import register_attention
 
 
@@ -33,12 +33,7 @@ class Options:
     """Share of attention weights set to zero in training."""
 
     def __post_init__(self) -> None:
-        if self.window < 1 or self.window % 2 == 0:
-            raise ValueError(
-                f"longformer.window counts the keys seen, the position itself included, so it is odd and at least 1; "
-                f"got {self.window}; "
-                f"write {max(1, self.window + 1)} for {max(0, self.window // 2)} on either side"
-            )
+        check_window("longformer", self.window)
         if self.dilation < 1:
             raise ValueError(f"longformer.dilation is the distance between keys, so it is at least 1; got {self.dilation}")
         if self.global_tokens < 0:
@@ -120,7 +115,7 @@ def widest(geometry: Geometry) -> Longformer:
         "three_globals": {"window": 3, "global_tokens": 3},
     },
 )
-class Longformer(Attention):
+class Longformer(FlexAttends):
     """Sliding-window attention with dilation and global tokens.
 
     Paper: Beltagy et al. 2020, Section 3.1 (window, dilation, global attention, its projections).
@@ -133,20 +128,12 @@ class Longformer(Attention):
     """
 
     @classmethod
-    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """FlexAttention drops no weights."""
-        return refuses_dropout("longformer", options.dropout) if implementation == "flex" else None
-
-    @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """A window as wide as the input, or global tokens only."""
-        n = geometry.keys
-        found = []
-        if options.window >= n:
-            found.append(f"window={options.window} is no narrower than the {n} tokens: hardly a token is out of reach")
+        n, found = geometry.keys, doubts_of_window(options.window, geometry.keys)
         if options.global_tokens >= n:
-            found.append(f"global_tokens={options.global_tokens} are all {n} tokens: every token sees all")
-        return tuple(found)
+            found += (f"global_tokens={options.global_tokens} are all {n} tokens: every token sees all",)
+        return found
 
     def attend(
         self,

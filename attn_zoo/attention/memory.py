@@ -13,6 +13,7 @@ from torch import Tensor
 from attn_zoo.attention.chunks import spans
 from attn_zoo.attention.kept import FLOAT
 from attn_zoo.attention.masks import without_autocast
+from attn_zoo.attention.states import check_state
 from attn_zoo.contract import Attention, Geometry
 
 RMS_FLOOR = 1e-5
@@ -115,22 +116,26 @@ class RecurrentAttention(Attention):
             ValueError: the state is of another mechanism, batch, dtype or device.
         """
         dtype = torch.promote_types(value.dtype, torch.float32)
-        self._check_state(state, value, dtype)
+        shape = (value.shape[0], self.geometry.heads, self.features(), self.geometry.head_dim)
+        check_state(self.card.name, state, "summed", shape, dtype, value)
         with without_autocast(value.device):
             others = {name: stream.to(dtype) for name, stream in streams.items()}
             out, after = self.read(state, query.to(dtype), key.to(dtype), value.to(dtype), None, **others)
             return self.finish(out).to(value.dtype), after
 
-    def _check_state(self, state: Any, value: Tensor, dtype: torch.dtype) -> None:
-        batch, g = value.shape[0], self.geometry
-        wanted = (batch, g.heads, self.features(), g.head_dim), dtype, value.device
-        held = getattr(state, "summed", None)
-        got = (tuple(held.shape), held.dtype, held.device) if isinstance(held, Tensor) else (type(state).__name__,)
-        if got != wanted:
-            raise ValueError(
-                f"{self.card.name}: the state of these inputs is {_worded(wanted)}, got {_worded(got)}; "
-                f"start from initial_state({batch}, dtype={value.dtype}, device={str(value.device)!r})"
-            )
+
+class NormalisedMemory(RecurrentAttention):
+    """A memory of as many rows as a head is wide, whose answers are normalised where ``options.normalise`` says so."""
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """A state no smaller than what it remembers."""
+        d, n = geometry.head_dim, geometry.keys
+        return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
+
+    def finish(self, out: Float[Tensor, "batch heads n d"]) -> Float[Tensor, "batch heads n d"]:
+        """The norm, where it is asked for."""
+        return unit_rms(out) if self.options.normalise else out
 
 
 def unit_rms(x: Float[Tensor, "*front d"]) -> Float[Tensor, "*front d"]:
@@ -147,7 +152,3 @@ def gated_bytes(geometry: Geometry, tensors: int, *, normalised: bool) -> int:
     starts = inner * d * len(spans(n, inner * FLOAT))
     ends = starts if geometry.causal else 2 * starts + tensors * n * inner
     return FLOAT * (ends + (n * geometry.heads * (d + 1) if normalised else 0))
-
-
-def _worded(parts: tuple[Any, ...]) -> str:
-    return " ".join(map(str, parts))

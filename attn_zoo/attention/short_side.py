@@ -10,6 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from attn_zoo.attention.in_cache import like_tokens
+
 CACHED_BYTES = 2**19
 """Scores of one block. A few temporaries of that size stand beside each other in the second-level cache."""
 
@@ -39,7 +41,7 @@ def few_queries(
 class _FewKeys(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, keep: bool) -> Tensor:
-        out, kept = _heads_inside(query), []
+        out, kept = like_tokens(query), []
         for some, rows in _blocks(query, key.shape[2]):
             scores = query[some, :, rows] @ key[some].mT
             if valid is not None:
@@ -55,7 +57,7 @@ class _FewKeys(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *kept = ctx.saved_tensors
-        of_query, of_key, of_value = _heads_inside(query), torch.zeros_like(key), torch.zeros_like(value)
+        of_query, of_key, of_value = like_tokens(query), torch.zeros_like(key), torch.zeros_like(value)
         for (some, rows), weights in zip(_blocks(query, key.shape[2]), kept, strict=True):
             moved = gradient[some, :, rows]
             of_value[some] += weights.mT @ moved
@@ -92,7 +94,7 @@ class _FewQueries(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, mass, *kept = ctx.saved_tensors
-        of_query, of_key, of_value = torch.zeros_like(query), _heads_inside(key), _heads_inside(value)
+        of_query, of_key, of_value = torch.zeros_like(query), like_tokens(key), like_tokens(value)
         shared = gradient / mass.mT
         mean = (shared * out).sum(dim=-1)[:, :, None]
         for (some, rows), powers in zip(_blocks(key, query.shape[2]), kept, strict=True):
@@ -112,9 +114,3 @@ def _blocks(long: Tensor, short: int) -> Iterator[tuple[slice, slice]]:
     for first in range(0, batch, together):
         for start in range(0, n, rows):
             yield slice(first, first + together), slice(start, start + rows)
-
-
-def _heads_inside(like: Tensor) -> Tensor:
-    """Room for a tensor of heads that lie side by side at each position, as projections of tokens want them."""
-    batch, heads, n, d = like.shape
-    return like.new_empty(batch, n, heads, d).transpose(1, 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +11,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention.block_patterns import cut, cut_bytes
-from attn_zoo.attention.flex import flex_attention_over, refuses_dropout
+from attn_zoo.attention.flex import FlexAttends, flex_attention_over
 from attn_zoo.attention.grid import attend_grid
 from attn_zoo.attention.kept import FLOAT, MASK
 from attn_zoo.attention.masks import check_dropout
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
 
@@ -75,7 +74,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     implementations=("eager", "flex"),
     softmax_limit=lambda geometry: Strided(geometry, Options(stride=geometry.keys)),
 )
-class Strided(Attention):
+class Strided(FlexAttends):
     """Softmax attention to the last l positions and to every l-th position before them.
 
     Paper: Child et al. 2019, Section 4.3, strided pattern: A⁽¹⁾ is the window, A⁽²⁾ every l-th position.
@@ -86,11 +85,6 @@ class Strided(Attention):
     """
 
     options: Options
-
-    @classmethod
-    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """FlexAttention drops no weights."""
-        return refuses_dropout("strided", options.dropout) if implementation == "flex" else None
 
     def attend(
         self,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attn_zoo.attention.kept import FLOAT
 from attn_zoo.attention.masks import check_dropout, softmax_over_valid, without_autocast
 from attn_zoo.attention.segments import Cut, Distances, attend_segments, segment_flops, shifted
+from attn_zoo.attention.states import check_state
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
@@ -171,7 +172,8 @@ class TransformerXL(Attention):
         Raises:
             ValueError: the state is of another mechanism, batch, dtype or device.
         """
-        self._check_state(state, value)
+        shape = (value.shape[0], self.geometry.heads, self._cached(state.position), self.geometry.head_dim)
+        check_state(self.card.name, state, "key", shape, value.dtype, value)
         out, start, n = [], state.position, value.shape[2]
         borders = [*range(start - start % self.options.segment + self.options.segment, start + n, self.options.segment), start + n]
         for end in borders:
@@ -215,18 +217,3 @@ class TransformerXL(Attention):
         """Positions of the segment that is begun at ``position``, and of the memory before it."""
         begun = position % self.options.segment
         return begun + min(self.options.memory, position - begun)
-
-    def _check_state(self, state: Any, value: Tensor) -> None:
-        (batch, heads, _, d), held = value.shape, getattr(state, "key", None)
-        wanted = (batch, heads, self._cached(state.position), d), value.dtype, value.device
-        got = (tuple(held.shape), held.dtype, held.device) if isinstance(held, Tensor) else (type(state).__name__,)
-        if got != wanted:
-            raise ValueError(
-                f"{self.card.name}: after {state.position} tokens the state of these inputs is {_worded(wanted)}, "
-                f"got {_worded(got)}; "
-                f"start from initial_state({batch}, dtype={value.dtype}, device={str(value.device)!r})"
-            )
-
-
-def _worded(parts: tuple[Any, ...]) -> str:
-    return " ".join(map(str, parts))

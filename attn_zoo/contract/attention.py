@@ -240,8 +240,11 @@ class Attention(nn.Module):
         """What ``step`` promises, for a request that is checked. Overridden where the card claims ``stepwise``.
 
         The class of the state is the mechanism's own, and so is the check that it fits the inputs.
+
+        Raises:
+            UnsupportedError: the card does not claim it.
         """
-        raise NotImplementedError(f"{type(self).__name__} claims stepwise on its card and does not write advance")
+        raise UnsupportedError(_no_steps(self.card))
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
         """Refuse lengths or a padding mask this mechanism was not built for; also called by a layer that compresses first.
