@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,8 @@ class Quiet:
     def stop(self) -> None: ...
 
 
-def spec(attention: str = "softmax", task: str = "listops", **model: object) -> RunSpec:
-    sizes = ModelSpec(**{"dim": 16, "depth": 3, "heads": 2, **model})  # type: ignore[arg-type]
+def spec(attention: str = "softmax", task: str = "listops", **model: Any) -> RunSpec:
+    sizes = ModelSpec(**{"dim": 16, "depth": 3, "heads": 2, **model})
     budget = Budget(steps=2, batch_size=8, evaluate_every=2)
     options = SMALL if task == "listops" else {}
     return resolve_spec(RunSpec(attention=attention, task=task, task_options=options, model=sizes, budget=budget, device="cpu"))

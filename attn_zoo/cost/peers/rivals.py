@@ -237,7 +237,7 @@ RIVALS: dict[str, Rival] = {
         },
         {"default": (0.3, 0.3)},
         longest=4096,
-        reason="the package sorts all n × n scores at once: beyond 16 GiB",
+        reason="the package sorts all n × n scores at once, 4 GiB of them with 8 GiB of indices by count; not tried",
         largest_batch=1,
     ),
 }
