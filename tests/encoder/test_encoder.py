@@ -1,4 +1,4 @@
-"""The network around every attention: what it reads, what padding may do, and timm's convention."""
+"""The network around every attention: what it reads, and what padding may do."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from timm.models.vision_transformer import VisionTransformer
 
-from attn_zoo import UnknownNameError, UnsupportedError, attentions, card
+from attn_zoo import UnsupportedError, attentions, card
 from attn_zoo.contract import Pairs, Patches, TaskSpec, Tokens
 from attn_zoo.encoder import backbone_sizes, build_model
-from attn_zoo.integrations.timm import attention_layer
 from attn_zoo.layer import MultiHeadAttention
 
 SIZES: dict[str, Any] = {"dim": 16, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
@@ -141,49 +139,6 @@ def test_timm_takes_every_mechanism_and_trains_it(name):
     grads = {key: p.grad for key, p in built.named_parameters()}
     dead = [key for key, grad in grads.items() if grad is None or not grad.isfinite().all()]
     assert not dead
-
-
-def vit(layer: type, **changes) -> VisionTransformer:
-    sizes = {"img_size": 8, "patch_size": 2, "in_chans": 1, "num_classes": 3, "embed_dim": 16, "depth": 1, "num_heads": 2}
-    return VisionTransformer(**{**sizes, **changes}, attn_layer=layer)
-
-
-def test_timm_requests_that_cannot_be_honoured_are_refused():
-    layer = attention_layer("linformer", length=17, projected_length=4)
-    with pytest.raises(UnsupportedError, match="qk_norm"):
-        vit(layer, qk_norm=True)
-    with pytest.raises(UnsupportedError, match="must agree"):
-        vit(layer, qkv_bias=False)
-    with pytest.raises(UnsupportedError, match="no attention weights to drop"):
-        vit(attention_layer("performer", length=17), attn_drop_rate=0.1)
-    with pytest.raises(UnsupportedError, match="built for 17 keys, got 18"):
-        vit(layer, reg_tokens=1)(torch.randn(1, 1, 8, 8))
-    attention: Any = vit(layer, attn_drop_rate=0.1).get_submodule("blocks.0.attn")
-    assert attention.mechanism.options.dropout == 0.1
-    for request in ({"attn_mask": torch.ones(17, 17)}, {"is_causal": True}):
-        with pytest.raises(UnsupportedError, match="cannot be honoured"):
-            attention(torch.randn(1, 17, 16), **request)
-    with pytest.raises(UnknownNameError, match="did you mean 'linformer'"):
-        attention_layer("linfomer", length=17)
-
-
-def test_timm_and_our_layer_agree_on_softmax():
-    """With the same weights, timm's own attention and ours are the same map."""
-    torch.manual_seed(0)
-    theirs, ours = vit(VisionTransformer.__init__.__globals__["Attention"]), vit(attention_layer("softmax", length=17))
-    weights = theirs.state_dict()
-    with torch.no_grad():
-        for key, tensor in weights.items():
-            if ".attn." not in key:
-                ours.state_dict()[key].copy_(tensor)
-        for which, part in zip(("query", "key", "value"), range(3), strict=True):
-            for kind in ("weight", "bias"):
-                packed = weights[f"blocks.0.attn.qkv.{kind}"]
-                ours.state_dict()[f"blocks.0.attn.projections.{which}.{kind}"].copy_(packed.chunk(3)[part])
-        for kind in ("weight", "bias"):
-            ours.state_dict()[f"blocks.0.attn.out.{kind}"].copy_(weights[f"blocks.0.attn.proj.{kind}"])
-        images = torch.randn(2, 1, 8, 8)
-        torch.testing.assert_close(ours.eval()(images), theirs.eval()(images), rtol=1e-5, atol=1e-6)
 
 
 def test_cards_that_do_not_fit_are_refused_when_built():

@@ -1,0 +1,7 @@
+"""Any mechanism inside a model of timm: built in through ``attn_layer``, or put into a model that exists."""
+
+from attn_zoo.integrations.timm.layer import TimmAttention, attention_layer
+from attn_zoo.integrations.timm.replace import ReplacedLayer, Replacement, replace_attention
+from attn_zoo.integrations.timm.sizes import set_input_size
+
+__all__ = ["ReplacedLayer", "Replacement", "TimmAttention", "attention_layer", "replace_attention", "set_input_size"]

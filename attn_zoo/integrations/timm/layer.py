@@ -1,0 +1,303 @@
+"""A mechanism of the zoo under timm's calling convention."""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.integrations.timm.masks import key_valid_of
+from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.registry import card, make_options
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What ``attention_layer`` binds into a class."""
+
+    name: str
+    length: int
+    implementation: str
+    causal: bool
+    fused: bool
+    order: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class BoundType(type):
+    """Type of the classes that ``attention_layer`` makes. They are pickled as the call that makes them, having no address."""
+
+
+class TimmAttention(MultiHeadAttention, metaclass=BoundType):
+    """timm's calling convention around ``MultiHeadAttention``; what cannot be honoured is refused.
+
+    timm's models build it through ``attention_layer``. Of timm's own attention it has the norms of queries and keys
+    (``qk_norm``) and of the mixed values (``scale_norm``), and it loads that one's weights, so a checkpoint of timm's
+    fits: what the mechanism does not read is left out, streams are started, and parameters of its own stay as they are.
+
+    Args:
+        dim: width of the tokens, divisible by ``num_heads``.
+        num_heads: number of heads.
+        qkv_bias, proj_bias: whether the projections of the tokens, and the one of the output, have a bias.
+        qk_norm: whether ``norm_layer(head_dim)`` is applied to queries and to keys, as far as the mechanism reads them.
+            A stream is treated as what it starts as. Keys are then made before they are compressed.
+        scale_norm: whether ``norm_layer(dim)`` is applied before the projection of the output.
+        attn_drop: share of attention weights set to zero in training; the option ``dropout``, where given, goes before it.
+        proj_drop: share of outputs set to zero in training.
+        attn_head_dim, dim_out, gated: of timm's attention elsewhere; other values than the default ones are refused.
+
+    Raises:
+        ValueError: a size or rate breaks its rule, or a norm is asked for without ``norm_layer``.
+        UnsupportedError: the mechanism does not claim what is asked.
+    """
+
+    settings: ClassVar[Settings]
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        qkv_bias: bool = False,
+        qk_norm: bool = False,
+        scale_norm: bool = False,
+        proj_bias: bool = True,
+        attn_drop: float = 0.0,
+        proj_drop: float = 0.0,
+        norm_layer: Callable[..., nn.Module] | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        attn_head_dim: int | None = None,
+        dim_out: int | None = None,
+        gated: bool = False,
+    ) -> None:
+        bound = self.settings
+        self._refuse_shape(dim, num_heads, attn_head_dim, dim_out, gated)
+        if (qk_norm or scale_norm) and norm_layer is None:
+            raise ValueError(f"{bound.name} in timm: qk_norm and scale_norm need norm_layer, the class of the norm; got None")
+        # `auto` decides for the device it is built on, and nothing can be computed on meta.
+        building = torch.device(device) if device is not None and torch.device(device).type != "meta" else nullcontext()
+        with building:
+            super().__init__(
+                dim,
+                num_heads,
+                bound.name,
+                length=bound.length,
+                causal=bound.causal,
+                implementation=bound.implementation,
+                fused=bound.fused,
+                bias=qkv_bias,
+                output_dropout=proj_drop,
+                order=self._order(qk_norm),
+                **self._options(attn_drop),
+            )
+            self._set_output_bias(proj_bias)
+            self._make_norms(dim // num_heads if qk_norm else None, dim if scale_norm else None, norm_layer)
+        self.to(device=device, dtype=dtype)
+
+    @property
+    def proj(self) -> nn.Linear:
+        """The output's projection under timm's name for it."""
+        return self.out
+
+    def init_weights(self) -> None:
+        """Start the streams; timm calls it after it has drawn every linear map of a new model anew, each by itself."""
+        self.start_streams()
+
+    def forward(  # type: ignore[override]  # timm's own signature: masks by keyword, no context
+        self,
+        tokens: Float[Tensor, "batch length dim"],
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Float[Tensor, "batch length dim"]:
+        """Attend among the tokens.
+
+        Args:
+            attn_mask: which tokens are padding; see ``key_valid_of``. Unlike in timm, it counts beside ``is_causal`` too.
+            is_causal: whether position i sees positions up to i only; must be what the layer was built for.
+
+        Raises:
+            ValueError: a shape or dtype does not fit.
+            UnsupportedError: the mask is more than padding, ``is_causal`` is not what the layer was built for, or there are
+                more or fewer tokens than the mechanism takes.
+        """
+        mechanism = self.mechanism
+        if is_causal != mechanism.geometry.causal:
+            raise UnsupportedError(_other_causality(mechanism.card.name, mechanism.card.can.causal, is_causal))
+        self._refuse_length(tokens.shape[1])
+        if attn_mask is None:
+            return super().forward(tokens)
+        batch, length = tokens.shape[:2]
+        valid = key_valid_of(mechanism.card.name, attn_mask, batch=batch, length=length, causal=is_causal)
+        return super().forward(tokens, key_valid=valid)
+
+    def _refuse_shape(self, dim: int, heads: int, head_dim: int | None, dim_out: int | None, gated: bool) -> None:
+        name = self.settings.name
+        if head_dim is not None and head_dim * heads != dim:
+            raise UnsupportedError(
+                f"{name} in timm: heads share the width between them, so attn_head_dim * num_heads must be dim={dim}; "
+                f"got attn_head_dim={head_dim} and num_heads={heads}"
+            )
+        if dim_out is not None and dim_out != dim:
+            raise UnsupportedError(f"{name} in timm: tokens keep their width, so dim_out must be dim={dim}; got {dim_out}")
+        if gated:
+            raise UnsupportedError(f"{name} in timm: a gate over the output is not offered; build the model with gated=False")
+
+    def _refuse_length(self, length: int) -> None:
+        """Said here, because the way out is timm's."""
+        card_, built = self.mechanism.card, self.mechanism.geometry.keys
+        if card_.can.any_length or length == built or (card_.can.shorter and length < built):
+            return
+        raise UnsupportedError(
+            f"{card_.name} was built for {built} keys, got {length} (patches and prefix tokens); build it with length={length}, "
+            "or, for another size of images, call attn_zoo.integrations.timm.set_input_size(model, img_size=...)"
+        )
+
+    def _order(self, qk_norm: bool) -> str:
+        asked = self.settings.order
+        if not qk_norm:
+            return asked
+        if asked == "compress_first":
+            raise UnsupportedError(
+                f"{self.settings.name} in timm: qk_norm normalises each key before they are compressed, so order='compress_first' "
+                "would be another map; use order='auto'"
+            )
+        return "project_first"
+
+    def _options(self, attn_drop: float) -> dict[str, Any]:
+        chosen = dict(self.settings.options)
+        if attn_drop > 0:
+            if not hasattr(card(self.settings.name).options, "dropout"):
+                raise UnsupportedError(f"{self.settings.name} has no attention weights to drop; use attn_drop_rate=0")
+            chosen.setdefault("dropout", attn_drop)
+        return chosen
+
+    def _make_norms(self, of_heads: int | None, of_tokens: int | None, norm_layer: Callable[..., nn.Module] | None) -> None:
+        def made(width: int | None) -> nn.Module | None:
+            return None if width is None or norm_layer is None else norm_layer(width)
+
+        self.qk_norm = of_heads is not None
+        self.q_norm = made(of_heads) if "query" in self.reads else None
+        self.k_norm = made(of_heads) if "key" in self.reads else None
+        self.norm = made(of_tokens)
+
+    def _set_output_bias(self, wanted: bool) -> None:
+        """Bias of the output alone; the layer has all or none."""
+        if not wanted:
+            self.out.register_parameter("bias", None)
+        elif self.out.bias is None:
+            self.out.bias = nn.Parameter(torch.zeros(self.dim))
+
+    def _normed(self, name: str, split: Tensor) -> Tensor:
+        norm = {"query": self.q_norm, "key": self.k_norm}.get(name)
+        # Autocast computes norms in float32; mechanisms want one dtype.
+        return split if norm is None else norm(split).to(split.dtype)
+
+    def _project(self, name: str, tokens: Tensor) -> Tensor:
+        return self._normed(name, super()._project(name, tokens))
+
+    def _project_all(self, tokens: Tensor, source: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        query, key, value = super()._project_all(tokens, source)
+        if self.fused:  # then _project has no part in it
+            query = None if query is None else self._normed("query", query)
+            key = None if key is None else self._normed("key", key)
+        return query, key, value
+
+    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor) -> dict[str, Tensor]:
+        made, starts = super()._project_streams(of, tokens), {stream.name: stream.starts_as for stream in self.streams}
+        return {name: self._normed(starts[name], split) for name, split in made.items()}
+
+    def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
+        if self.norm is None:
+            return super()._finish(mixed)
+        return self.output_dropout(self.out(self.norm(mixed.transpose(1, 2).flatten(2))))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if f"{prefix}qkv.weight" in state_dict:
+            self._translate(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def _translate(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Give the weights of timm's own attention our names, in place."""
+        for kind in ("weight", "bias"):
+            if (packed := state_dict.pop(f"{prefix}qkv.{kind}", None)) is not None:
+                parts = dict(zip(("query", "key", "value"), packed.chunk(3), strict=True))
+                if self.fused:
+                    state_dict[f"{prefix}projection.{kind}"] = torch.cat([parts[name] for name in self.reads])
+                else:
+                    state_dict |= {f"{prefix}projections.{name}.{kind}": parts[name] for name in self.reads}
+                state_dict |= {f"{prefix}stream_projections.{s.name}.{kind}": parts[s.starts_as] for s in self.streams}
+            if (out := state_dict.pop(f"{prefix}proj.{kind}", None)) is not None:
+                state_dict[f"{prefix}out.{kind}"] = out
+        if self.qk_norm:
+            unread = tuple(f"{prefix}{name}_norm." for name, of in (("q", "query"), ("k", "key")) if of not in self.reads)
+            for key in [key for key in state_dict if unread and key.startswith(unread)]:
+                del state_dict[key]
+        for key, own in self.mechanism.state_dict(prefix=f"{prefix}mechanism.").items():
+            state_dict.setdefault(key, own)
+
+
+def attention_layer(
+    name: str,
+    *,
+    length: int,
+    implementation: str = "eager",
+    causal: bool = False,
+    fused: bool = False,
+    order: str = "auto",
+    **options: Any,
+) -> type[TimmAttention]:
+    """A class to pass as ``attn_layer=``, with the mechanism, its options and the length bound in.
+
+    timm asks for a class, tells it the width and the heads, and never the length: ``length`` counts
+    patches and prefix tokens, such as the class token. Where options concern the stack of layers, call ``join_layers``
+    on the model.
+
+    Args:
+        name: a registered attention.
+        length: positions per image that the blocks see.
+        implementation: a name on the card, or ``auto``.
+        causal: position i sees positions up to i only; the model must then be called with ``is_causal=True``.
+        fused: one weight for q, k and v.
+        order: see ``attn_zoo.layer.Order``.
+        **options: the mechanism's own.
+
+    Raises:
+        UnknownNameError: no such attention, or no such option of it.
+        ValueError: an option breaks its rule.
+        UnsupportedError: ``causal`` is not on the card.
+    """
+    entry = card(name)
+    make_options(f"attention {name}", entry.options, options)
+    if causal and not entry.can.causal:
+        raise UnsupportedError(_other_causality(name, can=False, is_causal=True))
+    return _bind(Settings(name, length, implementation, causal, fused, order, options))
+
+
+def _bind(settings: Settings) -> type[TimmAttention]:
+    called = f"Timm_{card(settings.name).build.__name__}"
+    space = {"__doc__": TimmAttention.__doc__, "__module__": __name__, "settings": settings}
+    return cast(type[TimmAttention], BoundType(called, (TimmAttention,), space))
+
+
+def _reduce(bound: BoundType) -> str | tuple[Any, ...]:
+    return bound.__qualname__ if bound is TimmAttention else (_bind, (bound.__dict__["settings"],))
+
+
+copyreg.pickle(BoundType, _reduce)
+
+
+def _other_causality(name: str, can: bool, is_causal: bool) -> str:
+    if is_causal and not can:
+        return f"{name} has no causal form; call the model without is_causal, or choose a causal attention"
+    return (
+        f"{name} in timm was built with causal={not is_causal} and called with is_causal={is_causal}; "
+        f"call the model with is_causal={not is_causal}, or build it with attention_layer(..., causal={is_causal})"
+    )

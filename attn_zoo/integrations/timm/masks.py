@@ -1,0 +1,77 @@
+"""What of timm's ``attn_mask`` says which tokens are padding, and nothing else."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from attn_zoo.contract import UnsupportedError
+
+SHAPES = "(batch, keys), (batch, 1, 1, keys) or (batch, 1, queries, keys)"
+
+
+def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causal: bool) -> Bool[Tensor, "batch keys"]:
+    """True for a real token, from a mask in the convention of ``scaled_dot_product_attention``.
+
+    Taken are masks that leave the same keys out for every query, boolean (True is seen) or added to the scores (0 is
+    seen; -inf and the least number of the dtype are not). With an axis of queries, rows of padding may hold
+    anything, so timm's masks for images of several sizes (NaFlex) are taken, and with ``causal`` so is what lies above
+    the diagonal. Masks with axes of heads or queries, or that are added, are looked at, for which a GPU has to wait.
+
+    Args:
+        name: the attention, for messages.
+        causal: whether the layer hides later keys anyway.
+
+    Raises:
+        ValueError: the mask's shape or dtype is none that timm knows.
+        UnsupportedError: the mask is a bias, or hides other keys from other queries or heads.
+    """
+    seen = _four_axes(name, _seen(name, attn_mask), batch, length)
+    if seen.shape[1] > 1:
+        if bool((seen != seen[:, :1]).any()):
+            raise UnsupportedError(f"{name} in timm: attn_mask differs from head to head; only padding can be left out")
+        seen = seen[:, :1]
+    if seen.shape[2] == 1:
+        return seen[:, 0, 0].expand(batch, length)
+    rows = seen[:, 0]
+    valid = rows.any(dim=1)
+    as_padding = rows == valid[:, None, :]
+    if causal:
+        later = torch.ones(length, length, dtype=torch.bool, device=rows.device).triu(1)
+        as_padding = as_padding | later
+    if not bool((as_padding | ~valid[:, :, None]).all()):
+        raise UnsupportedError(
+            f"{name} in timm: attn_mask hides other keys from other queries, which cannot be honoured; only padding can be left "
+            "out (the same keys for all queries), and the future where the layer was built with causal=True"
+        )
+    return valid.expand(batch, length)
+
+
+def _seen(name: str, attn_mask: Tensor) -> Tensor:
+    if attn_mask.dtype == torch.bool:
+        return attn_mask
+    if not attn_mask.is_floating_point():
+        raise ValueError(f"{name} in timm: attn_mask is boolean or added to the scores, so of a float dtype; got {attn_mask.dtype}")
+    hidden = attn_mask <= torch.finfo(attn_mask.dtype).min
+    if not bool((hidden | (attn_mask == 0)).all()):
+        raise UnsupportedError(
+            f"{name} in timm: attn_mask adds a bias to the scores, which only exact attention with scores has; only padding can be "
+            "left out: 0 for a real token, -inf or the dtype's least number for padding"
+        )
+    return ~hidden
+
+
+def _four_axes(name: str, seen: Tensor, batch: int, length: int) -> Bool[Tensor, "_ _ _ keys"]:
+    shape = tuple(seen.shape)
+    if seen.dim() == 2 and shape == (length, length) and 1 < batch == length:
+        raise ValueError(
+            f"{name} in timm: attn_mask {shape} may mean (batch, keys) or (queries, keys), since both count {length} here; "
+            "pass (batch, 1, 1, keys) for padding"
+        )
+    if seen.dim() == 2:
+        seen = seen[None, None] if shape == (length, length) else seen[:, None, None]
+    fits = seen.dim() == 4 and seen.shape[3] == length and seen.shape[2] in (1, length) and seen.shape[0] in (1, batch)
+    if not fits:
+        raise ValueError(f"{name} in timm: attn_mask is {SHAPES} with batch={batch} and {length} tokens; got {shape}")
+    return seen

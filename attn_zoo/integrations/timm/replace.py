@@ -1,0 +1,226 @@
+"""Other attention in a timm model that exists, its weights kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import nn
+
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.integrations.timm.layer import TimmAttention, attention_layer
+from attn_zoo.integrations.timm.sizes import count_tokens, tokens_of
+from attn_zoo.layer import MultiHeadAttention, join_layers
+
+M = TypeVar("M", bound=nn.Module)
+
+OF_ANOTHER_KIND = {
+    "AttentionRope": "turns queries and keys by their positions (rotary embedding)",
+    "Attention2d": "attends over a map of features with convolutions around it",
+    "ClassAttn": "lets the class token alone attend",
+    "DiffAttention": "is the difference of two softmax maps",
+    "DiffParallelScalingBlock": "makes q, k and v in one projection with its MLP, and is the difference of two softmax maps",
+    "EvaAttention": "turns queries and keys by their positions (rotary embedding) or has a bias for queries and values alone",
+    "MaskUnitAttention": "attends inside units of a mask, with pooled queries",
+    "MultiScaleAttention": "pools queries, keys and values on a map of features",
+    "ParallelScalingBlock": "makes q, k and v in one projection with its MLP",
+    "RelPosAttention": "adds a bias for relative positions to its scores",
+    "TalkingHeadAttn": "mixes its heads before and after the softmax",
+    "WindowAttention": "attends inside windows of a map of features",
+    "beit.Attention": "adds a bias for relative positions to its scores and has no bias for keys",
+    "vision_transformer_sam.Attention": "attends inside windows, with a bias for relative positions",
+}
+"""Why timm's other attentions stay as they are, by class, or by module and class where names are used twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedLayer:
+    """What became of one layer."""
+
+    path: str
+    """Where in the model."""
+    length: int
+    """Tokens that the mechanism is built for."""
+    kept: tuple[str, ...]
+    """Maps of timm's layer whose weights go on."""
+    dropped: tuple[str, ...]
+    """Maps that the mechanism does not read."""
+    added: tuple[str, ...]
+    """Parameters that timm's layer had not. Streams start as copies of kept maps, the others as the mechanism starts them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What ``replace_attention`` did; its text says it in a few lines."""
+
+    attention: str
+    layers: tuple[ReplacedLayer, ...]
+    left: tuple[str, ...]
+    """Attention of other kinds, such as pooling by a query, that stays: path and class."""
+
+    def __str__(self) -> str:
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        for layer in self.layers:
+            groups.setdefault((layer.length, layer.kept, layer.dropped, layer.added), []).append(layer.path)
+        lines = []
+        for (length, kept, dropped, added), paths in groups.items():
+            where = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} layers)"
+            lines += [f"{where}: {self.attention} over {length} tokens", f"  kept {_listed(kept)}; dropped {_listed(dropped)}"]
+            lines += [f"  added {_listed(added)}"]
+        return "\n".join(lines + [f"left as it is: {_listed(self.left)}"] * bool(self.left))
+
+
+def replace_attention(
+    model: M,
+    attention: str,
+    *,
+    length: int | None = None,
+    example: Any = None,
+    implementation: str = "eager",
+    causal: bool = False,
+    fused: bool = False,
+    order: str = "auto",
+    **options: Any,
+) -> M:
+    """Put a mechanism in place of every ``timm.layers.Attention`` of a model, in place, its weights kept.
+
+    The projections of queries, keys, values and output keep their weights, biases and ``requires_grad``; norms
+    (``qk_norm``, ``scale_norm``) and dropout rates stay. A mechanism that uses one tensor as queries and keys takes
+    the projection of the queries, and what a mechanism does not read is dropped. Parameters of its own, such as
+    Linformer's E and F, are new: make the optimiser afterwards, and train them. Where the mechanism is softmax
+    attention, or is so in a limit of its options, the model computes what it did before. Layers are joined
+    (``join_layers``). All layers are built before the first is put in place, so a refusal leaves the model as it was.
+
+    Args:
+        model: a model of timm, trained or not.
+        attention: a registered attention.
+        length: tokens that every layer sees, prefix tokens included, or the most where images differ in size. None:
+            read off a VisionTransformer, or counted in ``example``.
+        example: an input of the model, run once without gradient to count the tokens at every layer; for models whose
+            stages see different numbers.
+        implementation, causal, fused, order, **options: as of ``attention_layer``.
+
+    Returns:
+        The model. Its attribute ``attention_replacement`` is a ``Replacement`` that tells what was kept, dropped and added.
+
+    Raises:
+        UnknownNameError: no such attention, implementation or option.
+        ValueError: an option breaks its rule, both ``length`` and ``example`` are given, or ``model`` is a layer itself.
+        UnsupportedError: the model holds no such attention, one that is built in a way the layer cannot take over, or
+            does not say how many tokens there are; or the mechanism does not claim what is asked.
+    """
+    places = _places(model)
+    if length is not None and example is not None:
+        raise ValueError("length and example both say how many tokens there are; give one of them")
+    if example is not None:
+        lengths = count_tokens(model, places, example)
+    else:
+        lengths = dict.fromkeys(places, tokens_of(model) if length is None else length)
+    bound: dict[str, Any] = {"implementation": implementation, "causal": causal, "fused": fused, "order": order, **options}
+    built: dict[nn.Module, TimmAttention] = {}
+    for path, old in places.items():
+        if old not in built:
+            built[old] = _in_place_of(old, path, attention_layer(attention, length=lengths[path], **bound))
+    join_layers(nn.ModuleList(built.values()))
+    for path, old in places.items():
+        model.set_submodule(path, built[old])
+    layers = (_report(path, old, built[old]) for path, old in places.items())
+    # A plain attribute, no part of the state; nn.Module's annotation knows tensors and modules only.
+    model.attention_replacement = Replacement(attention, tuple(layers), tuple(_others(model)))  # type: ignore[assignment]
+    return model
+
+
+def _places(model: nn.Module) -> dict[str, nn.Module]:
+    """Every place of timm's attention; one layer may stand at several."""
+    from timm.layers.attention import Attention
+
+    modules = model.named_modules(remove_duplicate=False)
+    places: dict[str, nn.Module] = {path: module for path, module in modules if type(module) is Attention}
+    if "" in places:
+        raise ValueError("replace_attention works inside a model; this is the attention itself, give what holds it")
+    if places:
+        return places
+    name = type(model).__name__
+    if any(isinstance(module, MultiHeadAttention) for module in model.modules()):
+        raise UnsupportedError(f"the attention of this {name} is attn-zoo's already; replace it in a model as timm makes it")
+    found = {_kind(module): _reason(module) for module in model.modules() if _attends(module)}
+    told = "; ".join(f"its {kind} {reason}" for kind, reason in found.items()) or "it has no attention"
+    raise UnsupportedError(f"{name} holds no timm.layers.Attention, the only kind that can be replaced: {told}")
+
+
+def _in_place_of(old: Any, path: str, kind: type[TimmAttention]) -> TimmAttention:
+    for name in ("qkv", "proj"):
+        if type(linear := getattr(old, name)) is not nn.Linear:
+            raise UnsupportedError(
+                f"{path}.{name} is a {type(linear).__name__} in place of nn.Linear; merge adapters or undo quantisation first"
+            )
+    q_norm, k_norm, norm = (None if isinstance(m, nn.Identity) else m for m in (old.q_norm, old.k_norm, old.norm))
+    weight = old.qkv.weight
+    new = kind(
+        old.qkv.in_features,
+        old.num_heads,
+        qkv_bias=old.qkv.bias is not None,
+        qk_norm=q_norm is not None or k_norm is not None,
+        scale_norm=norm is not None,
+        proj_bias=old.proj.bias is not None,
+        attn_drop=old.attn_drop.p,
+        proj_drop=old.proj_drop.p,
+        norm_layer=nn.Identity,
+        device=weight.device,
+        dtype=weight.dtype,
+        attn_head_dim=old.head_dim,
+        dim_out=old.proj.out_features,
+        gated=getattr(old, "gate", None) is not None,
+    )
+    # The norms themselves, whatever their class and settings.
+    new.q_norm = q_norm if "query" in new.reads else None
+    new.k_norm = k_norm if "key" in new.reads else None
+    new.norm = norm
+    new.load_state_dict(old.state_dict())
+    for linear, source in [(m, old.qkv) for m in _projections(new)] + [(new.out, old.proj)]:
+        linear.weight.requires_grad_(source.weight.requires_grad)
+        if linear.bias is not None:
+            linear.bias.requires_grad_(source.bias.requires_grad)
+    return new.train(old.training)
+
+
+def _projections(layer: TimmAttention) -> list[nn.Linear]:
+    held = [layer.projection] if layer.fused else layer.projections.values()
+    return [linear for linear in held if isinstance(linear, nn.Linear)]
+
+
+def _report(path: str, old: Any, new: TimmAttention) -> ReplacedLayer:
+    had = ["query", "key", "value", "out"]
+    had += [name for name in ("q_norm", "k_norm", "norm") if not isinstance(getattr(old, name), nn.Identity)]
+    kept = tuple(name for name in had if name in (*new.reads, "out") or getattr(new, name, None) is not None)
+    added = (name for name, _ in new.named_parameters() if name.startswith(("mechanism.", "stream_projections.")))
+    dropped = tuple(name for name in had if name not in kept)
+    return ReplacedLayer(path, new.mechanism.geometry.keys, kept, dropped, tuple(added))
+
+
+def _others(model: nn.Module) -> list[str]:
+    """The outermost modules that attend and are not ours."""
+    found: list[str] = []
+    for path, module in model.named_modules():
+        inside = any(path.startswith(f"{above}.") for above in found)
+        if _attends(module) and not inside and not isinstance(module, MultiHeadAttention):
+            found.append(path)
+    return [f"{path} ({type(model.get_submodule(path)).__name__})" for path in found]
+
+
+def _attends(module: nn.Module) -> bool:
+    name = type(module).__name__
+    return "Attention" in name or "Attn" in name or _kind(module) in OF_ANOTHER_KIND
+
+
+def _kind(module: nn.Module) -> str:
+    name, room = type(module).__name__, type(module).__module__.rpartition(".")[2]
+    return name if name != "Attention" else f"{room}.{name}"
+
+
+def _reason(module: nn.Module) -> str:
+    return OF_ANOTHER_KIND.get(_kind(module), "is of a kind of its own")
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "nothing"

@@ -1,0 +1,113 @@
+"""How many tokens the layers of a timm model see, and going over to another size of images."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.integrations.timm.layer import TimmAttention
+
+
+def tokens_of(model: nn.Module) -> int:
+    """Patches and prefix tokens (class token, registers) that every block of a VisionTransformer sees.
+
+    Raises:
+        UnsupportedError: the model does not say so by itself.
+    """
+    if not _is_vision_transformer(model):
+        raise UnsupportedError(
+            f"timm's {type(model).__name__} does not say how many tokens its layers see; give length=, or example=, an input that "
+            "is run once to count them"
+        )
+    return _tokens(model, model.patch_embed)
+
+
+@torch.no_grad()
+def count_tokens(model: nn.Module, layers: dict[str, nn.Module], example: Any) -> dict[str, int]:
+    """Tokens that each of these layers sees when the model is called with ``example``, in evaluation.
+
+    Raises:
+        UnsupportedError: a layer is not called, or sees different numbers in one call of the model.
+    """
+    seen: dict[str, set[int]] = {path: set() for path in layers}
+
+    def watch(path: str) -> Any:
+        def count(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            seen[path].add(given[0].shape[1])
+
+        return count
+
+    hooks = [layer.register_forward_pre_hook(watch(path)) for path, layer in layers.items()]
+    training = {module: module.training for module in model.modules()}
+    try:
+        model.eval()(example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, before in training.items():
+            module.training = before
+    for path, counts in seen.items():
+        if len(counts) != 1:
+            raise UnsupportedError(
+                f"{path} saw {', '.join(map(str, sorted(counts))) or 'no'} tokens in the example; give length= instead"
+            )
+    return {path: counts.pop() for path, counts in seen.items()}
+
+
+def set_input_size(
+    model: nn.Module,
+    img_size: int | tuple[int, int] | None = None,
+    patch_size: int | tuple[int, int] | None = None,
+) -> int:
+    """timm's ``model.set_input_size``, with the zoo's layers carried over to the new number of tokens.
+
+    What a mechanism stores by position is interpolated or cut as its ``resize_length`` says and becomes new parameters, as
+    the position embedding does: make the optimiser afterwards. Nothing is changed where one layer refuses.
+
+    Args:
+        img_size: height and width of the images in pixels; None keeps them.
+        patch_size: height and width of a patch in pixels; None keeps them.
+
+    Returns:
+        The number of tokens from now on.
+
+    Raises:
+        UnsupportedError: the model is no VisionTransformer, holds no layer of the zoo, or a mechanism cannot be carried over.
+    """
+    if not _is_vision_transformer(model):
+        raise UnsupportedError(f"timm's {type(model).__name__} is no VisionTransformer; build it anew for the other size of images")
+    layers = {path: module for path, module in model.named_modules() if isinstance(module, TimmAttention)}
+    if not layers:
+        raise UnsupportedError(f"this {type(model).__name__} holds no layer of the zoo; call its own set_input_size")
+    sizes = {"img_size": _pair(img_size), "patch_size": _pair(patch_size)}
+    trial = copy.deepcopy(model.get_submodule("patch_embed"))
+    trial.set_input_size(**sizes)  # type: ignore[operator]  # of timm's PatchEmbed
+    length = _tokens(model, trial)
+    for path, layer in layers.items():
+        try:
+            copy.deepcopy(layer.mechanism).resize_length(length)
+        except (UnsupportedError, ValueError) as refusal:
+            raise UnsupportedError(f"{path} cannot go over to {length} tokens: {refusal}") from refusal
+    model.set_input_size(**sizes)  # type: ignore[operator]  # of timm's VisionTransformer
+    for layer in layers.values():
+        layer.resize_length(length)
+    return length
+
+
+def _is_vision_transformer(model: nn.Module) -> bool:
+    # Importing timm takes seconds that who only builds a layer need not wait.
+    from timm.models.vision_transformer import VisionTransformer
+
+    return isinstance(model, VisionTransformer)
+
+
+def _tokens(model: Any, patch_embed: Any) -> int:
+    return int(patch_embed.num_patches) + int(model.num_prefix_tokens)
+
+
+def _pair(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    return (size, size) if isinstance(size, int) else size

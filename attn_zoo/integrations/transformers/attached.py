@@ -1,0 +1,144 @@
+"""What stands in an attention module of transformers in place of softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.contract import Attention, UnsupportedError
+from attn_zoo.integrations.transformers.description import NAME
+from attn_zoo.integrations.transformers.sites import Site, projection, scaling_of
+
+
+class Attached(nn.Module):
+    """A mechanism between the projections of a module of transformers.
+
+    It is a submodule, so that it trains, moves and is saved with the model.
+
+    Args:
+        mechanism: built for the site's heads.
+        site: the module; only its sizes are kept.
+
+    Raises:
+        UnsupportedError: the mechanism asks for a projection that is to start as one that is not found.
+    """
+
+    def __init__(self, mechanism: Attention, site: Site) -> None:
+        super().__init__()
+        self.mechanism = mechanism
+        self.newest = _over_cached_keys(mechanism)
+        """Answers one new token over the keys of a cache; None where the mechanism cannot."""
+        self.name, self.crosses, self.rate = site.name, site.crosses, site.dropout
+        self.head_dim, self.groups = site.head_dim, site.heads // site.key_heads
+        self.scaling = scaling_of(site.module, site.head_dim)
+        self.streams = mechanism.card.streams(mechanism.geometry, mechanism.options)
+        self.stream_projections = nn.ModuleDict()
+        for stream in self.streams:
+            weight, bias = projection(site, stream.starts_as)
+            linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device=weight.device, dtype=weight.dtype)
+            linear.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
+            self.stream_projections[stream.name] = linear
+        self.tokens: tuple[Tensor, Tensor] | None = None
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch heads queries head_dim"],
+        key: Float[Tensor, "batch key_heads keys head_dim"],
+        value: Float[Tensor, "batch key_heads keys head_dim"],
+        key_valid: Bool[Tensor, "batch keys"] | None,
+        scaling: float | None,
+    ) -> Float[Tensor, "batch queries heads head_dim"]:
+        """Attend as the mechanism does.
+
+        Args:
+            query, key, value: as the module projected (and rotated) them; fewer heads of keys are repeated.
+            key_valid: True for a real token.
+            scaling: what query · key is multiplied by; None means the module's own.
+
+        Raises:
+            UnsupportedError: the mechanism does not claim what the call needs.
+        """
+        card = self.mechanism.card
+        if self.groups > 1:
+            key, value = (tensor.repeat_interleave(self.groups, dim=1) for tensor in (key, value))
+        # Mechanisms divide by √d themselves; whatever else the model asks for is made up for in the queries.
+        factor = (self.scaling if scaling is None else scaling) * self.head_dim**0.5
+        if abs(factor - 1.0) > 1e-12:
+            if card.can.shares_query_key:
+                raise UnsupportedError(
+                    f"{self.name} multiplies its scores by another factor than 1/√d, and {card.name} has one tensor for queries "
+                    "and keys, which cannot take it up; choose another attention"
+                )
+            query = query * factor
+        mechanism = self.mechanism if self.newest is None or query.shape[2] == key.shape[2] else self.newest
+        streams = self._project_streams(key_valid)
+        mixed = mechanism(query, query if card.can.shares_query_key else key, value, key_valid=key_valid, streams=streams)
+        return mixed.transpose(1, 2).contiguous()
+
+    def _project_streams(self, key_valid: Tensor | None) -> Mapping[str, Tensor]:
+        if not self.streams:
+            return {}
+        assert self.tokens is not None, "hand_tokens runs before the module that calls this"
+        (mine, source), self.tokens = self.tokens, None
+        if key_valid is not None:
+            # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
+            source = source.masked_fill(~key_valid[..., None], 0)
+            mine = mine if self.crosses else source
+        of = {"queries": mine, "keys": source}
+        return {
+            s.name: self.stream_projections[s.name](of[s.of][:, : s.first]).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            for s in self.streams
+        }
+
+
+def _over_cached_keys(mechanism: Attention) -> Attention | None:
+    """Where a mechanism is exact, one new token sees all cached keys: the same mechanism without causality."""
+    can, geometry = mechanism.card.can, mechanism.geometry
+    if not (geometry.causal and can.exact and can.cross and can.any_length):
+        return None
+    return type(mechanism)(replace(geometry, causal=False), mechanism.options, mechanism.implementation)
+
+
+def attached_to(module: nn.Module) -> Attached | None:
+    """What was attached to a module, if anything."""
+    found = getattr(module, "zoo", None)
+    return found if isinstance(found, Attached) else None
+
+
+def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before an attention module runs: refuse a cache that cannot serve, and hand over the tokens, which the interface lacks.
+
+    Raises:
+        UnsupportedError: the mechanism answers all tokens in one call, or the cache is of fixed size.
+    """
+    attached = attached_to(module)
+    if attached is None or module.config._attn_implementation != NAME:  # type: ignore[union-attr]
+        return
+    mechanism, cache = attached.mechanism, None if attached.crosses else kwargs.get("past_key_values")
+    unusable = mechanism.geometry.causal and attached.newest is None
+    if cache is not None and (unusable or getattr(cache, "is_compileable", False)):
+        raise UnsupportedError(
+            f"{attached.name}: {mechanism.card.name} cannot go on from this {type(cache).__name__}; call the model, or generate, "
+            "with use_cache=False"
+        )
+    if attached.streams:
+        tokens = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        others = (kwargs.get(name) for name in ("encoder_hidden_states", "key_value_states") if attached.crosses)
+        attached.tokens = (tokens, next((tensor for tensor in others if tensor is not None), tokens))
+
+
+def refuse_weights(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before a model runs: refuse to give out attention weights.
+
+    Raises:
+        UnsupportedError: the call asks for them.
+    """
+    if kwargs.get("output_attentions") and model.config._attn_implementation == NAME:  # type: ignore[union-attr]
+        raise UnsupportedError(
+            "output_attentions=True asks for weights, which most mechanisms never form; call the model without, or see "
+            "`attn-zoo analyze matrix` for the matrix that a mechanism applies"
+        )

@@ -1,0 +1,29 @@
+"""The package transformers, fetched when it is first needed, and what we register with it."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.integrations.transformers.description import NAME
+
+
+def require_transformers() -> Any:
+    """The package transformers, with our attention and mask functions registered under ``NAME``.
+
+    Registering adds an entry to each of two tables; what other models of the process run stays as it is.
+
+    Raises:
+        UnsupportedError: the package is missing; the message names the extra.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise UnsupportedError("models of Hugging Face need the package transformers; pip install 'attn-zoo[text]'")
+    import transformers
+
+    from attn_zoo.integrations.transformers.interface import attend
+    from attn_zoo.integrations.transformers.masks import key_mask
+
+    transformers.AttentionInterface.register(NAME, attend)
+    transformers.AttentionMaskInterface.register(NAME, key_mask)
+    return transformers

@@ -1,0 +1,75 @@
+"""From transformers' description of a mask to the one thing the zoo's mechanisms ask of it: which keys are real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Shaped
+from torch import Tensor
+
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.integrations.transformers.description import NOTHING_ATTACHED, directions_of
+
+_WORDS = {True: "causal", False: "bidirectional"}
+
+
+def key_mask(
+    *,
+    batch_size: int,
+    kv_length: int,
+    mask_function: Callable[..., Any],
+    config: Any,
+    attention_mask: Shaped[Tensor, "batch keys"] | None = None,
+    kv_offset: int = 0,
+    local_size: int | None = None,
+    **rest: Any,
+) -> Bool[Tensor, "batch keys"] | None:
+    """The mask function, which transformers calls once a forward pass and whose result reaches every attention layer.
+
+    No mask of queries times keys is made: causality is the mechanism's own, and of padding a mechanism is told
+    which keys are real. A mask that says more cannot be honoured.
+
+    Args:
+        batch_size, kv_length, kv_offset: shape of the mask, and position of the first key.
+        mask_function: transformers' rule for one query and one key.
+        config: of the model that asks.
+        attention_mask: zero or False for padding.
+        local_size: width of a window.
+        **rest: what only other implementations need.
+
+    Returns:
+        True for a real key, or None where all keys are real.
+
+    Raises:
+        UnsupportedError: the mask is another than causal or bidirectional with padding, or contradicts the mechanisms.
+    """
+    from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+    known = {causal_mask_function: True, bidirectional_mask_function: False}
+    if mask_function not in known or local_size is not None:
+        raise UnsupportedError(
+            "the model asks for a mask that is neither causal nor bidirectional (a window, chunks, packed sequences or a rule of "
+            "its own), which cannot be honoured; choose a model without. Where position_ids restart, or the model is compiled, "
+            "pass an attention_mask of shape (batch, length)"
+        )
+    causal, built = known[mask_function], directions_of(config)
+    if not built:
+        raise UnsupportedError(NOTHING_ATTACHED)
+    if causal not in built:
+        raise UnsupportedError(
+            f"the model asks for {_WORDS[causal]} attention, and its mechanisms were built {_WORDS[not causal]}; "
+            "change the model's configuration first and replace the attention then"
+        )
+    if attention_mask is None:
+        return None
+    if attention_mask.shape != (batch_size, kv_length) or kv_offset != 0:
+        raise UnsupportedError(
+            f"attention_mask must tell of each key whether it is real, in shape (batch, keys) = ({batch_size}, {kv_length}); got "
+            f"{tuple(attention_mask.shape)} for keys from position {kv_offset} on"
+        )
+    real = attention_mask.to(torch.bool)
+    if not torch.compiler.is_compiling() and bool(real.all()):
+        return None  # so that a mechanism that cannot leave keys out still serves a batch without padding
+    return real

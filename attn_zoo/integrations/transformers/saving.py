@@ -1,0 +1,94 @@
+"""Loading a saved model whose attention was replaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attn_zoo.contract import UnknownNameError, UnsupportedError
+from attn_zoo.integrations.transformers.description import Replacement, replacements_of
+from attn_zoo.integrations.transformers.library import require_transformers
+from attn_zoo.integrations.transformers.replace import carry_out, zoo_layers
+from attn_zoo.registry import card
+
+
+def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
+    """Load what ``save_pretrained`` of a model with replaced attention wrote, from safetensors only.
+
+    Args:
+        kind: ``AutoModel``, another of transformers' auto classes, or the model's own class.
+        folder: a folder, or a name on the hub.
+        **options: of transformers' ``from_pretrained``, such as ``dtype`` and ``device_map``.
+
+    Returns:
+        The model, in evaluation, with the mechanisms it was saved with.
+
+    Raises:
+        UnsupportedError: the folder tells of no replaced attention, of a mechanism that is not installed, or of one
+            whose state was not saved whole; the package is missing.
+        OSError: transformers finds no such model.
+    """
+    library = require_transformers()
+    if options.get("use_safetensors") is False:
+        raise UnsupportedError("weights are loaded from safetensors only, as other formats can run code; leave use_safetensors out")
+    own = {name: options[name] for name in ("cache_dir", "revision", "token", "local_files_only", "subfolder") if name in options}
+    config = options.pop("config", None) or library.AutoConfig.from_pretrained(folder, **own)
+    replacements = replacements_of(config)
+    if not replacements:
+        raise UnsupportedError(f"the configuration in {folder} tells of no replaced attention; load it with transformers itself")
+    for replacement in replacements:
+        _require(replacement, folder)
+    model_class = _class_for(kind, config, library)
+    loader = _with_mechanisms(model_class, replacements)
+    wants_info = options.pop("output_loading_info", False)
+    model, info = loader.from_pretrained(folder, config=config, **{"use_safetensors": True, **options}, output_loading_info=True)
+    model.__class__ = model_class
+    _check_whole(model, info, folder, library.__version__)
+    return (model, info) if wants_info else model
+
+
+def _require(replacement: Replacement, folder: str | Path) -> None:
+    try:
+        card(replacement.attention)
+    except UnknownNameError as error:
+        package = replacement.origin.partition(".")[0] or "a package that is not named"
+        raise UnsupportedError(
+            f"the model in {folder} was saved with attention {replacement.attention!r} of {package}, which is not installed here "
+            f"or failed to load (`attn-zoo list` tells); install it. {error}"
+        ) from error
+
+
+def _class_for(kind: Any, config: Any, library: Any) -> Any:
+    if issubclass(kind, library.PreTrainedModel):
+        return kind
+    with torch.device("meta"):
+        return type(kind.from_config(config))
+
+
+def _with_mechanisms(model_class: Any, replacements: list[Replacement]) -> Any:
+    """The class of a model, but that one which is built has its mechanisms, so that transformers loads their weights too."""
+
+    def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        model_class.__init__(self, config, *args, **kwargs)
+        for replacement in replacements:
+            carry_out(self, replacement)
+
+    # Under the name of the original: transformers looks into the module of a class, and writes its name.
+    named = {"__init__": build, "__module__": model_class.__module__, "__qualname__": model_class.__qualname__}
+    return type(model_class.__name__, (model_class,), named)
+
+
+def _check_whole(model: Any, info: Any, folder: str | Path, version: str) -> None:
+    """Refuse a model in which part of a mechanism was not loaded, and so holds what it happened to be started with."""
+    named = [f"{word} {name}" for word in ("missing", "unexpected") for name in info[f"{word}_keys"] if ".zoo." in name]
+    for mechanism in zoo_layers(model):
+        unsaved = {name for name, _ in mechanism.named_buffers()} - set(mechanism.state_dict())
+        named += [f"unsaved {mechanism.card.name} {name}" for name in sorted(unsaved)]
+    if named:
+        raise UnsupportedError(
+            f"the weights in {folder} do not fit the mechanisms that its configuration tells of: {', '.join(sorted(named)[:8])}; "
+            f"they were saved by transformers {getattr(model.config, 'transformers_version', None)}, this is {version}: where "
+            "modules were renamed between, load the model there, or pass key_mapping="
+        )

@@ -1,0 +1,145 @@
+"""Where a model of transformers attends: its modules that call the attention interface, and what they say of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attn_zoo.contract import UnsupportedError
+
+_PROJECTIONS = (("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("q_lin", "k_lin", "v_lin"))
+"""What models call their projections; a fused one is ``c_attn``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One module that attends."""
+
+    name: str
+    """Path in the model."""
+    module: nn.Module
+    heads: int
+    key_heads: int
+    """Heads of keys and values; fewer than ``heads`` where groups of queries share them."""
+    head_dim: int
+    causal: bool
+    crosses: bool
+    """Keys come from another sequence."""
+    dropout: float
+    """Share of attention weights that the model drops in training."""
+
+    @property
+    def width(self) -> int:
+        """Of all heads of queries together."""
+        return self.heads * self.head_dim
+
+
+def sites(model: nn.Module) -> list[Site]:
+    """The modules of a model that call the attention interface, in the order in which the model holds them.
+
+    They are known by what the interface itself reads of them: a configuration and ``is_causal``.
+
+    Raises:
+        UnsupportedError: there is none, or one says too little of itself.
+    """
+    found = [_site(name, module) for name, module in model.named_modules() if _attends(module)]
+    if not found:
+        raise UnsupportedError(
+            f"{type(model).__name__} has no module that calls transformers' attention interface; give a model that can be loaded "
+            "with attn_implementation='sdpa', such as BERT, RoBERTa, ViT, GPT-2 or Llama"
+        )
+    return found
+
+
+def _attends(module: nn.Module) -> bool:
+    from transformers import PreTrainedModel
+
+    named = "attention" in type(module).__name__.lower()
+    return named and hasattr(module, "is_causal") and hasattr(module, "config") and not isinstance(module, PreTrainedModel)
+
+
+def _site(name: str, module: Any) -> Site:
+    config = module.config
+    heads = _first(module, "num_attention_heads", "num_heads", "n_heads") or getattr(config, "num_attention_heads", None)
+    if heads is None:
+        raise UnsupportedError(f"{name} ({type(module).__name__}) does not say how many heads it has, so it cannot be replaced")
+    head_dim = _first(module, "head_dim", "attention_head_size") or config.hidden_size // heads
+    crosses = bool(getattr(module, "is_cross_attention", False)) or any(
+        word in f"{name.rpartition('.')[2]} {type(module).__name__}".lower() for word in ("cross", "encoder_attn")
+    )
+    causal = bool(module.is_causal) and getattr(config, "is_causal", None) is not False and not crosses
+    groups = getattr(module, "num_key_value_groups", 1)
+    return Site(name, module, heads, heads // groups, head_dim, causal, crosses, _dropout(module))
+
+
+def _first(module: nn.Module, *names: str) -> Any:
+    return next((value for name in names if (value := getattr(module, name, None)) is not None), None)
+
+
+def _dropout(module: nn.Module) -> float:
+    """The rate by which the model would drop attention weights."""
+    rate = _first(module, "attn_dropout", "attention_dropout", "dropout_prob", "dropout")
+    return float(rate.p if isinstance(rate, nn.Dropout) else rate or 0.0)
+
+
+def scaling_of(module: Any, head_dim: int) -> float:
+    """What query · key is multiplied by where the call does not say; older GPT-2 holds it in two flags."""
+    if getattr(module, "scaling", None) is not None:
+        return float(module.scaling)
+    scale = head_dim**-0.5 if getattr(module, "scale_attn_weights", True) else 1.0
+    return scale / (module.layer_idx + 1) if getattr(module, "scale_attn_by_inverse_layer_idx", False) else scale
+
+
+def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Float[Tensor, " width"] | None]:
+    """Weight and bias of a module's query, key or value projection; those of grouped keys and values repeated for every head.
+
+    Raises:
+        UnsupportedError: the module's projections have names that are not known here.
+    """
+    at = ("query", "key", "value").index(which)
+    for names in _PROJECTIONS:
+        linear = getattr(site.module, names[at], None)
+        if isinstance(linear, nn.Linear):
+            return _for_every_head(linear.weight, site, at), None if linear.bias is None else _for_every_head(linear.bias, site, at)
+    fused: Any = getattr(site.module, "c_attn", None)
+    if fused is not None and not site.crosses:
+        return fused.weight.T[at * site.width : (at + 1) * site.width], fused.bias[at * site.width : (at + 1) * site.width]
+    raise UnsupportedError(
+        f"{site.name} ({type(site.module).__name__}) has no {which} projection under a name known here, and this attention asks "
+        "for a further projection that starts as a copy of it; choose an attention without streams"
+    )
+
+
+def _for_every_head(parameter: Tensor, site: Site, at: int) -> Tensor:
+    if at == 0 or site.key_heads == site.heads:
+        return parameter
+    by_head = parameter.unflatten(0, (site.key_heads, site.head_dim))
+    return by_head.repeat_interleave(site.heads // site.key_heads, dim=0).flatten(0, 1)
+
+
+def positions(model: Any) -> int:
+    """How many tokens or patches, prefix tokens included, a model has positions for.
+
+    Raises:
+        ValueError: the model does not say.
+    """
+    for module in model.modules():
+        table = getattr(module, "position_embeddings", None)
+        if isinstance(table, nn.Parameter) and table.dim() == 3:
+            return table.shape[1]
+        if isinstance(table, nn.Embedding) and table.padding_idx is not None:
+            return table.num_embeddings - table.padding_idx - 1  # RoBERTa counts positions from behind its padding index
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if not isinstance(longest, int):
+        raise ValueError(f"{type(model).__name__} does not say how many positions it has; pass length=")
+    return longest
+
+
+def home(module: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Where a module's weights lie, and their type."""
+    weight = next(parameter for parameter in module.parameters() if parameter.is_floating_point())
+    return weight.device, weight.dtype

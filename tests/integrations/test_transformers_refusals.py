@@ -1,0 +1,136 @@
+"""What models of transformers may ask for and mechanisms of the zoo cannot honour: each is refused by name, nothing is ignored."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tiny_transformers as tiny
+import torch
+import transformers
+from torch import nn
+
+from attn_zoo import UnknownNameError, UnsupportedError
+from attn_zoo.integrations.transformers import replace_attention, zoo_layers
+
+TEXT = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 16}
+GROUPED = {**TEXT, "num_key_value_heads": 2, "max_position_embeddings": 24}
+IDS = tiny.inputs("bert")["input_ids"]
+T5 = {"vocab_size": 30, "d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 4}
+
+CALLS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "mask by query": (lambda: tiny.build("bert"), {"attention_mask": torch.ones(3, 1, 10, 10)}, r"shape \(batch, length\)"),
+    "mask by query, causal": (lambda: tiny.build("llama"), {"attention_mask": torch.ones(3, 1, 10, 10)}, "tells queries apart"),
+    "mask of another length": (lambda: tiny.build("gpt2"), {"attention_mask": torch.ones(3, 12)}, "tell of each key|queries with"),
+    "weights": (lambda: tiny.build("bert"), {"output_attentions": True}, "asks for weights"),
+    "packed sequences": (
+        lambda: tiny.build("llama"),
+        {"position_ids": torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5]]), "use_cache": False},
+        "packed sequences",
+    ),
+    "window": (
+        lambda: transformers.MistralForCausalLM(transformers.MistralConfig(**GROUPED, sliding_window=4)),
+        {},
+        "neither causal nor bidirectional",
+    ),
+    "fixed cache": (
+        lambda: tiny.build("llama"),
+        {"past_key_values": "static"},
+        r"StaticCache.*use_cache=False|for keys from position|queries with",
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", CALLS)
+def test_a_call_is_refused(asked):
+    make, keywords, words = CALLS[asked]
+    model = replace_attention(make().eval(), "softmax")
+    if keywords.get("past_key_values") == "static":
+        keywords = {"past_key_values": transformers.StaticCache(config=model.config, max_cache_len=16)}
+    with pytest.raises(UnsupportedError, match=words):
+        model(IDS, **keywords)
+
+
+def test_pieces_of_a_cached_sequence_are_refused():
+    model = replace_attention(tiny.build("llama"), "softmax")
+    cache = model(IDS[:, :6], use_cache=True).past_key_values
+    with pytest.raises(UnsupportedError, match=r"4 queries with 10 keys.*one new token"):
+        model(IDS[:, 6:], past_key_values=cache)
+
+
+def test_soft_capping_is_refused():
+    config = transformers.Gemma2Config(**GROUPED, head_dim=4, layer_types=["full_attention"], sliding_window=None)
+    model = replace_attention(transformers.Gemma2ForCausalLM(config), "softmax").model
+    states = torch.randn(1, 10, 16)
+    positions = model.rotary_emb(states, torch.arange(10)[None])
+    with pytest.raises(UnsupportedError, match="softcap cannot be honoured by softmax"):
+        model.layers[0].self_attn(states, position_embeddings=positions, attention_mask=None)
+
+
+def test_a_position_bias_is_refused():
+    with pytest.raises(UnsupportedError, match=r"position_bias cannot be honoured|attention interface"):
+        replace_attention(transformers.T5EncoderModel(transformers.T5Config(**T5)), "softmax", length=24)(IDS)
+
+
+def test_a_direction_that_changed_is_refused():
+    model = replace_attention(tiny.build("bert"), "softmax")
+    model.config.is_decoder = True
+    with pytest.raises(UnsupportedError, match="asks for causal attention, and its mechanisms were built bidirectional"):
+        model(IDS)
+
+
+def test_a_module_without_a_mechanism_is_refused():
+    replace_attention(tiny.build("bert"), "softmax")
+    with pytest.raises(UnsupportedError, match="no mechanism is attached to this model"):
+        tiny.build("bert", attn_implementation="attn_zoo")(IDS)
+
+
+@pytest.mark.parametrize(
+    ("make", "keywords", "error", "words"),
+    [
+        (lambda: nn.Linear(2, 2), {}, TypeError, "takes a PreTrainedModel of transformers; got Linear"),
+        (lambda: tiny.build("bert"), {"attention": "linformr"}, UnknownNameError, "did you mean 'linformer'"),
+        (lambda: tiny.build("bert"), {"windw": 3}, UnknownNameError, "no option of attention longformer is called 'windw'"),
+        (lambda: tiny.build("bert"), {"window": -1}, ValueError, "window"),
+        (lambda: tiny.build("bert"), {"layers": [2]}, ValueError, "some of 0 to 1"),
+        (lambda: tiny.build("bert"), {"layers": []}, ValueError, "some of 0 to 1"),
+        (lambda: tiny.build("bert"), {"implementation": "triton"}, UnknownNameError, "triton"),
+        (
+            lambda: transformers.DebertaV2Model(transformers.DebertaV2Config(**TEXT, max_position_embeddings=24)),
+            {},
+            UnsupportedError,
+            "no module that calls transformers' attention interface",
+        ),
+        (lambda: weights_wanted(tiny.build("bert", attn_implementation="eager")), {}, UnsupportedError, "output_attentions"),
+        (lambda: renamed(tiny.build("bert")), {}, UnsupportedError, "has no query projection"),
+    ],
+)
+def test_a_replacement_is_refused_and_changes_nothing(make, keywords, error, words):
+    model = make()
+    state = set(model.state_dict())
+    with pytest.raises(error, match=words):
+        replace_attention(model, **{"attention": "longformer", **keywords})
+    assert zoo_layers(model) == [] and set(model.state_dict()) == state
+    assert not isinstance(model, transformers.PreTrainedModel) or model.config._attn_implementation != "attn_zoo"
+
+
+def weights_wanted(model: Any) -> Any:
+    model.config.output_attentions = True
+    return model
+
+
+def renamed(model: Any) -> Any:
+    """A model whose projections have names that nobody knows."""
+    for layer in model.encoder.layer:
+        layer.attention.self.to_queries = layer.attention.self.query
+        del layer.attention.self.query
+    return model
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "transformers" else find(name, *rest))
+    with pytest.raises(UnsupportedError, match=r"pip install 'attn-zoo\[text\]'"):
+        replace_attention(nn.Linear(2, 2), "softmax")

@@ -1,0 +1,157 @@
+"""Saved and loaded: what the folder says, what is refused, and training with transformers' own Trainer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_transformers as tiny
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from attn_zoo import UnsupportedError
+from attn_zoo.integrations.transformers import from_pretrained, replace_attention, zoo_layers
+
+
+def classifier(**options: Any) -> Any:
+    torch.manual_seed(0)
+    config = tiny.build("bert", **options).config
+    return transformers.BertForSequenceClassification(config).eval()
+
+
+def saved(model: Any, folder: Path) -> dict[str, Any]:
+    model.save_pretrained(folder)
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config["attn_zoo"]["replacements"][0].update(changes)
+    file.write_text(json.dumps(config), encoding="utf-8")
+
+
+def test_the_configuration_says_what_was_replaced(tmp_path):
+    model = replace_attention(classifier(), "linformer", projected_length=4, sharing="layerwise")
+    config = saved(replace_attention(model, "luna", layers=[1], packed_length=3), tmp_path)
+    first, second = config["attn_zoo"]["replacements"]
+    assert first["attention"] == "linformer" and first["options"] == {"projected_length": 4, "sharing": "layerwise"}
+    assert second["layers"] == [1] and second["length"] == 24 and config["architectures"] == ["BertForSequenceClassification"]
+    assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".safetensors"}
+
+
+@pytest.mark.parametrize("kind", [transformers.AutoModelForSequenceClassification, transformers.BertForSequenceClassification])
+def test_a_loaded_model_is_the_saved_one(kind, tmp_path):
+    model = replace_attention(classifier(), "linformer", projected_length=4, sharing="layerwise")
+    replace_attention(model, "luna", layers=[1], packed_length=3)
+    nn.init.normal_(tiny.mechanisms(model)[1].packed_query)
+    before, batch = saved(model, tmp_path / "once"), tiny.inputs("bert", "right")
+    loaded = from_pretrained(kind, tmp_path / "once")
+    assert type(loaded) is transformers.BertForSequenceClassification and not loaded.training
+    assert [layer.card.name for layer in zoo_layers(loaded)] == ["linformer", "luna"]
+    assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+    assert saved(loaded, tmp_path / "twice") == before and before["attn_implementation"] == "attn_zoo"
+    again = from_pretrained(kind, tmp_path / "twice")
+    assert torch.equal(again(**batch).logits, model(**batch).logits)
+
+
+def test_the_encoder_of_a_saved_classifier_loads_alone(tmp_path):
+    model = replace_attention(classifier(), "performer", features=8)
+    model.save_pretrained(tmp_path)
+    encoder, batch = from_pretrained(transformers.AutoModel, tmp_path), tiny.inputs("bert")
+    assert torch.equal(encoder(**batch)[0], model.bert(**batch)[0])
+
+
+def test_the_type_and_the_shards_are_transformers_own_affair(tmp_path):
+    model = replace_attention(classifier(), "linformer", projected_length=4)
+    model.save_pretrained(tmp_path, max_shard_size="8KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    half = from_pretrained(transformers.AutoModel, tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+    assert torch.isfinite(half(**tiny.inputs("bert"))[0]).all()
+
+
+def test_a_tied_decoder_comes_back(tmp_path):
+    model, batch = replace_attention(tiny.build("gpt2"), "linear"), tiny.inputs("gpt2")
+    model.save_pretrained(tmp_path)
+    loaded = from_pretrained(transformers.AutoModelForCausalLM, tmp_path)
+    assert loaded.lm_head.weight is loaded.transformer.wte.weight and loaded.generation_config.use_cache is False
+    assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+
+
+def test_a_plugin_that_is_missing_is_named(tmp_path):
+    saved(replace_attention(classifier(), "linear"), tmp_path)
+    rewrite(tmp_path, attention="lineal", origin="shiny_attention.core:Lineal")
+    with pytest.raises(UnsupportedError, match=r"'lineal' of shiny_attention, which is not installed.*did you mean 'linear'"):
+        from_pretrained(transformers.AutoModel, tmp_path)
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    plain, odd, other, cut = (tmp_path / name for name in ("plain", "odd", "other", "cut"))
+    classifier().save_pretrained(plain)
+    with pytest.raises(UnsupportedError, match="no replaced attention"):
+        from_pretrained(transformers.AutoModel, plain)
+    saved(replace_attention(classifier(), "luna"), odd)
+    rewrite(odd, colour="red")
+    with pytest.raises(UnsupportedError, match=r"cannot be read: .*colour"):
+        from_pretrained(transformers.AutoModel, odd)
+    with pytest.raises(UnsupportedError, match="safetensors only"):
+        from_pretrained(transformers.AutoModel, odd, use_safetensors=False)
+    config = saved(replace_attention(classifier(), "luna"), other)
+    (other / "config.json").write_text(json.dumps({**config, "attn_zoo": {**config["attn_zoo"], "version": 7}}), encoding="utf-8")
+    with pytest.raises(UnsupportedError, match="version 7"):
+        from_pretrained(transformers.AutoModel, other)
+    saved(replace_attention(classifier(), "luna"), cut)
+    weights = load_file(cut / "model.safetensors")
+    del weights["bert.encoder.layer.1.attention.self.zoo.mechanism.packed_query"]
+    save_file(weights, cut / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UnsupportedError, match=r"missing .*1.attention.self.zoo.mechanism.packed_query"):
+        from_pretrained(transformers.AutoModel, cut)
+
+
+def test_transformers_alone_never_runs_softmax_in_its_place(tmp_path, monkeypatch):
+    replace_attention(classifier(), "uniform").save_pretrained(tmp_path)
+    plainly = transformers.AutoModel.from_pretrained(tmp_path)
+    with pytest.raises(UnsupportedError, match="no mechanism is attached"):
+        plainly(**tiny.inputs("bert"))
+    monkeypatch.delitem(transformers.AttentionInterface._global_mapping, "attn_zoo")  # as in a process without us
+    with pytest.raises(ValueError, match='attn_implementation="attn_zoo"` is not supported'):
+        transformers.AutoModel.from_pretrained(tmp_path)
+
+
+class Sentences(torch.utils.data.Dataset[dict[str, Any]]):
+    """Tokens whose label is whether the first is even."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, at: int) -> dict[str, Any]:
+        ids = torch.randint(3, 30, (6 + at % 4,), generator=torch.Generator().manual_seed(at))
+        ids = torch.cat([ids, ids.new_zeros(10 - len(ids))])
+        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": int(ids[0]) % 2}
+
+
+def test_the_trainer_trains_saves_and_resumes(tmp_path):
+    model = replace_attention(classifier(), "linformer", projected_length=4)
+    before = tiny.mechanisms(model)[0].own_maps[0].weight.detach().clone()
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path), max_steps=3, per_device_train_batch_size=4, save_steps=2, report_to="none", use_cpu=True,
+        disable_tqdm=True, logging_steps=1, dataloader_num_workers=0,
+    )  # fmt: skip
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=Sentences())
+    assert trainer.train().global_step == 3
+    assert not torch.equal(tiny.mechanisms(model)[0].own_maps[0].weight, before)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    fresh = replace_attention(classifier(), "linformer", projected_length=4)
+    resumed = transformers.Trainer(model=fresh, args=arguments, train_dataset=Sentences())
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert losses[-1] == resumed.state.log_history[-2]["loss"]
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, fresh.state_dict()[name]), name
+    loaded = from_pretrained(transformers.AutoModelForSequenceClassification, tmp_path / "checkpoint-3")
+    batch = tiny.inputs("bert")
+    assert torch.equal(loaded(**batch).logits, model.eval()(**batch).logits)

@@ -1,0 +1,81 @@
+"""Tiny models of Hugging Face with weights drawn wide enough that attention is far from an average, and inputs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from attn_zoo.integrations.transformers import zoo_layers
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+TOKENS = 10
+_SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16, "initializer_range": 0.4}
+_TEXT = {**_SIZES, "vocab_size": 30, "max_position_embeddings": 24}
+_STILL = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
+_GPT2 = {"vocab_size": 30, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "initializer_range": 0.4}
+_END = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+ENCODERS: dict[str, Callable[..., Any]] = {
+    "bert": lambda **o: transformers.BertModel(transformers.BertConfig(**{**_TEXT, **_STILL, **o})),
+    "roberta": lambda **o: transformers.RobertaModel(transformers.RobertaConfig(**{**_TEXT, **_STILL, **o})),
+    "electra": lambda **o: transformers.ElectraModel(transformers.ElectraConfig(**{**_TEXT, **_STILL, "embedding_size": 8, **o})),
+    "distilbert": lambda **o: transformers.DistilBertModel(
+        transformers.DistilBertConfig(
+            **{"vocab_size": 30, "max_position_embeddings": 24, "dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 16}
+            | {"initializer_range": 0.4, "attention_dropout": 0.0, "dropout": 0.0, **o}
+        )
+    ),
+}
+DECODERS: dict[str, Callable[..., Any]] = {
+    "gpt2": lambda **o: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(**{**_GPT2, **_END, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, **o})
+    ),
+    "llama": lambda **o: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**{**_TEXT, **_END, "num_key_value_heads": 2, **o})
+    ),
+}
+
+
+def build(name: str, **options: Any) -> Any:
+    """A model in evaluation whose weights are the same each time."""
+    torch.manual_seed(0)
+    if name == "vit":
+        sizes = {**_SIZES, **_STILL, "image_size": 12, "patch_size": 4, "num_channels": 1}
+        return transformers.ViTModel(transformers.ViTConfig(**{**sizes, **options})).eval()
+    return {**ENCODERS, **DECODERS}[name](**options).eval()
+
+
+def inputs(name: str, padding: str = "none") -> dict[str, Tensor]:
+    """Three examples; with padding, the second keeps six of its tokens and the third nine; ``both`` pads either on its side."""
+    generator = torch.Generator().manual_seed(1)
+    if name == "vit":
+        return {"pixel_values": torch.randn(3, 1, 12, 12, generator=generator)}
+    ids = torch.randint(3, 30, (3, TOKENS), generator=generator)
+    if padding == "none":
+        return {"input_ids": ids}
+    kept = torch.tensor([TOKENS, 6, 9])[:, None]
+    at = torch.arange(TOKENS)[None]
+    left = torch.tensor([padding == "left", padding == "left", padding in ("left", "both")])[:, None]
+    real = torch.where(left, at >= TOKENS - kept, at < kept)
+    return {"input_ids": ids, "attention_mask": real.long()}
+
+
+def mechanisms(model: nn.Module) -> list[Any]:
+    """The mechanisms attached to a model, whose parameters differ by class."""
+    return list(zoo_layers(model))
+
+
+def real_of(batch: dict[str, Tensor], out: Tensor) -> Tensor:
+    """Which positions of an output belong to real tokens."""
+    return batch["attention_mask"].bool() if "attention_mask" in batch else torch.ones(out.shape[:2], dtype=torch.bool)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor | None]:
+    """Of every parameter that trains, by name."""
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
