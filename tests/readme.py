@@ -14,6 +14,7 @@ from attn_zoo.cost.growth.table import growth_table
 from attn_zoo.cost.honesty.table import honesty_table
 from attn_zoo.cost.linformer_table3.table import linformer_table3_table
 from attn_zoo.cost.peers.table import peers_table
+from attn_zoo.export import table as export_table
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.beside_text import render_published
@@ -35,6 +36,7 @@ PAGES = {
         "tasks_cpu",
         "growth",
     ),
+    ROOT / "docs" / "export.md": ("export",),
 }
 """Files with generated tables, and which ones each has."""
 
@@ -58,6 +60,7 @@ def tables() -> dict[str, str]:
         "error": error_table(_measured("error"), "github"),
         "error_random": error_table(_measured("error_random"), "github"),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
+        "export": export_table(_measured("export")),
         "linformer_table3": linformer_table3_table(_measured("linformer_table3")),
     }
 

@@ -82,7 +82,7 @@ def test_wheel_holds_every_source_file(wheel):
     shipped = set(zipfile.ZipFile(wheel).namelist())
     for package, folder in PYPROJECT["tool"]["setuptools"]["package-dir"].items():
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".py", ".yaml", ".typed") and "__pycache__" not in path.parts:
+            if path.suffix in (".j2", ".py", ".yaml", ".typed") and "__pycache__" not in path.parts:
                 name = "/".join([*package.split("."), *path.relative_to(ROOT / folder).parts])
                 assert name in shipped, f"{path.relative_to(ROOT)} is not in the wheel"
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
+from stranger import environment, run
 
 PYPROJECT = """
 [build-system]
@@ -50,34 +46,19 @@ class Neighbour(Attention):
 BROKEN = "import attn_zoo\nraise RuntimeError('it was late')\n"
 
 
-def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COVERAGE"))}
-    return subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, env=environment, timeout=300, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory) -> Path:
     """A fresh environment that sees this one's packages and installs two plugins: a good one and one that raises."""
     home = tmp_path_factory.mktemp("stranger")
-    venv.create(home / "env", with_pip=False)
-    here = sysconfig.get_paths()["purelib"]
-    site = next((home / "env" / "lib").glob("python*/site-packages"))
-    # addsitedir also runs the borrowed folder's .pth files, and with them the editable install of the zoo.
-    (site / "borrowed.pth").write_text(f"import site; site.addsitedir({here!r})\n", encoding="utf-8")
+    found = environment(home)
     for package, source in (("attn_mine", MINE), ("attn_broken", BROKEN)):
         folder = home / package
         folder.mkdir()
         (folder / "pyproject.toml").write_text(PYPROJECT.format(package=package), encoding="utf-8")
         (folder / f"{package}.py").write_text(source, encoding="utf-8")
-        command = ["install", "--no-deps", "--no-index", "--no-build-isolation", folder]
-        outcome = run(sys.executable, "-m", "pip", "--python", home / "env" / "bin" / "python", *command, cwd=home)
+        outcome = run(found / "pip", "install", folder, cwd=home)
         assert outcome.returncode == 0, outcome.stderr
-    program = home / "env" / "bin" / "attn-zoo"
-    program.write_text(f"#!{home}/env/bin/python\nimport sys\nfrom attn_zoo.cli import main\nsys.exit(main())\n", encoding="utf-8")
-    program.chmod(0o755)
-    return home / "env" / "bin"
+    return found
 
 
 def test_list_shows_the_good_one_and_why_the_broken_one_failed(programs, tmp_path):
@@ -94,6 +75,13 @@ def test_check_proves_it(programs, tmp_path, target):
     checked = run(programs / "attn-zoo", "check", target, cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "passed" in checked.stdout
+
+
+def test_check_says_why_a_plugin_has_not_registered_what_is_asked_for(programs, tmp_path):
+    checked = run(programs / "attn-zoo", "check", "attn_broken", cwd=tmp_path)
+    assert checked.returncode == 2
+    assert "no attention or task is called 'attn_broken'" in checked.stderr
+    assert "attn_broken: RuntimeError: it was late" in checked.stderr
 
 
 def test_it_runs_and_stands_in_the_leaderboard(programs, tmp_path):

@@ -53,7 +53,7 @@ def test_records_name_no_machine_and_no_person():
 
 def test_its_python_runs():
     *uses, registers = blocks("python")
-    assert len(uses) == 2
+    assert len(uses) == 4
     for use in uses:
         exec(compile(use, "README", "exec"), {})
     before = dict(registry._ATTENTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -10,8 +11,15 @@ CHEAP_BYTES = 16 * 2**20
 which costs several times the arithmetic done on it. A block keeps to half, for what stands beside it."""
 
 
+def exported() -> bool:
+    """Whether this run is captured as a program for another runtime, whose sizes are to stay open: nothing is cut by them then."""
+    return torch.compiler.is_exporting()
+
+
 def row_blocks(query: Float[Tensor, "batch heads queries head_dim"], columns: int) -> tuple[Tensor, ...]:
     """Split queries so that a (batch, heads, rows, columns) temporary of a block stays below ``CHEAP_BYTES``."""
+    if exported():
+        return (query,)
     batch, heads = query.shape[:2]
     return query.split(rows_of_block(batch * heads * columns * query.element_size()), dim=2)
 

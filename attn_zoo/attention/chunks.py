@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from attn_zoo.attention.blocks import exported
 from attn_zoo.attention.in_cache import like_tokens
 from attn_zoo.attention.masks import without_autocast
 
@@ -33,6 +34,8 @@ def filled(length: int, most: int | None = None) -> tuple[int, int]:
 
 def spans(length: int, bytes_each: int) -> list[slice]:
     """Blocks of rows of so many bytes, each but the last of whole chunks."""
+    if exported():
+        return [slice(0, length)]
     chunk, _ = filled(length)
     block = max(1, BLOCK_BYTES // (bytes_each * chunk)) * chunk
     return [slice(start, min(start + block, length)) for start in range(0, length, block)]

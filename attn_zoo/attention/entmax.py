@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.attention.blocks import CHEAP_BYTES
+from attn_zoo.attention.blocks import CHEAP_BYTES, exported
 from attn_zoo.attention.kept import FLOAT
 from attn_zoo.attention.masks import without_autocast
 from attn_zoo.attention.normalisers import check_alpha, normalise_, scores_gradient_, temper, weights_and_slopes_
@@ -145,6 +145,9 @@ def _blocks(query: Tensor, key: Tensor, causal: bool) -> Iterator[tuple[slice, s
     """Heads, queries and keys of each block; short ones hold several heads."""
     (count, queries, _), keys = query.shape, key.shape[1]
     for start, end, seen in spans(queries, keys, causal):
+        if exported():
+            yield slice(None), slice(start, end), slice(0, seen)
+            continue
         together = max(1, BLOCK // ((end - start) * seen))
         for first in range(0, count, together):
             yield slice(first, first + together), slice(start, end), slice(0, seen)

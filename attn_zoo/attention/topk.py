@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.attention.blocks import CHEAP_BYTES
+from attn_zoo.attention.blocks import CHEAP_BYTES, exported
 from attn_zoo.attention.kept import FLOAT, INDEX
 from attn_zoo.attention.masks import softmax_over_valid, without_autocast
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
@@ -150,6 +150,9 @@ class _InBlocks(torch.autograd.Function):
 def _blocks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
     """Heads and queries of each block; short ones hold several heads."""
     (count, queries, _), keys = query.shape, key.shape[1]
+    if exported():
+        yield slice(None), slice(0, queries)
+        return
     rows = min(queries, max(1, BLOCK // max(1, keys)))
     together = max(1, BLOCK // max(1, rows * keys))
     for start in range(0, queries, rows):

@@ -1,23 +1,24 @@
-"""``attn-zoo check``: the conformance kit on an attention or a task, its report printed."""
+"""``attn-zoo check``: the conformance kit on attentions and tasks, each report printed."""
 
 from __future__ import annotations
 
-from attn_zoo import registry
-from attn_zoo.conformance import check_attention, check_task, resolve
-from attn_zoo.contract import TaskCard
+from collections.abc import Sequence
+
+from attn_zoo.conformance import run_cases
+from attn_zoo.conformance.targets import cases_of, entries
 
 
-def check(target: str) -> int:
-    """Check a registered name or ``pkg.module:Class``; the exit status is 0 if everything claimed is proved.
+def check(targets: Sequence[str]) -> int:
+    """Check what the targets name (see ``conformance.targets``); the exit status is 0 if everything claimed is proved.
 
     Raises:
         UnknownNameError: nothing has this name.
-        ValueError: the class cannot be imported or has no card.
+        ValueError: a module or file cannot be imported or holds no class with a card, or a plugin that might cannot be loaded.
+        OSError: a file does not exist.
     """
-    if target in registry.task_names():
-        report = check_task(target)
-    else:
-        entry = resolve(target)
-        report = check_task(entry) if isinstance(entry, TaskCard) else check_attention(entry)
-    print(report)
-    return 0 if report.ok else 1
+    status = 0
+    for card in entries(targets):
+        report = run_cases(card.name, cases_of(card))
+        print(report, flush=True)
+        status = status if report.ok else 1
+    return status

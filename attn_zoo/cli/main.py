@@ -50,10 +50,13 @@ def _say_interrupted(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     from attn_zoo.cli.analyze import add_to as add_analyze
     from attn_zoo.cli.diff import add_to as add_diff
+    from attn_zoo.cli.export import add_to as add_export
     from attn_zoo.cli.leaderboard import add_to as add_leaderboard
+    from attn_zoo.cli.new import add_to as add_new
     from attn_zoo.cli.recommend import add_to as add_recommend
     from attn_zoo.cli.records import add_to as add_records
     from attn_zoo.cli.show import add_to as add_show
+    from attn_zoo.cli.transplant import add_to as add_transplant
 
     parser = argparse.ArgumentParser(
         prog="attn-zoo", description="Efficient attention, compared so that the table can be believed."
@@ -73,8 +76,10 @@ def _parser() -> argparse.ArgumentParser:
     add_show(commands)
     add_diff(commands)
 
-    check = commands.add_parser("check", help="the conformance kit on an attention or a task")
-    check.add_argument("target", metavar="NAME | pkg.module:Class", help="a registered name, or a class with a card")
+    add_new(commands)
+    check = commands.add_parser("check", help="the conformance kit on attentions and tasks")
+    target = "a registered name, a class with a card, or a file that registers one"
+    check.add_argument("targets", nargs="+", metavar="NAME | pkg.module:Class | FILE.py[:Class]", help=target)
     check.set_defaults(handler=_check)
 
     measure = commands.add_parser(
@@ -93,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     add_recommend(commands)
 
     add_analyze(commands)
+    add_export(commands)
+    add_transplant(commands)
     return parser
 
 
@@ -128,7 +135,7 @@ def _data(parsed: argparse.Namespace) -> int:
 def _check(parsed: argparse.Namespace) -> int:
     from attn_zoo.cli.check import check
 
-    return check(parsed.target)
+    return check(parsed.targets)
 
 
 def _measure(parsed: argparse.Namespace) -> int:

@@ -1,40 +1,91 @@
-"""The kit as pytest tests. The only module of the kit that needs pytest, and only when it is called."""
+"""The kit as pytest tests, written in a test file. Needs pytest only when it is called; ``pytest --attn-zoo`` needs no file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from attn_zoo.conformance.attention_suite import attention_checks
-from attn_zoo.conformance.harness import Case, NotApplicable
-from attn_zoo.contract import AttentionCard
+from attn_zoo.conformance.harness import Case, NotApplicable, Violation
+from attn_zoo.conformance.targets import Card, cases_of, entries
+from attn_zoo.contract import UnknownNameError
 
 if TYPE_CHECKING:
     import pytest
 
 
-def parametrize_with_checks(attentions: Iterable[str | AttentionCard]) -> pytest.MarkDecorator:
-    """Parametrize a test over every check of these attentions; it receives ``check`` and calls it.
+def parametrize_with_checks(
+    targets: str | Card | Iterable[str | Card], expected_failures: Mapping[str, str] | None = None
+) -> pytest.MarkDecorator:
+    """Parametrize a test over every check of these attentions and tasks; it receives ``check`` and calls it.
 
-    Ids read ``name[variant]-implementation-check``::
+    Ids read ``name[variant]-implementation-check``, those of tasks ``name[variant]-check``::
 
-        @parametrize_with_checks(attentions())
+        @parametrize_with_checks(["my_attention", "my_task"])
         def test_conformance(check):
             check()
+
+    Args:
+        targets: registered names, ``package.module:Class``, ``file.py``, ``file.py:Class`` or cards.
+        expected_failures: reasons, by check or by ``variant-implementation-check``. What it names is an expected failure
+            (xfail), and fails where it holds or has nothing to prove.
+
+    Raises:
+        UnknownNameError: nothing has this name, or an expected failure names no check.
+        ValueError: a module or file cannot be imported, or holds no class with a card.
+        FileNotFoundError: there is no such file.
     """
     import pytest
 
-    cases = (case for attention in attentions for case in attention_checks(attention))
-    return pytest.mark.parametrize("check", [pytest.param(_or_skip(case), id=case.id) for case in cases])
+    cards = entries([targets] if isinstance(targets, Card | str) else targets)
+    cases = [case for card in cards for case in cases_of(card)]
+    waivers = dict(expected_failures or {})
+    known = {case.check for case in cases} | {case.setting for case in cases}
+    for name in waivers:
+        if name not in known:
+            raise UnknownNameError(f"check of {', '.join(card.name for card in cards)}", name, known)
+    reasons = [waivers.get(case.setting, waivers.get(case.check)) for case in cases]
+    given = [pytest.param(_test(case, reason), id=case.id) for case, reason in zip(cases, reasons, strict=True)]
+    return pytest.mark.parametrize("check", given)
 
 
-def _or_skip(case: Case) -> Callable[[], None]:
+def told(case: Case, fault: Violation) -> str:
+    """What is wrong, and the sentence that it breaks."""
+    return f"{fault}\n{case.check}: {case.contract}"
+
+
+def _test(case: Case, reason: str | None) -> Callable[[], None]:
     def check() -> None:
-        import pytest
-
-        try:
-            case()
-        except NotApplicable as reason:
-            pytest.skip(str(reason))
+        __tracebackhide__ = True
+        if reason is None:
+            _run(case)
+        else:
+            _run_waived(case, reason)
 
     return check
+
+
+def _run(case: Case) -> None:
+    import pytest
+
+    __tracebackhide__ = True
+    try:
+        case()
+    except NotApplicable as why:
+        pytest.skip(str(why))
+    except Violation as fault:  # where in the kit it was found tells nothing
+        raise Violation(told(case, fault)) from None
+
+
+def _run_waived(case: Case, reason: str) -> None:
+    import pytest
+
+    __tracebackhide__ = True
+    try:
+        case()
+    except NotApplicable:
+        ending = "has nothing to prove"
+    except Exception as fault:  # the entry may raise anything
+        pytest.xfail(f"{reason} (found: {fault})")
+    else:
+        ending = "holds"
+    pytest.fail(f"expected to fail ({reason}), but {case.setting} {ending}; drop the expectation", pytrace=False)

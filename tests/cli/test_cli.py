@@ -181,7 +181,7 @@ def test_list_shows_claims_and_tasks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "status", "word"), [("none", 0, "passed"), ("digits", 0, "passed"), ("nope", 2, "no attention is called")]
+    ("target", "status", "word"), [("none", 0, "passed"), ("digits", 0, "passed"), ("nope", 2, "no attention or task is called")]
 )
 def test_check(target, status, word, tmp_path):
     outcome = zoo("check", target, cwd=tmp_path)

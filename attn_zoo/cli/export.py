@@ -1,0 +1,117 @@
+"""``attn-zoo export``: a layer as a file for another runtime, or what of the zoo can be exported."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_FORMATS = ("onnx", "torch")
+_SIZES = ("auto", "batch and length", "batch", "fixed")
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the others."""
+    exporting = commands.add_parser(
+        "export",
+        help="a layer as ONNX or torch.export file, compared with eager; --all: what of the zoo can be exported",
+        description="Write a layer with fresh weights as a program of tokens and, where it honours padding, key_valid; run the "
+        "file and compare. Weights of your own: attn_zoo.export.export_layer(layer, Path(...)).",
+    )
+    exporting.add_argument("attention", nargs="?", metavar="NAME", help="a registered attention")
+    exporting.add_argument("options", nargs="*", metavar="OPTION=VALUE", help="the attention's own, such as projected_length=64")
+    exporting.add_argument("--length", type=int, help="tokens the layer is built for")
+    exporting.add_argument("--dim", type=int, help="width of the layer")
+    exporting.add_argument("--heads", type=int, help="number of heads")
+    exporting.add_argument("--causal", action="store_true", help="positions see only those before them")
+    exporting.add_argument("--implementation", help="a name on the attention's card (default: eager)")
+    exporting.add_argument("--seed", type=int, help="that weights are drawn with (default: 0)")
+    exporting.add_argument("--format", choices=_FORMATS, help="(default: onnx)")
+    exporting.add_argument("--sizes", choices=_SIZES, help="which sizes stay open (default: auto, as many as possible)")
+    exporting.add_argument("--output", type=Path, metavar="FILE", help="file to write; with --all, JSON of what was found")
+    exporting.add_argument(
+        "--all", action="store_true", help="try every attention in both formats, and print a table with the reasons"
+    )
+    exporting.set_defaults(handler=_export)
+
+
+def _export(parsed: argparse.Namespace) -> int:
+    _refuse(parsed)
+    return _survey(parsed.output) if parsed.all else _layer(parsed)
+
+
+def _refuse(parsed: argparse.Namespace) -> None:
+    """Refuse what is missing or has no meaning before anything is imported or built.
+
+    Raises:
+        ValueError: naming what to give or to leave out.
+    """
+    given = {name: getattr(parsed, name) for name in ("length", "dim", "heads", "implementation", "seed", "format", "sizes")}
+    if parsed.all:
+        extra = [f"--{name}" for name, value in given.items() if value is not None] + ["--causal"] * parsed.causal
+        extra += [parsed.attention] if parsed.attention else []
+        if extra:
+            raise ValueError(f"--all tries every attention in every form; leave out {', '.join(extra)}")
+        return
+    lacking = ["NAME"] * (parsed.attention is None) + [f"--{name}" for name in ("length", "dim", "heads") if given[name] is None]
+    lacking += ["--output"] * (parsed.output is None)
+    if lacking:
+        raise ValueError(f"export needs {', '.join(lacking)}; or --all for a table of what can be exported")
+
+
+def _layer(parsed: argparse.Namespace) -> int:
+    import torch
+
+    from attn_zoo.cli.subjects import subjects_of
+    from attn_zoo.export import export_layer
+    from attn_zoo.export.models import refuse_output
+    from attn_zoo.layer import MultiHeadAttention
+
+    format = parsed.format or "onnx"
+    refuse_output(parsed.output, format)
+    subject = subjects_of([f"{parsed.attention}:{parsed.implementation or 'eager'}"], {parsed.attention: _options(parsed.options)})[
+        0
+    ]
+    torch.manual_seed(parsed.seed or 0)
+    layer = MultiHeadAttention(
+        parsed.dim,
+        parsed.heads,
+        subject.attention,
+        length=parsed.length,
+        causal=parsed.causal,
+        implementation=subject.implementation,
+        **subject.options,
+    )
+    made = export_layer(layer.eval(), parsed.output, format=format, sizes=parsed.sizes or "auto")
+    opened = f"{' and '.join(made.open_sizes)} open" if made.open_sizes else "fixed sizes"
+    opset = f", opset {made.opset}" if made.opset else ""
+    print(f"{made.path}: {made.nbytes:,} bytes{opset}, {opened}; differs from eager by {made.difference:.1e} of the largest number")
+    return 0
+
+
+def _options(words: Sequence[str]) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals:
+            raise ValueError(f"options of an attention are OPTION=VALUE, such as projected_length=64; got {word!r}")
+        if name in found:
+            raise ValueError(f"option {name!r} is given twice")
+        found[name] = value
+    return found
+
+
+def _survey(output: Path | None) -> int:
+    from attn_zoo.export import survey, table
+
+    if output is not None and (output.is_dir() or not output.parent.is_dir()):
+        lacking = "is a folder" if output.is_dir() else "lies in no folder that exists"
+        raise OSError(f"--output takes a file in a folder that exists; {str(output)!r} {lacking}")
+    found = survey(tell=lambda line: print(line, file=sys.stderr, flush=True))
+    if output is not None:
+        output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(table(found, "simple"))
+    return 0

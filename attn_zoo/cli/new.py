@@ -1,0 +1,44 @@
+"""``attn-zoo new``: a package of one's own that registers an attention or a task."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.scaffold import Kind, write_package
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the others."""
+    parser = commands.add_parser(
+        "new",
+        help="write an installable package with an attention, or a task, of your own",
+        description="Write an installable package that registers an attention (with --task: a task) that passes every check as it "
+        "is, with its tests; what it computes is yours to replace. Nothing that is there is overwritten.",
+    )
+    parser.add_argument("name", metavar="NAME", help="of the package and of what it registers: small letters, digits, underscores")
+    parser.add_argument("--task", action="store_true", help="a task instead of an attention")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="new or empty folder of the package (default: NAME, here)")
+    parser.set_defaults(handler=new)
+
+
+def new(parsed: argparse.Namespace) -> int:
+    """Write the package and say what to do next.
+
+    Raises:
+        ValueError: the name is unfit or taken, or the folder holds something.
+        OSError: the folder cannot be written.
+    """
+    kind: Kind = "task" if parsed.task else "attention"
+    folder = parsed.output or Path(parsed.name)
+    written = write_package(kind, parsed.name, folder)
+    overrides = f"task={parsed.name}" if parsed.task else f"attention={parsed.name} task=digits"
+    print(f"{kind} {parsed.name} in {folder}:")
+    print("\n".join(f"  {path.as_posix()}" for path in written))
+    print("\nnext:")
+    print(f"  pip install -e {folder}")
+    print(f"  attn-zoo check {parsed.name}")
+    print(f"  pytest {folder}")
+    print(f"  attn-zoo run {overrides}")
+    return 0

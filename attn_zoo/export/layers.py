@@ -1,0 +1,190 @@
+"""A layer of the zoo as a program: tokens, and where the mechanism honours it a padding mask, to vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from attn_zoo.contract import UnknownNameError, UnsupportedError
+from attn_zoo.export.models import FORMATS, Exported, ExportRefused, Inputs, Sizes, refuse_output, trace, write
+from attn_zoo.export.reasons import Reason
+from attn_zoo.layer import MultiHeadAttention
+
+SIZES = ("batch and length", "batch", "fixed")
+"""Which sizes stay open, from the most useful to the least."""
+
+
+class Masked(nn.Module):
+    """The layer with its mask by position, as programs take their inputs."""
+
+    def __init__(self, layer: MultiHeadAttention) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(
+        self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"]
+    ) -> Float[Tensor, "batch length dim"]:
+        """Vectors of the tokens; what comes out at padding means nothing."""
+        return self.layer(tokens, key_valid=key_valid)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A layer, wrapped for export, and inputs to try it on."""
+
+    layer: MultiHeadAttention
+    padded: bool
+
+    @property
+    def module(self) -> nn.Module:
+        """What takes the inputs by position."""
+        return Masked(self.layer) if self.padded else self.layer
+
+    def inputs(self, batch: int, length: int, seed: int = 0) -> Inputs:
+        """Normal tokens; with padding, an example in parts, one that ends early, one of padding alone, the others without."""
+        generator = torch.Generator().manual_seed(seed)
+        tokens = torch.randn(batch, length, self.layer.dim, generator=generator)
+        if not self.padded:
+            return {"tokens": tokens}
+        valid = torch.ones(batch, length, dtype=torch.bool)
+        for row, hidden in enumerate((slice(length - length // 3, None), slice(None, length // 4), slice(None))):
+            if row + 1 < batch:
+                valid[row + 1, hidden] = False
+        return {"tokens": tokens, "key_valid": valid}
+
+    def open_sizes(self, sizes: str) -> Sizes | None:
+        """Names of the sizes that stay open, by input and axis.
+
+        Raises:
+            UnsupportedError: the mechanism does not claim other lengths.
+        """
+        if sizes == "fixed":
+            return None
+        axes = {0: "batch"}
+        if sizes == "batch and length":
+            card = self.layer.mechanism.card
+            if not (card.can.any_length or card.can.shorter):
+                raise UnsupportedError(f"{card.name} runs at the length it was built for only; leave the batch alone open")
+            axes[1] = "length" if card.can.any_length else f"length<={self.length}"
+        return dict.fromkeys(("tokens", "key_valid") if self.padded else ("tokens",), axes)
+
+    @property
+    def length(self) -> int:
+        """What the layer was built for."""
+        return self.layer.mechanism.geometry.keys
+
+    def examples(self, sizes: str) -> list[Inputs]:
+        """What a program with these open sizes is tried on: the first is what it is made of."""
+        shapes = [(4, self.length)]
+        if sizes != "fixed":
+            shapes += [(1, self.length), (7, self.length)]
+        if sizes == "batch and length":
+            longer = [self.length + self.length // 2 + 1] * self.layer.mechanism.card.can.any_length
+            shapes += [(2, length) for length in (self.length - self.length // 4 - 1, *longer)]
+        return [self.inputs(batch, length, seed) for seed, (batch, length) in enumerate(shapes)]
+
+
+def export_layer(
+    layer: MultiHeadAttention, output: Path, *, format: str = "onnx", sizes: str = "auto", padded: bool | None = None
+) -> Exported:
+    """Write a layer in evaluation mode as a program of ``tokens`` and ``key_valid``, run the file and compare it with the layer.
+
+    Random features and hashes are the layer's own, drawn when it was built, so the program answers the same each time.
+
+    Args:
+        layer: in self-attention. It is left as it is; a copy is exported, on the CPU and in float32.
+        output: file to write, which must not exist.
+        format: one of ``FORMATS``.
+        sizes: one of ``SIZES``, or ``auto``: the first of them that the exporter allows.
+        padded: whether the program takes a mask; None means where the mechanism honours one.
+
+    Raises:
+        UnknownNameError: no such format or sizes.
+        UnsupportedError: the layer has a context, or the mechanism does not honour a mask or other lengths.
+        ExportRefused: exporter or runtime refuse the layer, or the program answers something else. No file is left behind.
+        FileExistsError, FileNotFoundError: the file is there, or its folder is not.
+    """
+    refuse_output(output, format)
+    subject = subject_of(layer, padded)
+    if sizes != "auto" and sizes not in SIZES:
+        raise UnknownNameError("sizes", sizes, ("auto", *SIZES))
+    asked = offered_sizes(subject) if sizes == "auto" else (sizes,)
+    found = capture(subject, asked)
+    made = found.write_best(output, format)
+    if made is None:
+        at, reason = list(found.refused[format].items())[-1]
+        raise ExportRefused(f"{layer.mechanism.card.name} ({at}{'' if at == 'fixed' else ' open'})", reason)
+    return made
+
+
+def subject_of(layer: MultiHeadAttention, padded: bool | None = None) -> Subject:
+    """A layer with inputs to try it on.
+
+    Raises:
+        UnsupportedError: the layer has a context, or the mechanism does not honour a mask.
+    """
+    card = layer.mechanism.card
+    if layer.crosses:
+        raise UnsupportedError(f"{card.name}: export is offered for self-attention; this layer was built with a context")
+    if padded and not card.can.key_padding:
+        raise UnsupportedError(f"{card.name} cannot leave keys out; export it without a mask")
+    return Subject(layer, card.can.key_padding if padded is None else padded)
+
+
+def offered_sizes(subject: Subject) -> tuple[str, ...]:
+    """``SIZES`` that the card's claims leave."""
+    can = subject.layer.mechanism.card.can
+    return SIZES if can.any_length or can.shorter else SIZES[1:]
+
+
+@dataclass
+class Captured:
+    """Programs of a layer by the sizes that they leave open, most of them first, and why there are not more."""
+
+    subject: Subject
+    programs: dict[str, ExportedProgram]
+    refused: dict[str, dict[str, Reason]]
+    """By format and sizes."""
+
+    def write_best(self, output: Path, format: str) -> Exported | None:
+        """Write the program that leaves most open of those that can be written and run; see ``refused`` where there is none."""
+        for sizes, program in self.programs.items():
+            shapes, examples, module = self.subject.open_sizes(sizes), self.subject.examples(sizes), self.subject.module
+            try:
+                return write(program, module, examples, output, format=format, sizes=shapes, means=at_real_tokens)
+            except ExportRefused as error:
+                self.refused[format][sizes] = error.reason
+                if error.reason.kind == "operator":  # which is missing whatever the sizes
+                    return None
+        return None
+
+
+def capture(subject: Subject, asked: Sequence[str]) -> Captured:
+    """Capture a program for each of the sizes, from the least open to the most, until one is refused.
+
+    Raises:
+        UnsupportedError: the mechanism does not claim other lengths.
+    """
+    programs: dict[str, ExportedProgram] = {}
+    refused: dict[str, dict[str, Reason]] = {format: {} for format in FORMATS}
+    for sizes in reversed(asked):
+        shapes = subject.open_sizes(sizes)
+        try:
+            programs[sizes] = trace(subject.module, subject.examples(sizes)[0], shapes)
+        except ExportRefused as error:
+            for by_sizes in refused.values():
+                by_sizes[sizes] = error.reason
+            break
+    return Captured(subject, dict(reversed(programs.items())), refused)
+
+
+def at_real_tokens(answer: Tensor, inputs: Inputs) -> Tensor:
+    """Zeros at padding, where answers mean nothing."""
+    valid = inputs.get("key_valid")
+    return answer if valid is None else answer.masked_fill(~valid[..., None], 0)

@@ -1,0 +1,66 @@
+"""Why a program could not be exported, in the exporter's own words and under one of few headings."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+KINDS = {
+    "sizes": "the code makes choices by a size, so that the program holds for this size alone",
+    "data": "the code makes choices by numbers that are known only when it runs",
+    "operator": "ONNX has no such operator, or the exporter does not know it",
+    "exporter": "the exporter fails by itself",
+    "runtime": "the runtime does not load or run the file",
+    "numbers": "the program runs and answers something else",
+}
+"""Headings of reasons."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One of ``KINDS`` and the first line of the error that says something."""
+
+    kind: str
+    line: str
+
+
+class DifferentAnswer(ValueError):
+    """An exported program answers something else than the module it was made of."""
+
+
+def reason_of(error: BaseException) -> Reason:
+    """What lies at the bottom of an error that an exporter has wrapped in others."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = str(error)
+    if isinstance(error, DifferentAnswer):
+        return Reason("numbers", text)
+    if "Constraints violated" in text or "Specializations unexpectedly" in text:
+        return Reason("sizes", _constraint(text))
+    if "Guard failed" in text or "Got invalid dimensions" in text:
+        return Reason("sizes", "the program turns out to hold for the size of its example alone")
+    if "data-dependent" in text.lower():
+        return Reason("data", _first_line(text))
+    if missing := re.search(r"No ONNX function found for <OpOverload\(op='([^']+)', overload='([^']+)'\)>", text):
+        overload = "" if missing[2] == "default" else f".{missing[2]}"
+        return Reason("operator", f"no ONNX function for {missing[1]}{overload}")
+    if type(error).__module__.startswith("onnxruntime"):
+        return Reason("runtime", _first_line(text))
+    return Reason("exporter", f"{type(error).__name__}: {_first_line(text)}")
+
+
+def _constraint(text: str) -> str:
+    """The first guard, in terms of the sizes' names."""
+    for line in text.splitlines():
+        if guard := re.search(r"satisfy the generated guard (.*?)\.?(?:Specializations.*)?$", line):
+            plain = re.sub(r"L\['\w+'\]\.size\(\)\[(\d)\]", lambda axis: ("batch", "length")[int(axis[1])], guard[1])
+            return f"needs {plain.replace('torch.sym_', '')}"
+        if constant := re.search(r"You marked (\w+) as dynamic but your code specialized it to be a constant", line):
+            return f"{constant[1]} becomes a constant"
+    return _first_line(text)
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    shown = re.sub(r"0x[0-9a-f]+", "0x…", lines[0]) if lines else "no message"
+    return shown if len(shown) <= 160 else shown[:159] + "…"

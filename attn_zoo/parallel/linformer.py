@@ -1,0 +1,248 @@
+"""Linformer over tokens that lie on several processes: E X = Σ Eᵢ Xᵢ, where process i holds the tokens Xᵢ and their columns Eᵢ."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.attention.kernelized_linformer import KernelizedLinformer
+from attn_zoo.attention.linformer import Linformer
+from attn_zoo.attention.low_rank import LowRankAttention
+from attn_zoo.attention.sparse_linformer import SparseLinformer
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.layer import MultiHeadAttention, Order, Remembered
+from attn_zoo.parallel.collectives import all_reduce_sum, place
+from attn_zoo.parallel.slices import cut_of, keep_columns, offset_of_heads
+from attn_zoo.parallel.sums import Parts, Sums
+
+OFFERED = (Linformer, KernelizedLinformer, SparseLinformer)
+"""Mechanisms whose queries meet nothing but projected keys."""
+
+
+class SequenceParallelLinformer(MultiHeadAttention):
+    """A Linformer layer of which each process of a group holds a slice of the tokens, and of E and F the columns for it.
+
+    Queries stay where they are. The processes' Eᵢ Xᵢ are added up by one all-reduce, and their gradients by another, neither
+    of which grows with the length; see ``communicated``. All else is computed as in one process and is as exact: biases,
+    padding, rows of padding alone, slices of different lengths, the gradient of every weight.
+
+    E and F, learned or random, are cut between any two tokens, projections by windows (mean, max, convolution) between
+    windows. All other weights are the same on every process, and their gradients are those of this process's loss until
+    ``reduce_gradients`` has added them up. Differs from the layer that it is made of: under dropout each process draws for
+    its own queries, so seed the processes differently; and without gradients, queries are not answered in blocks.
+
+    Args:
+        layer: of linformer, kernelized_linformer or sparse_linformer, in self-attention, the same on all processes. This
+            layer takes over its modules, so do not use it any more; ``parallelise`` works on a copy.
+        group: the processes that share a sequence; None means all.
+
+    Raises:
+        UnsupportedError: another mechanism, another layer, one with a context, or too few tokens for so many processes.
+        ValueError: there is no process group, or this process is not in the one given.
+    """
+
+    def __init__(self, layer: MultiHeadAttention, group: dist.ProcessGroup | None = None) -> None:
+        nn.Module.__init__(self)
+        mechanism = _checked(layer)
+        rank, ranks = place(group)
+        cut = cut_of(mechanism, ranks)
+        self.__dict__.update(layer.__dict__)
+        self.group = group
+        self.slices = cut
+        """The positions of each process."""
+        self.positions = cut[rank]
+        """Those of this one."""
+        keep_columns(mechanism, self.positions)
+        self.order = self._choose_order_by_slices()
+
+    @property
+    def low_rank(self) -> LowRankAttention:
+        """The mechanism with this process's columns."""
+        assert isinstance(self.mechanism, LowRankAttention)
+        return self.mechanism
+
+    @property
+    def sums(self) -> Sums:
+        """What is summed over the processes."""
+        return Sums(self.low_rank, self.dim, self.positions.start, self.order is Order.compress_first)
+
+    def communicated(self, batch: int, dtype: torch.dtype = torch.float32) -> int:
+        """Bytes that a process gives to the all-reduce of a forward pass, and as many to that of the backward pass.
+
+        For each sequence these are 2 · Σ over heads of k · head_dim numbers. Where tokens are compressed before they are
+        projected, they are roles · k · (dim + 1): a role is E or F, one where these are the same, and the 1 is for what a
+        bias weighs. Besides, one number tells whether any token is real, and for projections by windows one for each window.
+        """
+        return batch * self.sums.numbers() * dtype.itemsize
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "batch slice dim"],
+        context: Tensor | None = None,
+        *,
+        key_valid: Bool[Tensor, "batch slice"] | None = None,
+        remembered: Remembered | None = None,
+    ) -> Float[Tensor, "batch slice dim"]:
+        """Attend from this process's tokens to those of all. All processes of the group call it together, with equal batches.
+
+        Args:
+            tokens: those at ``positions``. Where there are fewer, or none, the rest of the slice counts as padding.
+            context, remembered: refused.
+            key_valid: True for a real token of the slice. Not every process needs to give one.
+
+        Raises:
+            ValueError: a shape or dtype does not fit.
+            UnsupportedError: more tokens than the slice holds, a context, or remembered keys.
+        """
+        if context is not None or remembered is not None:
+            raise UnsupportedError("a sequence-parallel layer attends from tokens to themselves; leave context and remembered out")
+        self._check_slice(tokens, key_valid)
+        if key_valid is not None:
+            tokens = tokens.masked_fill(~key_valid[..., None], 0)
+        # A mask even where nothing is padding, and a token even where there is none: all processes so pack the same shapes.
+        sources, real = tokens, tokens.new_ones(tokens.shape[:2], dtype=torch.bool) if key_valid is None else key_valid
+        if tokens.shape[1] == 0:
+            sources, real = F.pad(tokens, (0, 0, 0, 1)), F.pad(real, (0, 1))
+        if self.order is Order.compress_first:
+            query, share = self._project("query", tokens), self.sums.of_tokens(sources, real)
+        else:
+            asked, key, value = self._project_all(sources, sources)
+            assert asked is not None and key is not None
+            query, share = asked[:, :, : tokens.shape[1]], self.sums.of_heads(key, value, real)
+        found = self.sums.unpacked(all_reduce_sum(share, self.group))
+        return self._finish(self._attend(query, found).masked_fill(found["any"][..., None, None] == 0, 0))
+
+    def remember(
+        self, context: Float[Tensor, "batch keys context_dim"], *, key_valid: Bool[Tensor, "batch keys"] | None = None
+    ) -> Remembered:
+        """Refused: the layer would remember the keys of this slice alone.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("a sequence-parallel layer does not remember keys; call it with the tokens")
+
+    def check_remembers(self) -> None:
+        """Refused.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("a sequence-parallel layer does not remember keys; build the model without reuse_keys")
+
+    def resize_length(self, length: int) -> None:
+        """Refused: positions would have to go over to other processes.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("a slice cannot be resized; load gather_state into the whole model, resize that and cut it anew")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SequenceParallelLinformer:
+        """A copy belongs to the same group, which cannot be copied."""
+        new = self.__class__.__new__(self.__class__)
+        memo[id(self)] = new
+        memo[id(self.group)] = self.group
+        new.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return new
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, positions={self.positions.start}..{self.positions.stop}"
+
+    def _check_slice(self, tokens: Tensor, key_valid: Tensor | None) -> None:
+        self._check_tokens(tokens)
+        name, at = self.mechanism.card.name, self.positions
+        if tokens.shape[1] > at.stop - at.start:
+            raise UnsupportedError(
+                f"{name}: this process holds positions {at.start} to {at.stop}, {at.stop - at.start} tokens; "
+                f"got {tokens.shape[1]}; give it tokens[:, layer.positions]"
+            )
+        if key_valid is not None and (key_valid.dtype != torch.bool or key_valid.shape != tokens.shape[:2]):
+            raise ValueError(
+                f"{name}: key_valid must be boolean of the shape of this process's slice, {tuple(tokens.shape[:2])}, True for a "
+                f"real token; got {key_valid.dtype} {tuple(key_valid.shape)}"
+            )
+
+    def _choose_order_by_slices(self) -> Order:
+        """By the FLOPs of the longest slice, so that all processes choose alike: what few keys cost, each of them pays."""
+        r = self.low_rank.compressed_length()
+        if self._asked_order is not Order.auto or r is None:
+            return self.order
+        held = max(at.stop - at.start for at in self.slices)
+        project_first = 4 * held * self.dim**2 + self.low_rank.compression_flops(held, self.dim, inputs=2)
+        compress_first = self.low_rank.compression_flops(held, self.dim, inputs=1) + 4 * r * self.dim**2
+        return Order.compress_first if compress_first < project_first else Order.project_first
+
+    def _attend(self, query: Tensor, found: Parts) -> Tensor:
+        mechanism = self.low_rank
+        windows = [found[f"windows {at}"] > 0 if self.sums.windowed else None for at in range(len(mechanism.maps))]
+        if self.order is Order.compress_first:
+            return mechanism.attend_compressed(query, self._projected(found, "key"), self._projected(found, "value"), windows[0])
+        parts = [
+            mechanism.attend_compressed(query[:, heads], found[f"key {at}"], found[f"value {at}"], windows[at])
+            for at, heads in enumerate(mechanism.head_groups)
+        ]
+        return torch.cat(parts, dim=1)[:, offset_of_heads(mechanism, query.device)]
+
+    def _projected(self, found: Parts, name: str) -> Float[Tensor, "batch heads r head_dim"]:
+        """(E X) W + (E 1) bᵀ of what all processes have added up."""
+        (weight, bias), role = self._parameters_of(name), name if name in found else "key"
+        projected = F.linear(found[role], weight)
+        if bias is not None:
+            projected = projected + found[f"mass of {role}"].to(projected.dtype) * bias.to(projected.dtype)
+        return self._split(projected)
+
+
+def parallelise(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Module:
+    """A copy of a model whose Linformer layers hold what belongs to this process's slice of the tokens.
+
+    Layers that share E go on sharing it. All else is as it was, the same on every process: whatever goes by position, such
+    as a position embedding, is to be cut by the layers' ``positions``.
+
+    Args:
+        model: the same on all processes, ``join_layers`` called on it where its options ask for that; or a single layer.
+        group: the processes that share a sequence; None means all.
+
+    Raises:
+        UnsupportedError: a layer cannot be cut, or there is none.
+        ValueError: there is no process group, or this process is not in the one given.
+    """
+    copied = copy.deepcopy(model)
+    layers = [(name, part) for name, part in copied.named_modules(remove_duplicate=False) if isinstance(part, MultiHeadAttention)]
+    if not layers:
+        raise UnsupportedError(f"{type(model).__name__} holds no MultiHeadAttention; sequence parallelism is for models of the zoo")
+    for _, layer in layers:
+        _checked(layer)
+    made: dict[int, SequenceParallelLinformer] = {}
+    for name, layer in layers:
+        if id(layer) not in made:
+            made[id(layer)] = SequenceParallelLinformer(layer, group)
+        if not name:
+            return made[id(layer)]
+        parent, _, own = name.rpartition(".")
+        setattr(copied.get_submodule(parent), own, made[id(layer)])
+    return copied
+
+
+def _checked(layer: MultiHeadAttention) -> LowRankAttention:
+    mechanism = layer.mechanism
+    name = mechanism.card.name
+    if not isinstance(mechanism, OFFERED):
+        known = ", ".join(kind.card.name for kind in OFFERED)
+        raise UnsupportedError(f"{name} cannot be cut along the sequence; this is offered for {known}")
+    if type(layer).forward is not MultiHeadAttention.forward:
+        raise UnsupportedError(f"a {type(layer).__name__} cannot be cut along the sequence; only a plain MultiHeadAttention can")
+    if layer.crosses:
+        raise UnsupportedError(f"{name}: sequence parallelism is for self-attention; this layer was built with a context")
+    if len(mechanism.options.layers()) > 1:
+        raise UnsupportedError(
+            f"{name}.projected_lengths={mechanism.options.projected_lengths!r} names layers, and this one does not know which it "
+            "is; call attn_zoo.join_layers(model) first"
+        )
+    return mechanism

@@ -1,0 +1,109 @@
+"""What each process adds to the projected keys and values, packed so that one all-reduce carries it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.attention.low_rank import LowRankAttention
+from attn_zoo.attention.window_maps import MeanMap, WindowMap
+
+Parts = dict[str, Tensor]
+"""By name, (batch, ...). ``any`` tells whether some token of a sequence is real, ``windows i`` the same of each window."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is summed over the processes for one mechanism, whose tokens are ``dim`` wide and begin at position ``start``.
+
+    With ``compressed``, tokens are compressed before they are projected: ``key`` and ``value`` are E X and F X, (r, dim), or
+    ``key`` alone where they are the same, and ``mass of key`` is E 1. Else ``key i`` and ``value i`` are those of the heads
+    of group i, (heads, r, head_dim).
+    """
+
+    mechanism: LowRankAttention
+    dim: int
+    start: int
+    compressed: bool
+
+    @property
+    def windowed(self) -> bool:
+        """Whether results are windows of tokens, each of which lies on one process, and not mixtures of all tokens."""
+        return isinstance(self.mechanism.maps[0], WindowMap)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What is compressed apart: one sum serves keys and values where E is F, as in means."""
+        first = self.mechanism.maps[0]
+        return ("key",) if first.shape.roles == 1 or isinstance(first, MeanMap) else ("key", "value")
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of what is summed for one sequence, by name."""
+        maps, d = self.mechanism.maps, self.mechanism.geometry.head_dim
+        shapes: dict[str, tuple[int, ...]] = {"any": (1,)}
+        if self.compressed:
+            for role in self.roles:
+                shapes |= {role: (r := maps[0].results(maps[0].shape), self.dim), f"mass of {role}": (r, 1)}
+        else:
+            for at, (heads, map_) in enumerate(zip(self.mechanism.head_groups, maps, strict=True)):
+                shapes |= {f"{role} {at}": (len(heads), map_.results(map_.shape), d) for role in ("key", "value")}
+        if self.windowed:
+            shapes |= {f"windows {at}": (map_.results(map_.shape),) for at, map_ in enumerate(maps)}
+        return shapes
+
+    def numbers(self) -> int:
+        """How many are summed for one sequence."""
+        return sum(map(math.prod, self.shapes().values()))
+
+    def of_tokens(self, tokens: Float[Tensor, "batch slice dim"], real: Bool[Tensor, "batch slice"]) -> Tensor:
+        """This process's share of E X, F X, E 1 and F 1, packed. Padded tokens hold zeros."""
+        (key, value), (mass_k, mass_v) = self.mechanism.compress_and_weigh(tokens, real)
+        made = {"key": key, "value": value, "mass of key": mass_k, "mass of value": mass_v}
+        return self._packed(made, real)
+
+    def of_heads(
+        self,
+        key: Float[Tensor, "batch heads slice head_dim"],
+        value: Float[Tensor, "batch heads slice head_dim"],
+        real: Bool[Tensor, "batch slice"],
+    ) -> Tensor:
+        """This process's share of E K and F V of each head, packed. A bias has reached the padding, which is zero again here."""
+        key, value = (x.masked_fill(~real[:, None, :, None], 0) for x in (key, value))
+        made: Parts = {}
+        for at, (heads, map_) in enumerate(zip(self.mechanism.head_groups, self.mechanism.maps, strict=True)):
+            made[f"key {at}"], made[f"value {at}"] = map_.project(key[:, heads], value[:, heads], real)
+        return self._packed(made, real)
+
+    def unpacked(self, packed: Float[Tensor, "batch numbers"]) -> Parts:
+        """The sums by name."""
+        shapes = self.shapes()
+        pieces = packed.split([math.prod(shape) for shape in shapes.values()], dim=1)
+        return {name: piece.unflatten(1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+
+    def _packed(self, made: Mapping[str, Tensor], real: Tensor) -> Float[Tensor, "batch numbers"]:
+        shapes, parts = self.shapes(), dict(made)
+        if self.windowed:
+            parts |= {f"windows {at}": self._valid(at, real) for at in range(len(self.mechanism.maps))}
+            parts = {name: self._placed(parts[name], shape) for name, shape in shapes.items() if name in parts}
+        parts["any"] = real.any(dim=1, keepdim=True)
+        dtype = next(iter(made.values())).dtype
+        return torch.cat([parts[name].to(dtype).expand(len(real), *shape).flatten(1) for name, shape in shapes.items()], dim=1)
+
+    def _valid(self, at: int, real: Tensor) -> Tensor:
+        valid = self.mechanism.maps[at].valid(real)
+        assert valid is not None, "windows may be of padding alone"
+        return valid
+
+    def _placed(self, part: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Windows of this slice at their place among all, zeros at the others."""
+        last = (0, 0) if len(shape) > 1 else ()
+        axis = -2 if len(shape) > 1 else -1
+        before = self.start // self.mechanism.maps[0].shape.window
+        filled: Tensor = F.pad(part, (*last, before, shape[axis] - before - part.shape[axis]))
+        return filled

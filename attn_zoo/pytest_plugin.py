@@ -1,0 +1,107 @@
+"""Plugin of pytest: ``pytest --attn-zoo NAME`` adds the conformance kit of an attention or a task, one test for each check.
+
+pytest loads it wherever attn-zoo is installed, so nothing of the zoo is imported, and no tensor library with it, before the
+option is used. Its entry point has the name of this module: then ``-p`` and ``pytest_plugins``, too, find it loaded already.
+"""
+
+from __future__ import annotations
+
+import inspect
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from attn_zoo.conformance.harness import Case
+    from attn_zoo.conformance.targets import Card
+
+CARDS: pytest.StashKey[list[Card]] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option, which may be given more than once."""
+    parser.getgroup("attn-zoo", "efficient attention (attn-zoo)").addoption(
+        "--attn-zoo",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="add every check of an attention or task to the tests: a registered name, package.module:Class, or FILE.py[:Class]",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Find what is to be checked before anything is collected.
+
+    Raises:
+        UsageError: there is no such attention, task, class or file, or it cannot be imported.
+    """
+    targets = config.getoption("--attn-zoo")
+    if not targets:
+        return
+    from attn_zoo.conformance.targets import entries
+
+    try:
+        config.stash[CARDS] = entries(targets)
+    except (ValueError, LookupError, OSError) as error:
+        raise pytest.UsageError(f"--attn-zoo: {error}") from error
+
+
+@pytest.hookimpl(tryfirst=True)  # so that -k, -m and --last-failed choose among the checks as among all tests
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add the checks after the other tests."""
+    cards = config.stash.get(CARDS, [])
+    if not cards:
+        return
+    from attn_zoo.conformance.targets import cases_of
+
+    kit = Kit.from_parent(session, name="attn-zoo", nodeid="attn-zoo")
+    for card in cards:
+        place = _place(card.build)
+        # Ids are said whole: of a name with brackets pytest would make another one than it reads from its cache.
+        items += [
+            Check.from_parent(kit, name=case.id, nodeid=f"attn-zoo::{case.id}", case=case, place=place) for case in cases_of(card)
+        ]
+
+
+class Kit(pytest.Collector):
+    """Stands above the checks, as a file does above its tests."""
+
+    def collect(self) -> list[pytest.Item]:
+        """None: its checks are made with it."""
+        return []
+
+
+class Check(pytest.Item):
+    """One check on one setting of one attention or task."""
+
+    def __init__(self, *, case: Case, place: tuple[str | PathLike[str], int | None], **others: Any) -> None:
+        super().__init__(**others)
+        self.case, self.place = case, place
+
+    def runtest(self) -> None:
+        """Run the check; where there is nothing to prove it raises a ``SkipTest``, which pytest knows."""
+        self.case()
+
+    def reportinfo(self) -> tuple[str | PathLike[str], int | None, str]:
+        """Where the class under check stands."""
+        return *self.place, self.name
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """A violation in words; any other exception as pytest shows it, from this test on."""
+        from attn_zoo.conformance.harness import Violation
+        from attn_zoo.conformance.pytest_support import told
+
+        if isinstance(excinfo.value, Violation):
+            return told(self.case, excinfo.value)
+        shown = excinfo.getrepr(style="short", tbfilter=lambda info: info.traceback.cut(path=__file__))
+        shown.addsection(self.case.check, self.case.contract)
+        return shown
+
+
+def _place(kind: type) -> tuple[str | PathLike[str], int | None]:
+    """File of a class and its line, from 0 as pytest counts; a class made by hand may have neither."""
+    try:
+        return inspect.getsourcefile(kind) or "", inspect.getsourcelines(kind)[1] - 1
+    except (OSError, TypeError):
+        return "", None

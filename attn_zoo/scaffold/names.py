@@ -1,0 +1,41 @@
+"""Which names a new attention or task may have: one that serves as package, as option value and in tables at once."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from importlib.util import find_spec
+
+from attn_zoo import registry
+
+_NAME = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
+
+_VALUES = frozenset(["null", "true", "false", "inf", "nan"])
+"""What ``attention=NAME`` on the command line would read as a value and not as a name."""
+
+
+def require_free_name(name: str) -> None:
+    """Refuse a name that cannot be a package's, or that something has already.
+
+    Raises:
+        ValueError: the message says what is wrong and, where one is near, a name that would do.
+    """
+    if not _NAME.fullmatch(name):
+        near = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")
+        advice = f"; write {near}" if _NAME.fullmatch(near) else ""
+        raise ValueError(
+            f"a name is that of a Python package and of an option, so it is made of small letters, digits and single "
+            f"underscores between them, a letter first; got {name!r}{advice}"
+        )
+    if keyword.iskeyword(name):
+        raise ValueError(f"{name!r} is a keyword of Python, so no package can have this name; choose another")
+    if name in _VALUES:
+        raise ValueError(f"{name!r} is a value on the command line and not a name there; choose another")
+    for kind, names, card in (
+        ("attention", registry.attentions(), registry.card),
+        ("task", registry.task_names(), registry.task_card),
+    ):
+        if name in names:
+            raise ValueError(f"{kind} {name!r} is registered already, by {card(name).origin}; choose another name")
+    if spec := find_spec(name):
+        raise ValueError(f"a module {name!r} is installed already ({spec.origin or 'a folder'}); choose another name")

@@ -1,0 +1,77 @@
+"""Writing a package from templates, without touching anything that is there."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from attn_zoo.scaffold.names import require_free_name
+
+Kind = Literal["attention", "task"]
+
+_COMMON = {
+    ".gitignore": "gitignore.j2",
+    "README.md": "README.md.j2",
+    "pyproject.toml": "pyproject.toml.j2",
+    "src/{name}/__init__.py": "init.py.j2",
+}
+_OWN: dict[Kind, dict[str, str]] = {
+    "attention": {"src/{name}/attention.py": "attention.py.j2", "tests/test_{name}.py": "test_attention.py.j2"},
+    "task": {"src/{name}/task.py": "task.py.j2", "tests/test_{name}.py": "test_task.py.j2"},
+}
+"""Files by path. Sources lie below ``src``, so that the package's folder is not taken for the package where one stands above it."""
+
+
+def write_package(kind: Kind, name: str, folder: Path) -> list[Path]:
+    """Write a package that registers one attention or task, which passes the conformance kit as it is.
+
+    Args:
+        name: of the package, and of what it registers.
+        folder: made where it is missing; an empty one may be there.
+
+    Returns:
+        The files, relative to ``folder``, in the order of the alphabet.
+
+    Raises:
+        ValueError: the name is unfit or taken, or the folder holds something; nothing is written.
+        OSError: the folder cannot be written.
+    """
+    require_free_name(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there and not an empty folder, and nothing is overwritten; remove it or name another")
+    texts = _rendered(kind, name)
+    for path, text in texts.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    return sorted(texts)
+
+
+def class_name(kind: Kind, name: str) -> str:
+    """``MyAttention`` for ``my_attention``; the kind is added where it is missing, which also keeps off the imported names."""
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    suffix = kind.capitalize()
+    return camel if camel.endswith(suffix) and camel != suffix else camel + suffix
+
+
+def _rendered(kind: Kind, name: str) -> dict[Path, str]:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("attn_zoo.scaffold"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    facts = {
+        "kind": kind,
+        "name": name,
+        "title": name.replace("_", " ").capitalize(),
+        "class_name": class_name(kind, name),
+        "version": version("attn-zoo"),
+    }
+    files = {**_COMMON, **_OWN[kind]}
+    return {Path(path.format(name=name)): environment.get_template(template).render(facts) for path, template in files.items()}

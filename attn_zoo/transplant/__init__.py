@@ -1,0 +1,22 @@
+"""A trained encoder with another attention: swapped in, distilled layer by layer, fine-tuned, and graded against what it was."""
+
+from attn_zoo.transplant.encoder import Teacher, load_teacher
+from attn_zoo.transplant.experiment import STAGES, Bench, check, swap
+from attn_zoo.transplant.material import Material, gather
+from attn_zoo.transplant.setting import Candidate, Setting, Trial
+from attn_zoo.transplant.starts import Start
+
+__all__ = [
+    "STAGES",
+    "Bench",
+    "Candidate",
+    "Material",
+    "Setting",
+    "Start",
+    "Teacher",
+    "Trial",
+    "check",
+    "gather",
+    "load_teacher",
+    "swap",
+]

@@ -1,0 +1,82 @@
+"""What a student's attention costs beside the teacher's, by the cards and by PyTorch's counter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from attn_zoo.contract import Attention, Geometry
+from attn_zoo.integrations.transformers import zoo_layers
+from attn_zoo.registry import card
+from attn_zoo.transplant.passages import Passages
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Of one passage of the full length, in evaluation."""
+
+    attention_flops: int
+    """Of the mechanisms of all layers, forward, by their cards: between projections, which every attention has."""
+    softmax_flops: int
+    """Of softmax in their place."""
+    kept_bytes: int | None
+    """What training keeps of the mechanisms' work for the backward pass, float32, eager; None where a card does not say."""
+    softmax_kept_bytes: int
+    layers: int
+    parameters: int
+    """That the mechanisms added."""
+    encoder_flops: int
+    """Of the whole student, forward, counted."""
+    teacher_flops: int
+
+    @property
+    def share(self) -> float:
+        """Of softmax's FLOPs."""
+        return self.attention_flops / self.softmax_flops
+
+    @property
+    def layers_saved(self) -> float:
+        """The cut as a number of softmax layers whose attention would be free: (1 - share) · layers."""
+        return (1 - self.share) * self.layers
+
+    @property
+    def encoder_share(self) -> float:
+        """Of the teacher's FLOPs."""
+        return self.encoder_flops / self.teacher_flops
+
+
+def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
+    """Count for a student on one passage."""
+    stack = zoo_layers(student)
+    kept = [_cost(mechanism).activation_bytes.get("eager") for mechanism in stack]
+    softmax = [_softmax(mechanism.geometry) for mechanism in stack]
+    return Spent(
+        attention_flops=sum(_cost(mechanism).flops for mechanism in stack),
+        softmax_flops=sum(cost.flops for cost in softmax),
+        kept_bytes=None if None in kept else sum(each for each in kept if each is not None),
+        softmax_kept_bytes=sum(cost.activation_bytes["eager"] for cost in softmax),
+        layers=len(stack),
+        parameters=sum(p.numel() for mechanism in stack for p in mechanism.parameters()),
+        encoder_flops=counted_flops(student, passage),
+        teacher_flops=teacher_flops,
+    )
+
+
+@torch.no_grad()
+def counted_flops(model: Any, passage: Passages) -> int:
+    """FLOPs of one forward pass: two for each multiply-add of every matrix product."""
+    with FlopCounterMode(display=False) as counter:
+        model(**passage.call())
+    return int(counter.get_total_flops())
+
+
+def _cost(mechanism: Attention) -> Any:
+    return mechanism.card.cost(mechanism.geometry, mechanism.options)
+
+
+def _softmax(geometry: Geometry) -> Any:
+    entry = card("softmax")
+    return entry.cost(geometry, entry.options())

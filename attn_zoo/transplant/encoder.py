@@ -1,0 +1,129 @@
+"""The teacher: a trained encoder of transformers, its embeddings of passages, and what its attentions are given and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.analysis.sources import Request, load_subject
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.integrations.transformers.sites import sites
+from attn_zoo.transplant.passages import Passages
+
+BATCH = 16
+"""Passages at a time where no gradient is taken."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Teacher:
+    """A model as it was trained, in evaluation."""
+
+    model: Any
+    tokenizer: Any
+    name: str
+    weights: str
+    """``pretrained`` or what else they are, in words."""
+
+
+def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 0) -> Teacher:
+    """An encoder and its tokenizer.
+
+    Args:
+        model: ``minilm``, a folder of transformers, or with ``weights=pretrained`` a name on the hub.
+        length: of the longest passages, for which the model must have positions.
+
+    Raises:
+        ValueError: the model reads no text, looks only back, or has fewer positions.
+        OSError: transformers cannot load it.
+        UnsupportedError: an optional package is missing; the message names the extra.
+    """
+    if model.startswith(("timm/", "task/")):
+        raise ValueError(f"transplant takes an encoder of text: minilm or a folder of transformers; got {model!r}")
+    subject = load_subject(Request(model, 1, length, weights=weights, seed=seed))
+    from transformers import AutoTokenizer
+
+    loaded: Any = subject.model
+    if any(site.causal or site.crosses for site in sites(loaded)):
+        raise ValueError(f"{subject.name} is no encoder: it looks back only or elsewhere; give minilm, a BERT or the like")
+    tokenizer = AutoTokenizer.from_pretrained(loaded.name_or_path, local_files_only=weights != "pretrained")
+    if not tokenizer.is_fast:
+        raise UnsupportedError(f"the tokenizer of {subject.name} cannot cut text into passages; one with a tokenizer.json can")
+    loaded.set_attn_implementation("sdpa")
+    return Teacher(loaded.eval().requires_grad_(False), tokenizer, subject.name, subject.weights)
+
+
+def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
+    """The mean of the last hidden states over real tokens, of length one: how all-MiniLM and its kin embed a sentence."""
+    hidden = model(**passages.call()).last_hidden_state
+    weight = passages.valid[..., None].to(hidden.dtype)
+    return F.normalize((hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1), dim=-1)
+
+
+@torch.no_grad()
+def embed(model: Any, passages: Passages, *, trim: bool) -> Float[Tensor, "passages dim"]:
+    """Embeddings of many passages.
+
+    Args:
+        trim: leave away what is padding in a whole batch, for models that run at any length; the order is as given.
+    """
+    if not trim:
+        return torch.cat([embedding(model, batch) for batch in passages.batches(BATCH)])
+    order = passages.valid.sum(dim=1).argsort(stable=True)
+    parts = [embedding(model, batch.trimmed()) for batch in passages[order].batches(BATCH)]
+    return torch.cat(parts)[order.argsort()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """What one attention module of the teacher is given and answers, for many passages; in float16, since there are many."""
+
+    hidden: Float[Tensor, "passages length dim"]
+    answer: Float[Tensor, "passages length width"]
+
+
+@torch.no_grad()
+def answers_of(model: Any, passages: Passages) -> list[Answers]:
+    """Inputs and outputs of every attention module, in the order in which the model holds them."""
+    modules = [site.module for site in sites(model)]
+    given: list[list[Tensor]] = [[] for _ in modules]
+    answered: list[list[Tensor]] = [[] for _ in modules]
+    with _watching(modules, given, answered):
+        for batch in passages.batches(BATCH):
+            model(**batch.call())
+    return [Answers(torch.cat(hidden), torch.cat(answer)) for hidden, answer in zip(given, answered, strict=True)]
+
+
+@contextmanager
+def _watching(modules: Sequence[nn.Module], given: list[list[Tensor]], answered: list[list[Tensor]]) -> Iterator[None]:
+    def watch(at: int) -> Any:
+        def seen(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            given[at].append((kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]).half())
+            answered[at].append(first_of(output).half())
+
+        return seen
+
+    handles = [module.register_forward_hook(watch(at), with_kwargs=True) for at, module in enumerate(modules)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def first_of(output: Any) -> Tensor:
+    """What an attention module answers; most give their weights, or None, beside it."""
+    answer = output[0] if isinstance(output, tuple) else output
+    assert isinstance(answer, Tensor)
+    return answer
+
+
+def answer(module: Any, hidden: Float[Tensor, "batch length dim"], valid: Bool[Tensor, "batch length"]) -> Tensor:
+    """What an attention module, its mechanism replaced, answers to hidden states."""
+    return first_of(module(hidden, attention_mask=None if bool(valid.all()) else valid))

@@ -1,0 +1,152 @@
+"""Students of a teacher: swapped, distilled, fine-tuned, and graded at each stage."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.integrations.transformers import replace_attention, zoo_layers
+from attn_zoo.transplant.cost import counted_flops, spent
+from attn_zoo.transplant.encoder import Teacher, answers_of, embed
+from attn_zoo.transplant.material import Material
+from attn_zoo.transplant.quality import Exam, Quality
+from attn_zoo.transplant.setting import Candidate, Setting, Trial
+from attn_zoo.transplant.starts import Start, second_moments, start, takes_start
+from attn_zoo.transplant.training import DivergedError, distil, layer_errors, tune
+
+STAGES = ("swap", "distilled", "tuned")
+HELD_OUT = 1 / 16
+"""Share of the passages to learn from on which errors by layer are measured, and which are not learned from."""
+
+
+def swap(teacher: Teacher, candidate: Candidate, length: int, seed: int) -> Any:
+    """A copy of the teacher with its attention replaced; what the mechanism draws follows the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        student = copy.deepcopy(teacher.model)
+        replace_attention(student, candidate.attention, length=length, attention_dropout=0.0, **candidate.options)
+    return student.eval()
+
+
+def check(teacher: Teacher, candidates: Sequence[Candidate], starts: Sequence[Start], setting: Setting, pairs: bool) -> list[bool]:
+    """Build a student of each candidate and throw it away.
+
+    Returns:
+        Whether each has matrices E and F to start.
+
+    Raises:
+        ValueError, UnsupportedError: the mechanism cannot stand in this model, or does not claim the padding that there will be.
+    """
+    takes = []
+    for candidate in candidates:
+        stack = zoo_layers(swap(teacher, candidate, setting.length, seed=0))
+        if (setting.short > 0 or pairs) and not stack[0].card.can.key_padding:
+            raise UnsupportedError(f"{candidate.label} does not claim padding; set short=0 and leave pairs away, or leave it out")
+        takes.append(all(map(takes_start, stack)))
+    if any(how is not Start.stretches for how in starts) and not any(takes):
+        raise UnsupportedError("init is of mechanisms with matrices E and F along the length, and there is none; leave it away")
+    return takes
+
+
+def named(trial: Trial) -> str:
+    """A trial in words."""
+    how = "" if trial.start is None else f", init {trial.start.value}"
+    return f"{trial.candidate.label}{how}, seed {trial.seed}"
+
+
+class Bench:
+    """What all trials of a teacher share: its answers, embeddings and second moments, asked for once.
+
+    Args:
+        trials: all that will be done.
+        tell: called with a line of progress now and then.
+    """
+
+    def __init__(
+        self, setting: Setting, teacher: Teacher, material: Material, trials: Sequence[Trial], tell: Callable[[str], None]
+    ) -> None:
+        self.setting, self.teacher, self.trials, self.tell = setting, teacher, trials, tell
+        held = max(1, round(len(material.learn) * HELD_OUT))
+        spread = torch.arange(held) * len(material.learn) // held
+        out = torch.zeros(len(material.learn), dtype=torch.bool)
+        out[spread] = True
+        self.learn, self.held = material.learn[~out], material.learn[out]
+        tell("what the teacher says of the passages")
+        self.answers = answers_of(teacher.model, self.learn) if setting.distil_steps else []
+        self.held_answers = answers_of(teacher.model, self.held)
+        self.targets = embed(teacher.model, self.learn, trim=True)
+        self.moments = second_moments(teacher.model, self.learn) if any(trial.start for trial in trials) else []
+        self.exam = Exam(teacher.model, material.test, material.pairs, material.same)
+        self.one = material.test[:1]
+        teacher.model.set_attn_implementation("eager")  # whose products the counter sees
+        self.teacher_flops = counted_flops(teacher.model, self.one)
+        teacher.model.set_attn_implementation("sdpa")
+
+    @property
+    def reference(self) -> Quality:
+        """The teacher, graded as its students are."""
+        return self.exam.teacher
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """A point a trial, plain data. One whose loss was no number says so under ``failed``, with the stages until then."""
+        for at, trial in enumerate(self.trials, 1):
+            self.tell(f"{at} of {len(self.trials)}: {named(trial)}")
+            yield self._point(trial)
+
+    def _point(self, trial: Trial) -> dict[str, Any]:
+        candidate, setting = trial.candidate, self.setting
+        student = swap(self.teacher, candidate, setting.length, trial.seed)
+        stack = zoo_layers(student)
+        trim = all(mechanism.card.can.any_length or mechanism.card.can.shorter for mechanism in stack)
+        kept = None if trial.start is None else start(stack, self.moments, trial.start)
+        point: dict[str, Any] = {
+            "label": candidate.label,
+            "attention": candidate.attention,
+            "options": dict(candidate.options),
+            "dial": candidate.dial,
+            "control": stack[0].card.control,
+            "init": None if trial.start is None else trial.start.value,
+            "seed": trial.seed,
+            "moment_kept": kept,
+            "cost": asdict(spent(student, self.teacher_flops, self.one)),
+            "stages": {},
+            "layer_errors": {},
+            "seconds": {},
+            "failed": None,
+        }
+        generator = torch.Generator().manual_seed(trial.seed)
+        try:
+            for stage in STAGES:
+                if stage != "swap":
+                    began = time.perf_counter()
+                    self._train(student, stage, generator)
+                    point["seconds"][stage] = time.perf_counter() - began
+                point["layer_errors"][stage] = layer_errors(student, self.held_answers, self.held)
+                point["stages"][stage] = asdict(self.exam.grade(student, trim=trim))
+        except DivergedError as error:
+            point["failed"] = str(error)
+        return point
+
+    def _train(self, student: Any, stage: str, generator: torch.Generator) -> None:
+        s = self.setting
+        if stage == "distilled":
+            distil(
+                student,
+                self.answers,
+                self.learn,
+                trains=s.trains,
+                steps=s.distil_steps,
+                batch=s.batch,
+                rate=s.distil_rate,
+                mechanism_rate=s.distil_rate * s.mechanism_factor,
+                generator=generator,
+            )
+        else:
+            rates = {"rate": s.tune_rate, "mechanism_rate": s.tune_rate * s.mechanism_factor}
+            tune(student, self.targets, self.learn, steps=s.tune_steps, batch=s.batch, **rates, generator=generator)

@@ -1,0 +1,137 @@
+"""Real text as passages of tokens: cut to one length, shortened and padded, and kept apart from what is tested on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from attn_zoo.analysis.text import stretches
+
+TELLING = 20
+"""Letters from which on a line of text is taken to stand in one place only; shorter ones, headings say, may recur."""
+SHORTEST = 8
+"""Tokens, the special ones included, that a shortened passage keeps at least."""
+_CHARACTERS_PER_TOKEN = 16
+"""More than any text in words needs, so that long stretches are not read to their end for their first tokens."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passages:
+    """Sequences of tokens, padded at their ends."""
+
+    ids: Int[Tensor, "passages length"]
+    valid: Bool[Tensor, "passages length"]
+    """True for a real token."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, rows: Any) -> Passages:
+        """Some of them, by slice, indices or mask."""
+        return Passages(self.ids[rows], self.valid[rows])
+
+    def trimmed(self) -> Passages:
+        """Without the padding that all of them have."""
+        longest = int(self.valid.sum(dim=1).max())
+        return Passages(self.ids[:, :longest], self.valid[:, :longest])
+
+    def batches(self, size: int) -> Iterator[Passages]:
+        """In their order."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def call(self) -> dict[str, Tensor]:
+        """What a model of transformers is called with."""
+        return {"input_ids": self.ids, "attention_mask": self.valid.to(torch.long)}
+
+
+def join(parts: Sequence[Passages]) -> Passages:
+    """One behind the other; all of one length."""
+    return Passages(torch.cat([part.ids for part in parts]), torch.cat([part.valid for part in parts]))
+
+
+def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int = 1, what: str) -> Passages:
+    """Passages of exactly ``length`` tokens, special ones included, from places spread evenly over a text.
+
+    Args:
+        following: passages from each place, one right after the other and in this order in the result.
+        what: names the text in the error.
+
+    Raises:
+        ValueError: the text is too short.
+    """
+    rows: list[list[int]] = []
+    for at, stretch in enumerate(stretches(text, places)):
+        windows: list[list[int]] = []
+        for part in (stretch[: _CHARACTERS_PER_TOKEN * length * following], stretch):
+            found = tokenizer(part, truncation=True, max_length=length, return_overflowing_tokens=True)["input_ids"]
+            windows = [row for row in found if len(row) == length][:following]
+            if len(windows) == following:
+                break
+        if len(windows) < following:
+            raise ValueError(
+                f"{what} is too short: part {at + 1} of {places} gives {len(windows)} of {following} passages of {length} tokens; "
+                "give more text, or ask for fewer or shorter passages"
+            )
+        rows += windows
+    ids = torch.tensor(rows)
+    return Passages(ids, torch.ones_like(ids, dtype=torch.bool))
+
+
+def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.Generator) -> Passages:
+    """A share of the passages, spread evenly, cut to random lengths and padded; each still ends as the tokenizer ends a text."""
+    ids, valid = passages.ids.clone(), passages.valid.clone()
+    length, padding = ids.shape[1], tokenizer.pad_token_id or 0
+    if length <= SHORTEST:
+        return passages
+    kept = torch.randint(SHORTEST, length, (len(ids),), generator=generator)
+    for row in range(len(ids)):
+        if int(share * (row + 1)) > int(share * row):
+            end = int(kept[row])
+            ids[row, end - 1] = passages.ids[row, -1]
+            ids[row, end:], valid[row, end:] = padding, False
+    return Passages(ids, valid)
+
+
+def read_in(texts: Sequence[str], tokenizer: Any, length: int) -> Passages:
+    """A passage for each text, cut at ``length`` tokens and padded to it."""
+    tokenizer.padding_side = "right"
+    found = tokenizer(list(texts), truncation=True, max_length=length, padding="max_length", return_tensors="pt")
+    return Passages(found["input_ids"], found["attention_mask"].bool())
+
+
+def without(text: str, others: Iterable[str]) -> tuple[str, int]:
+    """A text less the lines that stand in others too, whatever their spaces and case; and how many these are.
+
+    Only lines of ``TELLING`` letters and more are looked at.
+    """
+    known = {digest for other in others for digest in line_digests(other)}
+    lines = text.split("\n")
+    kept = [line for line in lines if _digest(line) not in known]
+    return "\n".join(kept), len(lines) - len(kept)
+
+
+def line_digests(text: str) -> set[str]:
+    """Of each telling line."""
+    return {digest for line in text.split("\n") if (digest := _digest(line)) is not None}
+
+
+def _digest(line: str) -> str | None:
+    plain = " ".join(line.lower().split())
+    return hashlib.sha256(plain.encode()).hexdigest() if len(plain) >= TELLING else None
+
+
+def digest_of(passages: Mapping[str, Passages]) -> str:
+    """Of all tokens, by which two runs know that they read the same."""
+    whole = hashlib.sha256()
+    for name in sorted(passages):
+        whole.update(name.encode())
+        whole.update(passages[name].ids.numpy().tobytes())
+        whole.update(passages[name].valid.numpy().tobytes())
+    return whole.hexdigest()[:16]

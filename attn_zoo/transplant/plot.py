@@ -1,0 +1,145 @@
+"""Similarity kept against what attention costs: a panel for each stage, a line for each mechanism and start along its dial."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from attn_zoo.leaderboard.plots.style import GRID, INK, MUTED, PAPER, SERIES, settings
+from attn_zoo.transplant.experiment import STAGES
+from attn_zoo.transplant.table import WORDS, Row, rows_of
+
+SUFFIXES = (".svg", ".png")
+_MARKERS = ("o", "s", "^", "D", "P", "X", "v")
+_SIZE = (11.5, 4.9)
+
+
+def check_plot(path: Path) -> None:
+    """Find out before the work whether its picture can be drawn and written.
+
+    Raises:
+        ValueError: another suffix than svg or png, no such folder, or matplotlib is not installed.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"plot must end in {' or '.join(SUFFIXES)}; got {str(path)!r}")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ValueError(f"plot must be a file in a folder that exists; got {str(path)!r}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("plot needs the package matplotlib, which is not installed; pip install 'attn-zoo[plots]'")
+
+
+def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
+    """Draw a record into a file; the same record is the same SVG, byte for byte.
+
+    Raises:
+        ValueError: see ``check_plot``; or no student was graded.
+    """
+    check_plot(path)
+    rows = [row for row in rows_of(found["points"]) if row.values("swap", "spearman")]
+    if not rows:
+        raise ValueError("no student was graded, so there is nothing to plot")
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    lines = _lines(rows)
+    with matplotlib.rc_context(settings("transplant", outlined=True)):
+        figure = Figure(figsize=_SIZE)
+        title = "What of a trained encoder's similarities is kept when its attention is replaced"
+        figure.text(0.012, 0.975, title, va="top", fontsize=12, fontweight="bold")
+        figure.text(0.012, 0.915, _said(found), va="top", fontsize=8.5, color=MUTED)
+        panels = figure.subplots(1, len(STAGES), sharex=True, sharey=True)
+        figure.subplots_adjust(left=0.06, right=0.985, top=0.80, bottom=0.25, wspace=0.06)
+        for panel, stage in zip(panels, STAGES, strict=True):
+            _draw(panel, stage, lines)
+        _axes(panels, rows)
+        columns = min(5, len(lines) + 1)
+        figure.legend(handles=panels[0].get_legend_handles_labels()[0], loc="lower center", ncols=columns)
+        keep = {"metadata": {"Date": None}} if path.suffix == ".svg" else {"dpi": 160}
+        figure.savefig(path, **keep)
+
+
+def _said(found: Mapping[str, Any]) -> str:
+    teacher, setting, data = found["teacher"], found["setting"], found["data"]
+    bars = "; bars from the lowest to the highest seed" if len({point["seed"] for point in found["points"]}) > 1 else ""
+    return (
+        f"{teacher['name']}, weights {teacher['weights']}, {teacher['layers']} layers; all pairs of {setting['tests']} passages of "
+        f"{setting['length']} tokens of {data['test']}; learned from {setting['passages']} of {', '.join(data['train'])}{bars}"
+    )
+
+
+def _lines(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of one mechanism and start along one dial, cheapest first."""
+    lines: dict[tuple[str, str | None, str | None], list[Row]] = {}
+    for row in rows:
+        lines.setdefault((row.attention, row.init, row.dial), []).append(row)
+    return [sorted(line, key=lambda row: row.cost.share) for line in lines.values()]
+
+
+def _name(line: Sequence[Row], inits: bool) -> str:
+    first = line[0]
+    words = first.label if first.dial is None or len(line) == 1 else f"{first.attention}, {first.dial}"
+    return f"{words}, init {first.init}" if first.init and inits else words
+
+
+def _draw(panel: Any, stage: str, lines: Sequence[Sequence[Row]]) -> None:
+    inits = len({line[0].init for line in lines if line[0].init}) > 1
+    panel.axhline(1.0, color=INK, linewidth=1.2, label="teacher (softmax)")
+    coloured = 0
+    for line in lines:
+        at = None if line[0].control else coloured
+        coloured += at is not None
+        if any(row.values(stage, "spearman") for row in line):
+            _draw_line(panel, stage, line, _name(line, inits), at)
+    panel.set_title(WORDS[stage].capitalize(), fontsize=10, loc="left")
+    panel.grid(color=GRID, linewidth=0.6)
+
+
+def _draw_line(panel: Any, stage: str, line: Sequence[Row], name: str, at: int | None) -> None:
+    """``at`` numbers the lines that are no controls; controls and what costs nothing are a level."""
+    colour = MUTED if at is None else SERIES[at % len(SERIES)]
+    found = [(row, values) for row in line if (values := row.values(stage, "spearman"))]
+    heights = [fmean(values) for _, values in found]
+    if at is None or line[0].cost.share == 0:
+        words = f"{name} (control)" if at is None else f"{name} (no matrix product)"
+        panel.axhline(heights[0], color=colour, linewidth=1.1, linestyle=(0, (4, 3)), label=words)
+        return
+    places = [100 * row.cost.share for row, _ in found]
+    reach = [
+        [height - min(values) for height, (_, values) in zip(heights, found, strict=True)],
+        [max(values) - height for height, (_, values) in zip(heights, found, strict=True)],
+    ]
+    style: dict[str, Any] = {"linewidth": 1.4, "elinewidth": 1.0, "capsize": 2.5, "zorder": 3}
+    style |= {"markersize": 5.5, "markerfacecolor": PAPER, "markeredgewidth": 1.3}
+    panel.errorbar(places, heights, yerr=reach, color=colour, marker=_MARKERS[at % len(_MARKERS)], label=name, **style)
+    small: dict[str, Any] = {"xytext": (5, 5), "textcoords": "offset points", "fontsize": 7, "color": colour}
+    for (row, _), place, height in zip(found, places, heights, strict=True):
+        if row.dial is not None:
+            panel.annotate(str(row.options[row.dial]), (place, height), **small)
+
+
+def _axes(panels: Any, rows: Sequence[Row]) -> None:
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    shares = sorted({round(100 * row.cost.share, 1) for row in rows if not row.control and row.cost.share}) or [100.0]
+    panels[0].set_ylabel("Spearman's correlation with the teacher", fontsize=9)
+    low = min(0.0, *(value for row in rows for stage in STAGES for value in row.values(stage, "spearman")))
+    for panel in panels:
+        panel.set_xscale("log")
+        panel.set_xlim(shares[0] / 1.5, max(100.0, shares[-1]) * 1.5)
+        panel.xaxis.set_major_locator(FixedLocator(_apart(shares)))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.set_xticklabels([f"{share:g}" for share in _apart(shares)])
+        panel.set_ylim(low - 0.02, 1.06)
+        panel.set_xlabel("attention FLOPs, % of softmax's", fontsize=9)
+
+
+def _apart(shares: Sequence[float]) -> list[float]:
+    """Those that are a fifth or more above the one before, so that their names do not touch."""
+    kept: list[float] = []
+    for share in shares:
+        if not kept or share > 1.2 * kept[-1]:
+            kept.append(share)
+    return kept

@@ -1,0 +1,113 @@
+"""The file that a transplant writes: what was asked, of what text, where, and a point for every student."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.integrations.transformers.sites import sites
+from attn_zoo.transplant.encoder import Teacher
+from attn_zoo.transplant.material import Material
+from attn_zoo.transplant.setting import Setting
+
+SCHEMA = 1
+"""Of the file. Another one is refused, not guessed at."""
+
+_KEYS = {"schema", "experiment", "complete", "setting", "data", "teacher", "reference", "environment", "points"}
+_MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit")
+
+
+def begin(setting: Setting, teacher: Teacher, material: Material, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without points. ``reference``, the teacher's own figures, is filled in when they are known."""
+    one = sites(teacher.model)[0]
+    return {
+        "schema": SCHEMA,
+        "experiment": "transplant",
+        "complete": False,
+        "setting": setting.to_dict(),
+        "data": dict(material.facts),
+        "teacher": {
+            "name": teacher.name,
+            "weights": teacher.weights,
+            "layers": len(sites(teacher.model)),
+            "heads": one.heads,
+            "head_dim": one.head_dim,
+        },
+        "reference": None,
+        "environment": {**environment, "transformers": version("transformers")},
+        "points": [],
+    }
+
+
+def write_record(found: Mapping[str, Any], path: Path) -> None:
+    """All at once: a reader sees the file before or after, never half of it."""
+    beside = path.with_name(f"{path.name}.part")
+    beside.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A file that ``write_record`` wrote.
+
+    Raises:
+        ValueError: it is no such file, or of another schema.
+        OSError: it cannot be read.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no record of a transplant: it holds no JSON ({error})") from error
+    if not isinstance(found, dict) or found.get("experiment") != "transplant" or not found.keys() >= _KEYS:
+        raise ValueError(f"{path} is no record of a transplant; give a file that output= of attn-zoo transplant wrote")
+    if found["schema"] != SCHEMA:
+        raise ValueError(f"{path} has schema {found['schema']!r}, this attn-zoo reads {SCHEMA}; read it with the one that wrote it")
+    return found
+
+
+def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The record to go on with: that in ``path``, less what failed, if there is one, else ``wanted``, which holds no points yet.
+
+    Candidates may differ, so that a later command adds to the file.
+
+    Raises:
+        ValueError: the file is something else, or was asked otherwise, of other text or on another machine or commit.
+    """
+    if not path.exists():
+        return dict(wanted)
+    found = read_record(path)
+    parts = [part for part in ("setting", "data", "teacher") if found[part] != wanted[part]]
+    parts += [name for name in _MACHINE if found["environment"].get(name) != wanted["environment"].get(name)]
+    if parts:
+        raise ValueError(
+            f"{path} holds a transplant that differs from this one in {', '.join(parts)}; their figures cannot stand in one table; "
+            "give output= another file"
+        )
+    points = [point for point in found["points"] if point["failed"] is None]
+    return {
+        **found,
+        "environment": wanted["environment"],
+        "complete": found["complete"] and len(points) == len(found["points"]),
+        "points": points,
+    }
+
+
+def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One record of several, for a table or a picture of all.
+
+    Raises:
+        ValueError: they differ in setting, text or teacher, or hold the same student.
+    """
+    first = dict(records[0])
+    points: list[Any] = []
+    for record in records:
+        for part in ("setting", "data", "teacher"):
+            if record[part] != first[part]:
+                raise ValueError(f"records of transplants can stand together where they were asked alike; these differ in {part}")
+        points += record["points"]
+    keys = [(point["label"], point["init"], point["seed"]) for point in points]
+    if len(set(keys)) < len(keys):
+        raise ValueError("the same student stands in two of the records; give each file once")
+    return {**first, "complete": all(record["complete"] for record in records), "points": points}

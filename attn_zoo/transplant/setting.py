@@ -1,0 +1,87 @@
+"""What a transplant is told, with the rules that are checked before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.transplant.passages import SHORTEST
+from attn_zoo.transplant.starts import Start
+from attn_zoo.transplant.training import Trains
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A mechanism with one set of options, as one student has it."""
+
+    attention: str
+    options: Mapping[str, Any]
+    dial: str | None
+    """Option along which it is one of several."""
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """All that decides what comes out, apart from the candidates and the data.
+
+    Raises:
+        ValueError: a figure is out of its range.
+    """
+
+    model: str = "minilm"
+    weights: str = "auto"
+    length: int = 256
+    """Tokens of a passage, special ones included."""
+    passages: int = 384
+    """To learn from."""
+    tests: int = 128
+    """Passages to test on, two by two from one place."""
+    pair_count: int = 256
+    short: float = 0.25
+    """Share of the passages to learn from that are cut short and padded."""
+    trains: Trains = Trains.attention
+    distil_steps: int = 120
+    tune_steps: int = 48
+    batch: int = 8
+    distil_rate: float = 1e-3
+    tune_rate: float = 3e-5
+    mechanism_factor: float = 5.0
+    """Learning rate of what a mechanism added, over that of the rest."""
+
+    def __post_init__(self) -> None:
+        for name, least in {"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1}.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
+        if self.tests % 2:
+            raise ValueError(f"tests counts passages that stand two by two, so it is even; got {self.tests}")
+        if not 0.0 <= self.short <= 1.0:
+            raise ValueError(f"short is a share of the passages, so it lies in [0, 1]; got {self.short}")
+        if self.distil_steps < 0 or self.tune_steps < 0:
+            raise ValueError(f"steps are counted from 0, for none; got {self.distil_steps} and {self.tune_steps}")
+        for name in ("distil_rate", "tune_rate", "mechanism_factor"):
+            if not 0.0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is a positive number; got {getattr(self, name)}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; folders are named by their last part."""
+        model = Path(self.model).name if Path(self.model).is_dir() else self.model
+        figures = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**figures, "model": model, "trains": self.trains.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One student: a candidate, where its E and F start, and a seed."""
+
+    candidate: Candidate
+    start: Start | None
+    """None where the mechanism has no such matrices."""
+    seed: int
+
+    @property
+    def key(self) -> tuple[str, str | None, int]:
+        """What tells it from others of the same setting."""
+        return self.candidate.label, None if self.start is None else self.start.value, self.seed

@@ -1,0 +1,158 @@
+"""Where E and F start: from the second moments of the teacher's keys along the length, from means, or at random.
+
+E K should say of n keys what softmax can use. With M = E[K Kᵀ], the n × n second moment over real text, heads and channels,
+the orthogonal projection of the keys on k directions keeps tr(P M) of tr(M), and no k directions keep more than M's leading
+eigenvectors U. But softmax weighs the k results alike, so not every basis will do. To first order in the scores,
+softmax(Q (E K)ᵀ) E V is softmax(Q Kᵀ) V with keys and values so projected if E Eᵀ = (k / n) I and E 1 = 1. Means over k
+stretches of n / k positions fulfil that, and so does √(k / n) R Uᵀ for a rotation R that evens the sums, where 1 lies in the
+span of U. That is the one way from the spectrum to E here; the other chooses among means, which are averages at any scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.analysis.captured import attention_inputs
+from attn_zoo.attention.dense_maps import LearnedMap
+from attn_zoo.attention.low_rank import LowRankAttention, Sharing
+from attn_zoo.contract import Attention, UnsupportedError
+from attn_zoo.transplant.encoder import BATCH
+from attn_zoo.transplant.passages import Passages
+
+
+class Start(Enum):
+    """How E and F are initialised."""
+
+    stretches = "stretches"
+    """Means over the k stretches of positions that together keep most of the second moment."""
+    spectrum = "spectrum"
+    """The k leading eigenvectors of the second moment, rotated to be as near to means over equal stretches as they can."""
+    pooling = "pooling"
+    """Means over equal stretches, whatever the text."""
+    random = "random"
+    """As the mechanism draws them."""
+
+
+@torch.no_grad()
+def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads n n"]]:
+    """E[K Kᵀ] of each head of each layer, float64; for two positions over passages in which both are real."""
+    sums: list[Tensor] = []
+    count = torch.zeros(passages.ids.shape[1], passages.ids.shape[1], dtype=torch.float64)
+    for batch in passages.batches(BATCH):
+        layers = attention_inputs(model, batch.call())
+        real = batch.valid.double()
+        count += real.T @ real
+        for at, layer in enumerate(layers):
+            key = (layer.key * batch.valid[:, None, :, None]).double()
+            moment = torch.einsum("bhid,bhjd->hij", key, key)
+            if len(sums) <= at:
+                sums.append(moment)
+            else:
+                sums[at] += moment
+    return [moment / count.clamp(min=1) for moment in sums]
+
+
+def takes_start(mechanism: Attention) -> bool:
+    """Whether it has matrices E and F along the length."""
+    return isinstance(mechanism, LowRankAttention) and all(isinstance(map_, LearnedMap) for map_ in mechanism.maps)
+
+
+@torch.no_grad()
+def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n"]], how: Start) -> list[float]:
+    """Set E and F of every layer; F is E, for slot s of the values is weighed by the query's score with slot s of the keys.
+
+    Args:
+        stack: mechanisms of one model, in order; layers that share a matrix get what fits all of them.
+        moments: of the same layers.
+
+    Returns:
+        For each layer the share of its keys' second moment that E keeps, over all heads.
+
+    Raises:
+        UnsupportedError: a mechanism has no such matrices.
+    """
+    kept = []
+    for at, (mechanism, moment) in enumerate(zip(stack, moments, strict=True)):
+        if not isinstance(mechanism, LowRankAttention) or not takes_start(mechanism):
+            raise UnsupportedError(f"{mechanism.card.name} has no matrices E and F to start; leave init away")
+        whole = torch.stack(list(moments)).sum(dim=0) if mechanism.options.sharing is Sharing.layerwise else moment
+        shares = []
+        for heads, map_ in zip(mechanism.head_groups, mechanism.maps, strict=True):
+            assert isinstance(map_, LearnedMap)
+            owner = mechanism.options.sharing is not Sharing.layerwise or at == 0
+            for copy in range(map_.shape.copies):
+                own = [heads[copy]] if map_.shape.copies > 1 else list(heads)
+                if owner and how is not Start.random:
+                    rows = initial_rows(whole[own].sum(dim=0), map_.shape.projected, how)
+                    map_.weight[:, copy] = rows.to(map_.weight)
+                shares.append(_kept(map_.weight[0, copy].double(), moment[own].sum(dim=0)) * len(own))
+        kept.append(float(sum(shares) / mechanism.geometry.heads))
+    return kept
+
+
+def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tensor, "k n"]:
+    """E for a second moment.
+
+    Raises:
+        ValueError: ``how`` is ``random``, which the mechanism does itself.
+    """
+    n = len(moment)
+    equal = means(equal_bounds(n, k))
+    if how is Start.pooling:
+        return equal
+    if how is Start.stretches:
+        return means(best_bounds(moment, k))
+    if how is Start.spectrum:
+        vectors = torch.linalg.eigh(moment.double()).eigenvectors[:, -k:]
+        left, _, right = torch.linalg.svd(equal @ vectors)
+        return (k / n) ** 0.5 * (left @ right) @ vectors.T
+    raise ValueError("a random start is the mechanism's own")
+
+
+def means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
+    """Rows that average over stretches, each from one bound to the next."""
+    rows = torch.zeros(len(bounds) - 1, bounds[-1], dtype=torch.float64)
+    for at, (low, high) in enumerate(pairwise(bounds)):
+        rows[at, low:high] = 1 / (high - low)
+    return rows
+
+
+def equal_bounds(n: int, k: int) -> list[int]:
+    """Bounds of k stretches of nearly equal length."""
+    return [round(at * n / k) for at in range(k + 1)]
+
+
+def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
+    """Bounds of the k stretches whose means keep most of a second moment: Σ over stretches of 1ᵀ M 1 / length.
+
+    Found exactly, by dynamic programming in k steps over all pairs of bounds.
+    """
+    n = len(moment)
+    corner = torch.zeros(n + 1, n + 1, dtype=torch.float64)
+    corner[1:, 1:] = moment.double().cumsum(0).cumsum(1)
+    diagonal = corner.diagonal()
+    block = diagonal[None, :] - corner - corner.T + diagonal[:, None]  # the sum of M over a stretch and itself
+    at = torch.arange(n + 1)
+    length = at[None, :] - at[:, None]
+    worth = torch.where(length > 0, block / length.clamp(min=1), -torch.inf)
+    best, came = worth[0], []
+    for _ in range(k - 1):
+        best, before = (best[:, None] + worth).max(dim=0)
+        came.append(before)
+    bounds = [n]
+    for before in reversed(came):
+        bounds.append(int(before[bounds[-1]]))
+    return [0, *reversed(bounds)]
+
+
+def _kept(rows: Float[Tensor, "k n"], moment: Float[Tensor, "n n"]) -> Tensor:
+    """tr(P M) / tr(M), with P the orthogonal projection on the rows' span."""
+    basis = torch.linalg.svd(rows, full_matrices=False).Vh
+    return ((basis @ moment) * basis).sum() / moment.trace()

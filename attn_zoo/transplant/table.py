@@ -1,0 +1,142 @@
+"""A transplant as a table: what attention costs, and what of the teacher is kept at each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Estimate, estimate
+from attn_zoo.transplant.cost import Spent
+from attn_zoo.transplant.experiment import STAGES
+
+WORDS = {"swap": "at the swap", "distilled": "distilled", "tuned": "fine-tuned"}
+"""Of the stages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A candidate with one start, over seeds."""
+
+    label: str
+    attention: str
+    init: str | None
+    dial: str | None
+    options: Mapping[str, Any]
+    control: bool
+    cost: Spent
+    kept: float | None
+    points: Sequence[Mapping[str, Any]]
+
+    def values(self, stage: str, name: str) -> list[float]:
+        """A figure of quality for each seed that has it."""
+        values = [point["stages"][stage][name] for point in self.points if stage in point["stages"]]
+        return [value for value in values if value is not None]
+
+    def figure(self, stage: str, name: str) -> Estimate | None:
+        """A figure of quality over seeds."""
+        return estimate(self.values(stage, name))
+
+    def layer_error(self, stage: str) -> Estimate | None:
+        """Mean over layers of ‖Y - Y_teacher‖ / ‖Y_teacher‖."""
+        errors = [point["layer_errors"][stage] for point in self.points if stage in point["layer_errors"]]
+        return estimate([sum(layers) / len(layers) for layers in errors])
+
+
+def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Points of one candidate and start together, in the order in which they came."""
+    groups: dict[tuple[str, str | None], list[Mapping[str, Any]]] = {}
+    for point in points:
+        groups.setdefault((point["label"], point["init"]), []).append(point)
+    rows = []
+    for (label, init), group in groups.items():
+        one = group[0]
+        kept = one["moment_kept"]
+        rows.append(
+            Row(
+                label=label,
+                attention=one["attention"],
+                init=init,
+                dial=one["dial"],
+                options=one["options"],
+                control=one["control"],
+                cost=Spent(**one["cost"]),
+                kept=None if kept is None else sum(kept) / len(kept),
+                points=group,
+            )
+        )
+    return rows
+
+
+def transplant_table(found: Mapping[str, Any], style: str = "simple") -> str:
+    """All students, with notes that say what the figures are of."""
+    rows, teacher, reference = rows_of(found["points"]), found["teacher"], found["reference"]
+    with_pairs, labelled = reference["pairs_spearman"] is not None, reference["pairs_auc"] is not None
+    head = ["attention", "init", "FLOPs (%)", f"layers saved of {teacher['layers']}", "bytes (%)", "encoder (%)"]
+    head += [*WORDS.values(), "layer error", "neighbours"] + ["pairs"] * with_pairs + ["pairs AUC"] * labelled
+    body = [_teacher_line(reference, with_pairs, labelled), *(_line(row, with_pairs, labelled) for row in rows)]
+    align = ["left", "left", *["right"] * (len(head) - 2)]
+    table = tabulate(body, head, tablefmt=style, disable_numparse=True, colalign=align)
+    return table + "\n\n" + "\n".join(f"- {note}" for note in _notes(found, rows))
+
+
+def _teacher_line(quality: Mapping[str, Any], with_pairs: bool, labelled: bool) -> list[str]:
+    line = ["softmax (the teacher)", "", "100.0", "0.0", "100", "100.0", *["1.000"] * len(STAGES), "0 → 0"]
+    line.append(f"{quality['neighbours']:.3f}")
+    return line + ["1.000"] * with_pairs + ([f"{quality['pairs_auc']:.3f}"] if labelled else [])
+
+
+def _line(row: Row, with_pairs: bool, labelled: bool) -> list[str]:
+    cost = row.cost
+    kept = "-" if cost.kept_bytes is None else f"{100 * cost.kept_bytes / cost.softmax_kept_bytes:.0f}"
+    name = f"{row.label} (c)" if row.control else row.label
+    costs = [f"{100 * cost.share:.1f}", f"{cost.layers_saved:.1f}", kept, f"{100 * cost.encoder_share:.1f}"]
+    stages = [_shown(row.figure(stage, "spearman")) for stage in STAGES]
+    errors = f"{_plain(row.layer_error('swap'))} → {_plain(row.layer_error('distilled'))}"
+    line = [name, row.init or "", *costs, *stages, errors, _shown(row.figure("tuned", "neighbours"))]
+    line += [_shown(row.figure("tuned", "pairs_spearman"))] * with_pairs
+    return line + [_shown(row.figure("tuned", "pairs_auc"))] * labelled
+
+
+def _shown(found: Estimate | None) -> str:
+    if found is None:
+        return "-"
+    return f"{found.mean:.3f}" + ("" if found.half_width is None else f" ± {found.half_width:.3f}")
+
+
+def _plain(found: Estimate | None) -> str:
+    return "-" if found is None else f"{found.mean:.2f}"
+
+
+def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    s, data, teacher = found["setting"], found["data"], found["teacher"]
+    left_out = f", less {data['lines_left_out']} lines that are tested on" if data["lines_left_out"] else ""
+    notes = [
+        f"{teacher['name']}, weights {teacher['weights']}: {teacher['layers']} layers, {teacher['heads']} heads of width "
+        f"{teacher['head_dim']}; passages of {s['length']} tokens",
+        "At the swap, distilled, fine-tuned: Spearman's correlation between a student's and the teacher's cosine similarities of "
+        f"all pairs of {s['tests']} passages of {data['test']}.",
+        f"Learned from {s['passages']} passages of {', '.join(data['train'])}{left_out}, a share of {s['short']:g} of them cut "
+        f"short: {s['distil_steps']} steps of distillation ({s['trains']}), then {s['tune_steps']} of the whole, {s['batch']} "
+        "passages each.",
+        "FLOPs, and bytes that training keeps: of the mechanisms between the projections, as shares of softmax's, by the cards. "
+        "Layers saved: (1 - share of FLOPs) · layers, a cut worth the attention of so many layers. Encoder: FLOPs of the whole, "
+        "counted, as a share of the teacher's.",
+        "Layer error, before and after distillation: ‖Y - Y_teacher‖ / ‖Y_teacher‖ of attention modules on the teacher's inputs, "
+        "mean over layers, on passages held out.",
+        "Neighbours, fine-tuned: area under the ROC curve of telling passages that follow each other from others by similarity.",
+    ]
+    if data["pairs"] is not None:
+        notes.append(
+            f"Pairs, fine-tuned: {s['pair_count']} of {data['pairs']}; correlation with the teacher's similarities, and where they "
+            "are labelled the area under the ROC curve of telling those that say the same."
+        )
+    seeds = max((len(row.points) for row in rows), default=0)
+    if seeds > 1:
+        notes.append(f"± is half of the {100 * CONFIDENCE:.0f} % t interval of the mean over up to {seeds} seeds.")
+    if any(row.control for row in rows):
+        notes.append("(c) marks a control, which shows what the rest of the encoder makes up for by itself.")
+    notes += [f"{row.label}, seed {p['seed']}, failed: {p['failed']}" for row in rows for p in row.points if p["failed"]]
+    return notes

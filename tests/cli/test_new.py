@@ -1,0 +1,152 @@
+"""What ``attn-zoo new`` writes, and what it refuses. The pages of ``docs`` show that it installs, passes the kit and runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from attn_zoo.cli import main
+from attn_zoo.scaffold import package
+
+ROOT = Path(__file__).parents[2]
+TEMPLATES = ROOT / "attn_zoo" / "scaffold" / "templates"
+ATTENTION, TASK = ["my_attention"], ["my_task", "--task"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Path:
+    """A folder with a package of either kind."""
+    folder = tmp_path_factory.mktemp("written")
+    for words in (ATTENTION, TASK):
+        assert main(["new", *words, "--output", str(folder / words[0])]) == 0
+    return folder
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("words", "module"), [(ATTENTION, "attention"), (TASK, "task")])
+def test_it_writes_a_package_here_and_says_what_to_do_next(words, module, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", *words]) == 0
+    name = words[0]
+    expected = {".gitignore", "README.md", "pyproject.toml"}
+    expected |= {f"src/{name}/__init__.py", f"src/{name}/{module}.py", f"tests/test_{name}.py"}
+    assert files(tmp_path / name) == expected
+    printed = capsys.readouterr().out.split("\n\nnext:\n")
+    assert {line.strip() for line in printed[0].splitlines()[1:]} == expected
+    run = f"attn-zoo run task={name}" if module == "task" else f"attn-zoo run attention={name} task=digits"
+    assert printed[1].split("\n") == [f"  pip install -e {name}", f"  attn-zoo check {name}", f"  pytest {name}", f"  {run}", ""]
+
+
+@pytest.mark.parametrize("name", ["my_attention", "my_task"])
+def test_its_pyproject_offers_the_entry_point_to_the_zoo_that_wrote_it(name, written):
+    found = tomllib.loads((written / name / "pyproject.toml").read_text(encoding="utf-8"))
+    assert found["project"]["name"] == name.replace("_", "-")
+    assert found["project"]["dependencies"] == [f"attn-zoo>={version('attn-zoo')}"]
+    assert found["project"]["entry-points"] == {"attn_zoo.plugins": {name: name}}
+
+
+def test_the_mechanism_opens_with_its_equation_and_the_task_with_its_question(written):
+    for name, module, mark in (("my_attention", "attention", "Σⱼ wⱼ"), ("my_task", "task", "?")):
+        lines = (written / name / "src" / name / f"{module}.py").read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith('"""') and mark in lines[0]
+
+
+def test_nothing_is_left_of_the_templates_and_python_is_in_order(written):
+    for path in written.rglob("*"):
+        assert path.is_dir() or not {"{{", "}}", "{%"} & set(path.read_text(encoding="utf-8").split()), path
+    for words in (["check"], ["format", "--check"]):
+        command = [sys.executable, "-P", "-m", "ruff", *words, "--isolated", "--no-cache", "."]
+        done = subprocess.run(command, cwd=written, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_its_own_tests_pass(written):
+    """Those of the maths and of the rule; that the checks hold as well is shown on the pages of ``docs``."""
+    sources = [str(written / name / "src") for name in ("my_attention", "my_task")]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "my_attention", "-p", "my_task"]
+        + ["-k", "not conformance", "my_attention", "my_task"],
+        cwd=written,
+        capture_output=True,
+        text=True,
+        env={**environment, "PYTHONPATH": os.pathsep.join(sources)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "14 passed" in done.stdout
+
+
+def test_templates_are_all_used_and_shipped():
+    there = {path.name for path in TEMPLATES.iterdir()}
+    assert {template for files in (package._COMMON, *package._OWN.values()) for template in files.values()} == there
+    shipped = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    patterns = shipped["package-data"]["attn_zoo.scaffold"]
+    assert {path.name for pattern in patterns for path in TEMPLATES.parent.glob(pattern)} == there
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("My-Attention", "a letter first; got 'My-Attention'; write my_attention"),
+        ("2fast", "a letter first; got '2fast'"),
+        ("_hidden", "write hidden"),
+        ("a__b", "write a_b"),
+        ("naïve", "got 'naïve'; write na_ve"),
+        ("", "got ''"),
+        ("lambda", "is a keyword of Python"),
+        ("null", "is a value on the command line"),
+        ("linformer", "attention 'linformer' is registered already, by attn_zoo.attention.linformer:Linformer"),
+        ("digits", "task 'digits' is registered already, by attn_zoo.tasks.digits:Digits"),
+        ("numpy", "a module 'numpy' is installed already"),
+        ("random", "a module 'random' is installed already"),
+    ],
+)
+@pytest.mark.parametrize("task", [False, True])
+def test_names_that_will_not_do_are_refused_before_anything_is_written(name, message, task, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", name, *(["--task"] if task else [])]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_that_is_there_is_overwritten(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_attention").mkdir()
+    (tmp_path / "my_attention" / "notes.txt").write_text("mine", encoding="utf-8")
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    for words in ([], ["--output", "file"]):
+        assert main(["new", "my_attention", *words]) == 2
+        assert "not an empty folder, and nothing is overwritten" in capsys.readouterr().err
+    assert files(tmp_path) == {"my_attention/notes.txt", "file"}
+
+
+def test_the_folder_may_be_another_and_there_already_if_empty(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "new" / "below"):
+        assert main(["new", "my_attention", "--output", str(folder)]) == 0
+        assert "src/my_attention/attention.py" in files(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        ("attention", "my_attention", "MyAttention"),
+        ("attention", "fast", "FastAttention"),
+        ("attention", "attention", "AttentionAttention"),
+        ("task", "my_task", "MyTask"),
+        ("task", "task", "TaskTask"),
+        ("task", "a2_options", "A2OptionsTask"),
+    ],
+)
+def test_no_class_has_the_name_of_something_imported(kind, name, expected):
+    assert package.class_name(kind, name) == expected

@@ -1,0 +1,306 @@
+"""What the processes of test_sequence_parallel.py run: each case on four processes, and on two of them by a group of their own."""
+
+from __future__ import annotations
+
+import copy
+import json
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attn_zoo.encoder.token import Block
+from attn_zoo.layer import MultiHeadAttention, join_layers
+from attn_zoo.parallel import SequenceParallelLinformer, all_reduce_sum, gather_state, parallelise, reduce_gradients
+
+LENGTH, DIM, HEADS, BATCH = 22, 12, 3, 3  # neither 2 · 11 nor 4 · 5.5: slices of four processes differ
+
+LAYERS: dict[str, dict[str, Any]] = {
+    "headwise": {},
+    "headwise_project_first": {"order": "project_first"},
+    "headwise_compress_first": {"order": "compress_first"},
+    "without_bias": {"bias": False, "order": "compress_first"},
+    "fused": {"fused": True, "order": "project_first"},
+    "sdpa": {"implementation": "sdpa"},
+    "no_sharing": {"sharing": "none"},
+    "key_value": {"sharing": "key_value", "order": "compress_first"},
+    "longer_than_a_slice": {"projected_length": 13},
+    "uneven_heads": {"sharing": "none", "projected_lengths": "3+5+3"},
+    "random": {"projection": "random"},
+    "frozen": {"frozen": True},
+    "mean": {"projection": "mean", "order": "compress_first"},
+    "mean_project_first": {"projection": "mean", "order": "project_first"},
+    "max": {"projection": "max", "sharing": "none", "implementation": "sdpa"},
+    "convolution": {"projection": "convolution"},
+    "convolution_by_head": {"projection": "convolution", "sharing": "none"},
+    "kernelized": {"attention": "kernelized_linformer"},
+    "kernelized_means": {"attention": "kernelized_linformer", "projection": "mean"},
+    "sparse": {"attention": "sparse_linformer"},
+}
+
+COUNTED = ("headwise_project_first", "headwise_compress_first", "key_value", "uneven_heads", "mean", "convolution")
+
+
+def build(dtype: torch.dtype = torch.float64, **options: Any) -> MultiHeadAttention:
+    """A layer, the same in every process, whose biases are not zero."""
+    torch.manual_seed(5)
+    attention = options.pop("attention", "linformer")
+    if "projected_lengths" not in options:
+        options.setdefault("projected_length", 4)
+    layer = MultiHeadAttention(DIM, HEADS, attention, length=LENGTH, **options)
+    for parameter in layer.parameters():
+        if parameter.dim() == 1:
+            nn.init.normal_(parameter)
+    return layer.to(dtype)
+
+
+def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, which of them are real (one row entirely, one in parts, one not at all) and the output's gradient."""
+    generator = torch.Generator().manual_seed(6)
+    tokens = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64, generator=generator).to(dtype)
+    weights = torch.randn(BATCH, LENGTH, DIM, dtype=torch.float64, generator=generator).to(dtype)
+    real = torch.ones(BATCH, LENGTH, dtype=torch.bool)
+    real[1, :7] = real[1, 12:] = False
+    real[2] = False
+    return tokens, real, weights
+
+
+def furthest(got: Tensor | None, want: Tensor | None, scale: float | None = None) -> float:
+    """Largest difference, relative to the largest number or to ``scale``; infinite where there is one tensor instead of two."""
+    if got is None or want is None:
+        return 0.0 if got is want else float("inf")
+    if not got.isfinite().all() or got.shape != want.shape:
+        return float("inf")
+    if not want.numel():
+        return 0.0
+    return ((got - want).abs().max() / (scale or want.abs().max().clamp(min=1e-30))).item()
+
+
+def one_layer(group: dist.ProcessGroup, dtype: torch.dtype, padded: bool, options: dict[str, Any]) -> dict[str, float]:
+    """Forward and backward of a slice against the same slice of the whole."""
+    whole = build(dtype, **options)
+    shard = parallelise(whole, group)
+    assert isinstance(shard, SequenceParallelLinformer)
+    tokens, real, weights = inputs(dtype)
+    if padded:
+        tokens = tokens.masked_fill(~real[..., None], float("nan"))
+    all_tokens, at = tokens.clone().requires_grad_(), shard.positions
+    expected = whole(all_tokens, key_valid=real if padded else None)
+    # What comes out at padding is the caller's business, so nothing is asked of it.
+    asked = weights.masked_fill(~real[..., None], 0) if padded else weights
+    (expected * asked).sum().backward()
+    own = tokens[:, at].clone().requires_grad_()
+    got = shard(own, key_valid=real[:, at] if padded else None)
+    (got * asked[:, at]).sum().backward()
+    reduce_gradients(shard)
+    assert all_tokens.grad is not None
+    found = {"output": furthest(got, expected[:, at]), "tokens": furthest(own.grad, all_tokens.grad[:, at])}
+    return found | _gradients(shard, whole)
+
+
+def _gradients(shard: nn.Module, whole: nn.Module) -> dict[str, float]:
+    """Gradients of all weights, those of E and F put together as a state would be."""
+    held = copy.deepcopy(shard)
+    for mine, theirs in zip(held.parameters(), shard.parameters(), strict=True):
+        mine.data = torch.zeros_like(theirs) if theirs.grad is None else theirs.grad
+    joined = gather_state(held)
+    wanted = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in whole.named_parameters()}
+    # Of all weights together: softmax is blind to some biases of the keys, whose gradients are nothing but rounding.
+    largest = max(gradient.abs().max().item() for gradient in wanted.values())
+    return {name: furthest(joined[name], gradient, largest) for name, gradient in wanted.items()}
+
+
+class Encoder(nn.Module):
+    """Positions, two of the zoo's blocks, the mean over real tokens, class scores: as in the documentation."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(LENGTH, DIM))
+        layers = [MultiHeadAttention(DIM, HEADS, "linformer", length=LENGTH, **options) for _ in range(2)]
+        self.blocks = nn.ModuleList(Block(DIM, 2.0, 0.0, layer) for layer in layers)
+        self.head = nn.Linear(DIM, 5)
+
+    def forward(self, tokens: Tensor, real: Tensor, group: dist.ProcessGroup | None = None, at: slice = slice(None)) -> Tensor:
+        x = tokens + self.positions[at]
+        for block in self.blocks:
+            x = block(x, real)
+        summed, count = (x * real[..., None]).sum(dim=1), real.sum(dim=1, keepdim=True).to(x.dtype)
+        if group is not None:
+            summed, count = all_reduce_sum(summed, group), all_reduce_sum(count, group)
+        return self.head(summed / count.clamp(min=1))
+
+
+def encoder(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, float]:
+    """Two blocks and pooling over processes: scores, and after two steps of an optimiser every weight."""
+    torch.manual_seed(7)
+    whole = Encoder(**options).double()
+    join_layers(whole)
+    shard = parallelise(whole, group)
+    layer = next(part for part in shard.modules() if isinstance(part, SequenceParallelLinformer))
+    tokens, real, _ = inputs(torch.float64)
+    at, labels, ranks = layer.positions, torch.tensor([0, 3, 1]), dist.get_world_size(group)
+    ours, theirs = (torch.optim.AdamW(model.parameters(), lr=0.01) for model in (shard, whole))
+    found: dict[str, float] = {}
+    for step in range(2):
+        expected = whole(tokens, real)
+        theirs.zero_grad()
+        F.cross_entropy(expected, labels).backward()
+        theirs.step()
+        got = shard(tokens[:, at], real[:, at], group, at)
+        ours.zero_grad()
+        (F.cross_entropy(got, labels) / ranks).backward()  # every process computes the same loss
+        reduce_gradients(shard)
+        ours.step()
+        found[f"scores of step {step}"] = furthest(got, expected)
+    state = gather_state(shard)
+    assert set(state) == set(whole.state_dict())
+    again = Encoder(**options).double()
+    join_layers(again)
+    again.load_state_dict(state)
+    return found | {name: furthest(state[name], want) for name, want in whole.state_dict().items()}
+
+
+class Collectives(TorchDispatchMode):
+    """Notes the bytes of every collective."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            self.seen.append((func.__name__, sum(t.numel() * t.element_size() for t in args[0])))
+        return func(*args, **(kwargs or {}))
+
+
+def counted(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, Any]:
+    """The collectives of a step, and what the layer says of them."""
+    shard = parallelise(build(torch.float32, **options), group)
+    assert isinstance(shard, SequenceParallelLinformer)
+    tokens = inputs(torch.float32)[0][:, shard.positions].requires_grad_()
+    with Collectives() as seen:
+        out = shard(tokens)
+    forward, seen.seen = seen.seen, []
+    with torch.autograd.set_multithreading_enabled(False), seen:  # in this thread, where the mode sees it
+        out.sum().backward()
+    return {"forward": forward, "backward": seen.seen, "said": shard.communicated(BATCH), "order": shard.order.value}
+
+
+def shorter(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, float]:
+    """A sequence that ends early: some processes hold fewer tokens, or none."""
+    whole = build(**options)
+    shard = parallelise(whole, group)
+    assert isinstance(shard, SequenceParallelLinformer)
+    tokens, _, weights = inputs(torch.float64)
+    found: dict[str, float] = {}
+    for length in (7, 13):
+        at = slice(shard.positions.start, max(shard.positions.start, min(length, shard.positions.stop)))
+        whole.zero_grad()
+        expected = whole(tokens[:, :length])
+        (expected * weights[:, :length]).sum().backward()
+        shard.zero_grad()
+        got = shard(tokens[:, at])
+        (got * weights[:, at]).sum().backward()
+        reduce_gradients(shard)
+        gradients = _gradients(shard, whole)
+        found |= {f"{length} output": furthest(got, expected[:, at][:, : got.shape[1]])}
+        found |= {f"{length} {name}": gap for name, gap in gradients.items()}
+    return found
+
+
+def unused_weight(group: dist.ProcessGroup) -> dict[str, Any]:
+    """A weight that only one process reaches, and one that none does."""
+    torch.manual_seed(8)
+    model = nn.ModuleDict({"layer": build(), "some": nn.Linear(2, 2).double(), "never": nn.Linear(2, 2).double()})
+    shard = parallelise(model, group)
+    if dist.get_rank(group) == 1:
+        shard.get_submodule("some")(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+    reduce_gradients(shard)
+    some, never = (dict(shard.named_parameters())[f"{name}.weight"].grad for name in ("some", "never"))
+    return {"some": None if some is None else some.tolist(), "never": never is None}
+
+
+def second_derivative(group: dist.ProcessGroup) -> dict[str, float]:
+    """The sum over processes of x³ summed: its second derivative is 6 Σ x for each."""
+    x = torch.tensor(float(dist.get_rank(group) + 1), dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(all_reduce_sum(x, group) ** 3 / dist.get_world_size(group), x, create_graph=True)
+    total = sum(range(1, dist.get_world_size(group) + 1))
+    (second,) = torch.autograd.grad(first / dist.get_world_size(group), x)
+    return {"first": furthest(first, torch.tensor(3.0 * total**2)), "second": furthest(second, torch.tensor(6.0 * total))}
+
+
+def refusals(group: dist.ProcessGroup) -> dict[str, str]:
+    """What is said of a request that is not offered, by what it is."""
+    shard = parallelise(build(), group)
+    assert isinstance(shard, SequenceParallelLinformer)
+    tokens = inputs(torch.float64)[0]
+    here = tokens[:, shard.positions]
+    asked: dict[str, Callable[[], object]] = {
+        "another mechanism": lambda: parallelise(MultiHeadAttention(DIM, HEADS, "softmax", length=LENGTH), group),
+        "window": lambda: parallelise(MultiHeadAttention(DIM, HEADS, "linformer_window", length=LENGTH), group),
+        "cross": lambda: parallelise(build(context_length=LENGTH), group),
+        "nothing": lambda: parallelise(nn.Linear(2, 2), group),
+        "twice": lambda: parallelise(shard, group),
+        "unjoined": lambda: parallelise(build(projected_lengths="3/4"), group),
+        "few tokens": lambda: parallelise(MultiHeadAttention(4, 1, "linformer", length=1, allow_full_rank=True), group),
+        "windows of heads": lambda: parallelise(build(projection="mean", sharing="none", projected_lengths="3+5+3"), group),
+        "few windows": lambda: parallelise(build(projection="mean", projected_length=1), group),
+        "whole sequence": lambda: shard(tokens),
+        "mask of the whole": lambda: shard(here, key_valid=torch.ones(BATCH, LENGTH, dtype=torch.bool)),
+        "context": lambda: shard(here, here),
+        "remember": lambda: shard.remember(here),
+        "resize": lambda: shard.resize_length(40),
+        "gradients": lambda: reduce_gradients(nn.Linear(2, 2)),
+        "state": lambda: gather_state(nn.Linear(2, 2)),
+    }
+    said = {}
+    for what, request in asked.items():
+        try:
+            request()
+            said[what] = "no refusal"
+        except ValueError as error:
+            said[what] = f"{type(error).__name__}: {error}"
+    return said
+
+
+def cases() -> dict[str, Callable[[dist.ProcessGroup], dict[str, Any]]]:
+    """By name; each says how far it is from one process, in parts, or what was seen."""
+    double = torch.float64
+    found = {name: partial(one_layer, dtype=double, padded=True, options=options) for name, options in LAYERS.items()}
+    for name in ("headwise", "no_sharing", "mean"):
+        found[f"{name} without a mask"] = partial(one_layer, dtype=double, padded=False, options=LAYERS[name])
+    found["float32"] = partial(one_layer, dtype=torch.float32, padded=True, options={})
+    found |= {f"counted {name}": partial(counted, options=LAYERS[name]) for name in COUNTED}
+    for name in ("headwise_compress_first", "no_sharing", "mean", "max", "convolution"):
+        found[f"shorter {name}"] = partial(shorter, options=LAYERS[name])
+    found["encoder"] = partial(encoder, options={"projected_length": 4})
+    found["encoder layerwise"] = partial(encoder, options={"projected_length": 4, "sharing": "layerwise"})
+    found["encoder by layer"] = partial(encoder, options={"projected_lengths": "4/6"})
+    alone = {"unused weight": unused_weight, "second derivative": second_derivative, "refusals": refusals}
+    return {**found, **alone}
+
+
+def run(rank: int, folder: str) -> None:
+    """All cases in one of four processes; what each found goes to ``folder``, by rank and number of processes."""
+    torch.set_num_threads(1)
+    patience = timedelta(seconds=60)  # with those that failed and do not come
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=4, timeout=patience)
+    pairs = [dist.new_group(ranks, timeout=patience) for ranks in ([0, 1], [2, 3])]
+    groups = {4: dist.group.WORLD, 2: pairs[rank // 2]}
+    for ranks, group in groups.items():
+        found: dict[str, Any] = {}
+        for name, case in cases().items():
+            try:
+                found[name] = case(group)  # type: ignore[arg-type]
+            except Exception:  # told to the test, which fails by it; the other processes would wait otherwise
+                found[name] = {"failed": traceback.format_exc()}
+        Path(folder, f"{ranks}-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.destroy_process_group()

