@@ -14,6 +14,7 @@ from attn_zoo import Geometry, registry
 from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.main import _parser
 from attn_zoo.cli.plan import plan
+from attn_zoo.cli.tune import _request as tuning_request
 from attn_zoo.records import Store
 
 TEXT = README.read_text(encoding="utf-8")
@@ -73,6 +74,8 @@ def test_its_commands_are_understood(line):
     store_groups()
     if words[0] == "run":
         assert plan(words[1:]) is not None
+    elif words[0] == "tune":
+        assert tuning_request(words[1:]).pairs
     else:
         _parser().parse_args(words)
 

@@ -15,8 +15,10 @@ class LeaderboardCallback(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """After a sweep."""
-        print(f"\n{leaderboard(config.records)}")
+        if config.report and not config.tuning.space:  # trials are no rows
+            print(f"\n{leaderboard(config.records)}")
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         """After a single run."""
-        print(f"\n{leaderboard(config.records)}")
+        if config.report:
+            print(f"\n{leaderboard(config.records)}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Any, Optional, get_type_hints
+from typing import Any, Dict, List, Optional, get_type_hints  # noqa: UP035 (OmegaConf's form)
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
@@ -14,20 +14,66 @@ from attn_zoo.contract import Level, TaskCard, UnknownNameError
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.runner import resolve_spec
 
+_TYPES: dict[str, tuple[object, type]] = {}
+"""By the name that this module has it under, each type of a group that was made so far, after what it was made of."""
 
-def _optional_twin(kind: type, name: str = "") -> type:
+
+def __getattr__(name: str) -> type:
+    """Types of groups as attributes of this module, made when first asked for.
+
+    So they are pickled by name, and a worker makes its own of them. Sent whole, they would come back from it as dataclasses
+    without fields, since what marks a field is an object that pickling copies.
+    """
+    group, _, entry = name.partition("_")
+    try:
+        if group in ("attention", "dials") and entry:
+            return _options_type(group, entry, registry.card(entry).options)
+        if group == "task" and entry:
+            return _options_type(group, entry, registry.task_card(entry).options)
+    except UnknownNameError as error:
+        raise AttributeError(str(error)) from error
+    if name == "Dials":
+        store_groups()
+        return _TYPES[name][1]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _once(title: str, made_of: object, make: Callable[[], type]) -> type:
+    """The type of this name, made anew only where it is made of something else."""
+    if title not in _TYPES or _TYPES[title][0] != made_of:
+        made = make()
+        made.__module__ = __name__
+        _TYPES[title] = made_of, made
+    return _TYPES[title][1]
+
+
+def _options_type(group: str, name: str, options: type) -> type:
+    """Of an entry's options; as dials they stand without their entry's name."""
+    title = f"{group}_{name}"
+    return _once(title, options, lambda: _optional_twin(options, title, name if group != "dials" else ""))
+
+
+def _dials_type(options: Mapping[str, type]) -> type:
+    """One field for each attention, of its options."""
+    twins = [(name, _options_type("dials", name, kind)) for name, kind in options.items()]
+    dials = [(name, twin, field(default_factory=twin)) for name, twin in twins]
+    return _once("Dials", twins, lambda: make_dataclass("Dials", dials))
+
+
+def _optional_twin(kind: type, title: str, name: str = "") -> type:
     """The fields of ``kind``, without its rules, which speak when the run is resolved; each None unless given.
 
     What is None is taken from the task's level or the sweep's dials, then from ``kind``. With a name, that comes first.
     """
     hints = get_type_hints(kind)
     named: list[tuple[str, Any, Any]] = [("name", str, name)] if name else []
-    title = f"options of {name}" if name else f"{kind.__name__}Overrides"
-    return make_dataclass(title, [*named, *((f.name, Optional[hints[f.name]], None) for f in fields(kind))])  # noqa: UP045 (built at run time)
+    made = make_dataclass(title, [*named, *((f.name, Optional[hints[f.name]], None) for f in fields(kind))])  # noqa: UP045 (built at run time)
+    made.__module__ = __name__
+    return made
 
 
-ModelOverrides = _optional_twin(ModelSpec)
-BudgetOverrides = _optional_twin(Budget)
+ModelOverrides = _optional_twin(ModelSpec, "ModelOverrides")
+BudgetOverrides = _optional_twin(Budget, "BudgetOverrides")
 
 
 @dataclass
@@ -36,6 +82,40 @@ class DataConfig:
 
     root: str = ""
     """Folder of data sets; empty means $ATTN_ZOO_DATA, else ``data``."""
+
+
+@dataclass
+class CheckpointConfig:
+    """When the state of a run is kept, to go on from after an interruption."""
+
+    every: int = 0
+    """Steps between two checkpoints; 0 leaves it to the clock."""
+    minutes: float = 10.0
+    """Time after which a step is followed by one; 0 leaves it to the steps, and both 0 keep none."""
+
+
+@dataclass
+class TrackingConfig:
+    """Who is told the course of a run, beside the record."""
+
+    to: List[str] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
+    """``tensorboard``, ``mlflow``, ``wandb``."""
+    project: str = "attn-zoo"
+    """What the runs stand under; MLflow's experiment."""
+    folder: str = "tracking"
+    """Where trackers write files."""
+    every: int = 10
+    """Steps between two points of the training loss."""
+
+
+@dataclass
+class TuningConfig:
+    """What a search of settings draws from, as ``experiment=tune`` has it; empty where nothing is searched."""
+
+    space: Dict[str, str] = field(default_factory=dict)  # noqa: UP006 (OmegaConf's form)
+    """By key of a setting, the sweep to search over unless the command line has the key."""
+    dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
+    """By attention, candidates for each of its own dials."""
 
 
 @dataclass
@@ -58,6 +138,17 @@ class RunConfig:
     precision: str = "fp32"
     records: str = "runs"
     """Folder that records are added to."""
+    report: bool = True
+    """Print the leaderboard when all is done."""
+    threads: int = 0
+    """Of PyTorch within an operation, in each process; 0 leaves them as they are. As many threads give the same bits."""
+    workers: Optional[int] = None  # noqa: UP045
+    """Runs at once, with a launcher (``launch=``)."""
+    restarts: int = 2
+    """How often what is missing is started again after a worker has died, with a launcher."""
+    tuning: TuningConfig = field(default_factory=lambda: TuningConfig())
+    checkpoint: CheckpointConfig = field(default_factory=lambda: CheckpointConfig())
+    tracking: TrackingConfig = field(default_factory=lambda: TrackingConfig())
 
 
 def store_groups() -> Mapping[str, str]:
@@ -70,17 +161,16 @@ def store_groups() -> Mapping[str, str]:
     store = ConfigStore.instance()
     groups: list[tuple[str, str, Any]] = [("attention", name, registry.card(name)) for name in registry.attentions()]
     groups += [("task", name, registry.task_card(name)) for name in registry.task_names()]
-    dials: list[tuple[str, Any, Any]] = []
+    typed: dict[str, type] = {}
     for group, name, entry in groups:
         try:
-            store.store(group=group, name=name, node=OmegaConf.structured(_optional_twin(entry.options, name)))
+            store.store(group=group, name=name, node=OmegaConf.structured(_options_type(group, name, entry.options)))
         except Exception as error:  # a stranger's options may hold anything
             failures[f"{group} {name}"] = f"its options cannot be typed: {error}"
             continue
         if group == "attention":
-            twin = _optional_twin(entry.options)
-            dials.append((name, twin, field(default_factory=twin)))
-    store.store(name="schema", node=OmegaConf.structured(RunConfig(dials=make_dataclass("Dials", dials)())))
+            typed[name] = entry.options
+    store.store(name="schema", node=OmegaConf.structured(RunConfig(dials=_dials_type(typed)())))
     return failures
 
 

@@ -19,6 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from attn_zoo.cli.run import run_command
 
             return run_command(arguments[1:])
+        if arguments[:1] == ["tune"]:
+            from attn_zoo.cli.tune import tune
+
+            return tune(arguments[1:])
         parsed = _parser().parse_args(arguments)
         return int(parsed.handler(parsed))
     except BrokenPipeError:  # the reader, head say, has seen enough; what Python would still flush at its end must go somewhere
@@ -42,7 +46,7 @@ def _comes_of_an_interrupt(error: BaseException) -> bool:
 
 
 def _say_interrupted(arguments: Sequence[str]) -> int:
-    kept = "; what was recorded is kept, and the same command goes on from there" if arguments[:1] == ["run"] else ""
+    kept = "; what was recorded is kept, and the same command goes on from there" if arguments[:1] in (["run"], ["tune"]) else ""
     print(f"attn-zoo: interrupted{kept}", file=sys.stderr)
     return 130
 
@@ -71,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "run", help="train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m sweeps)", add_help=False
     )
+    tuning = "search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME"
+    commands.add_parser("tune", help=tuning, add_help=False)
 
     add_leaderboard(commands)
     add_show(commands)

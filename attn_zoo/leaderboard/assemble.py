@@ -15,6 +15,7 @@ from attn_zoo.leaderboard.pareto import weighed
 from attn_zoo.leaderboard.ranking import ranked
 from attn_zoo.leaderboard.rows import SHARES, CurvePoint, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
+from attn_zoo.leaderboard.tuned import found_settings, own_options, rows_of_tables, shared_budget
 from attn_zoo.records import RunRecord
 
 _PART = "test: "
@@ -38,9 +39,9 @@ def tables(
     Args:
         equal: budgets of the boards by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes) in place of the usual ones.
     """
-    chosen = [record for record in records if task is None or record.spec.task == task]
+    chosen = rows_of_tables(record for record in records if task is None or record.spec.task == task)
     groups = [_counted_once(group) for group in _comparable(chosen)]
-    labels = _labels({key: record for group in groups for (key, _), record in group.items()})
+    labels = _labels([{key: record for (key, _), record in group.items()} for group in groups])
     made = [_table(group, labels, equal or {}) for group in groups]
     if attention is not None:
         made = [replace(t, rows=tuple(row for row in t.rows if row.attention == attention)) for t in made]
@@ -56,7 +57,7 @@ def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     by_spec: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         spec = record.spec
-        shared = [spec.task, spec.task_options, spec.model, spec.budget, spec.precision, spec.device]
+        shared = [spec.task, spec.task_options, spec.model, shared_budget(record), spec.precision, spec.device]
         by_spec[_key([record.protocol, record.task_card["version"], *shared])][_key(record.data) if record.data else ""].append(
             record
         )
@@ -93,7 +94,7 @@ def _table(group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str]
         task_options=whole.spec.task_options,
         data=whole.data,
         model=whole.spec.to_dict()["model"],
-        budget=whole.spec.to_dict()["budget"],
+        budget=shared_budget(whole),
         protocol=whole.protocol,
         precision=whole.spec.precision,
         device=whole.spec.device,
@@ -155,6 +156,8 @@ def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
         files=tuple(r.source for r in members if r.source),
         commands=_told(members, "command"),
         commits=_told(members, "commit"),
+        tuning=first.tuning,
+        tuned=found_settings(first),
     )
 
 
@@ -195,32 +198,51 @@ def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[Cur
 def machine(environment: Mapping[str, Any]) -> str:
     """What a measured figure is a figure of."""
     device = environment.get("gpu") or environment.get("cpu") or "unknown device"
-    return f"{device}, {environment.get('threads')} threads, torch {environment.get('torch')}"
+    processes = f"{environment['processes']} processes, " if environment.get("processes", 1) > 1 else ""
+    return f"{device}, {processes}{environment.get('threads')} threads, torch {environment.get('torch')}"
 
 
 def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(r.environment[name]) for r in members if r.environment.get(name)))
 
 
-def _labels(records: Mapping[str, RunRecord]) -> dict[str, str]:
-    """A name for every row: the attention, its implementation unless eager, and the options in which its rows differ."""
+def _labels(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
+    """A name for every row: the attention, its implementation unless eager, options in which its rows differ, whether tuned."""
     by_attention: dict[str, dict[str, RunRecord]] = defaultdict(dict)
-    for key, record in records.items():
+    for key, record in ((key, record) for members in tables for key, record in members.items()):
         by_attention[record.spec.attention][key] = record
     labels = {}
     for name, members in by_attention.items():
-        options = [r.spec.options for r in members.values()]
-        known = dict.fromkeys(option for mapping in options for option in mapping)
-        differing = [option for option in known if len({_key(o[option]) if option in o else "" for o in options}) > 1]
+        known = dict.fromkeys(option for record in members.values() for option in record.spec.options)
+        differing = [option for option in known if len(_values(option, members.values())) > 1]
         for key, record in members.items():
             kernel = [] if record.spec.implementation == "eager" else [f"({record.spec.implementation})"]
-            dials = [f"{option}={record.spec.options[option]}" for option in differing if option in record.spec.options]
-            labels[key] = " ".join([name, *kernel, *dials])
-    return labels
+            own = own_options(record)
+            dials = [f"{option}={own[option]}" for option in differing if option in own]
+            labels[key] = " ".join([name, *kernel, *dials, *(["(tuned)"] if record.tuning else [])])
+    return _told_apart(labels, tables)
+
+
+def _values(option: str, records: Iterable[RunRecord]) -> set[str]:
+    """What rows have for an option; one that was searched over it stands for itself."""
+    fixed = [record for record in records if option in own_options(record) or option not in record.spec.options]
+    return {_key(record.spec.options[option]) if option in record.spec.options else "" for record in fixed}
+
+
+def _told_apart(labels: Mapping[str, str], tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
+    """The same, and where several studies of an attention stand in one table, each with its study."""
+    found = dict(labels)
+    for members in tables:
+        named = [labels[key] for key in members]
+        for key, record in members.items():
+            if record.tuning and named.count(labels[key]) > 1:
+                found[key] = f"{labels[key].removesuffix(')')}, {record.tuning.study})"
+    return found
 
 
 def _row_key(record: RunRecord) -> str:
-    return _key([record.spec.attention, record.spec.options, record.spec.implementation])
+    tuned = [] if record.tuning is None else [record.tuning.study]
+    return _key([record.spec.attention, own_options(record), record.spec.implementation, *tuned])
 
 
 def _key(value: Any) -> str:

@@ -12,6 +12,7 @@ from attn_zoo.leaderboard.assemble import tables
 from attn_zoo.leaderboard.gate import Change, Finding, Judged, Pair, cost_changes, judged
 from attn_zoo.leaderboard.rows import SHARES
 from attn_zoo.leaderboard.statistics import Estimate, estimate
+from attn_zoo.leaderboard.tuned import rows_of_tables
 from attn_zoo.records import RunRecord
 
 TOLERANCE = 0.01
@@ -79,6 +80,7 @@ def difference(
     """
     if tolerance < 0 or cost_tolerance < 0:
         raise ValueError(f"a tolerance is 0 or more; got {tolerance} for scores and {cost_tolerance} for costs")
+    a, b = rows_of_tables(a), rows_of_tables(b)
     for name, records in (("A", a), ("B", b)):
         if not records:
             raise ValueError(f"{name} holds no record; name a folder of records, or the file of one")
@@ -206,7 +208,8 @@ class _Names:
 
     def row(self, record: RunRecord) -> str:
         spec = record.spec
-        return self._labels[_key([spec.attention, spec.options, spec.implementation])]
+        key = _key([spec.attention, spec.options, spec.implementation])
+        return self._labels.get(key, f"{spec.attention} (tuned)")  # of one study in A and B tables show what was chosen last
 
     def task(self, record: RunRecord) -> str:
         setting = self._setting(record)

@@ -32,11 +32,11 @@ def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
 
 def _group(name: str, values: Any) -> list[str]:
     prefix = f"{name}." if name else ""
-    return [f"{prefix}{key}={_value(value)}" for key, value in values.items()]
+    return [f"{prefix}{key}={hydra_value(value)}" for key, value in values.items()]
 
 
-def _value(value: Any) -> str:
-    """As Hydra's grammar writes it: strings that could be read as anything else stand in quotes."""
+def hydra_value(value: Any) -> str:
+    """A setting as Hydra's grammar writes it: strings that could be read as anything else stand in quotes."""
     if value is None:
         return "null"
     if isinstance(value, bool):

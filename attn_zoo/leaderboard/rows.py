@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.records import Tuning
 
 SHARES = ("accuracy", "f1")
 """Metrics that lie between 0 and 1 and are shown in per cent."""
@@ -97,6 +98,10 @@ class Row:
     """Labels of rows that are no worse in score and in every comparable cost, and better in one."""
     fronts: tuple[str, ...] = ()
     """Costs, of ``COSTS``, for which no comparable row has a better score for as little."""
+    tuning: Tuning | None = None
+    """The study that its settings are the best of, with the number of trials that is recorded by now."""
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    """By key, such as ``budget.learning_rate``, what that study found best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +182,7 @@ class Table:
     data: Mapping[str, Mapping[str, Any]]
     model: Mapping[str, Any]
     budget: Mapping[str, Any]
+    """What was tuned by row is the range that it was tuned over, as text."""
     protocol: str
     precision: str
     device: str

@@ -15,6 +15,7 @@ from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
 from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, short, unit
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.rows import CurvePoint, Row, Table
+from attn_zoo.leaderboard.tuned import tuning_notes
 from attn_zoo.records import RunRecord
 
 _POINTS = 12
@@ -37,6 +38,9 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
         ValueError: nothing recorded is called so; the message lists what is.
     """
     ids = [record for record in records if len(wanted) >= 6 and record.run_id.startswith(wanted)]
+    if ids and all(record.is_trial for record in ids):
+        studies = ", ".join(sorted({record.tuning.study for record in ids if record.tuning}))
+        raise ValueError(f"{wanted!r} is a trial of study {studies}, which is no row; see the run with the settings chosen from it")
     if ids:
         return rows_of(ids)
     name, _, task = wanted.partition("@")
@@ -88,6 +92,7 @@ def _facts(shown: Shown) -> str:
     facts += [["claims", ", ".join(claims)]] if claims else []
     facts += [
         ["options", _pairs(row.options) or "none"],
+        *([["tuned", tuning_notes([row], lambda value: f"{figure(value, table)}{unit(table, ' %')}")[0]]] if row.tuning else []),
         ["implementation", row.implementation],
         ["task", f"{task['name']}, version {task['version']}, {task['length']} positions, {task['metric']}"],
         ["task options", _pairs(table.task_options) or "none"],

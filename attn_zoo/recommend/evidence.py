@@ -71,10 +71,11 @@ class Reading:
 
 def machine_of(environment: Mapping[str, Any], precision: str) -> Machine:
     """The machine that ``describe_environment`` describes."""
+    together = f", {environment['processes']} processes" if environment.get("processes", 1) > 1 else ""
     if environment.get("gpu"):
-        return Machine(str(environment["gpu"]), "cuda", precision)
+        return Machine(f"{environment['gpu']}{together}", "cuda", precision)
     words = f"{environment.get('cpu')}, {environment.get('cores')} cores, {environment.get('threads')} threads"
-    return Machine(words, "cpu", precision)
+    return Machine(f"{words}{together}", "cpu", precision)
 
 
 def read_figures(found: Any, file: str) -> list[Figure]:

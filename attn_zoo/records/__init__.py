@@ -4,6 +4,7 @@ from attn_zoo.records.environment import describe_environment
 from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, STATUSES, RecordError, RunRecord, Status
 from attn_zoo.records.spec import PROTOCOL, Budget, ModelSpec, RunSpec
 from attn_zoo.records.store import Damaged, Store
+from attn_zoo.records.tuning import Tuning
 
 __all__ = [
     "FINAL_STATUSES",
@@ -18,5 +19,6 @@ __all__ = [
     "RunSpec",
     "Status",
     "Store",
+    "Tuning",
     "describe_environment",
 ]

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from attn_zoo.records.spec import RunSpec
+from attn_zoo.records.tuning import Tuning
 
-SCHEMA = 2
-"""Shape of the file. Old shapes keep loading: 1 had no ``warnings``."""
+SCHEMA = 3
+"""Shape of the file. Old shapes keep loading: 1 had no ``warnings``, 2 no ``tuning``."""
 
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -53,9 +54,13 @@ class RunRecord:
     """Of this machine: ``train_seconds``, ``step_seconds_median``, ``step_seconds_iqr``, ``examples_per_second``,
     ``peak_bytes``."""
     environment: Mapping[str, Any]
-    """Versions, device, cores, commit, dirty, UTC start, command."""
+    """Versions, device, cores, commit, dirty, UTC start, command; of several processes their number and backend; of a run that was
+    interrupted, as ``resumed``, the parts before the last."""
     warnings: tuple[str, ...] = ()
     """What makes the setting a doubtful one, such as a window as long as the input."""
+    tuning: Tuning | None = None
+    """The search of settings that the run belongs to; left out of the file where there is none. A trial has no test score: it is
+    chosen from by validation alone."""
     source: str | None = field(default=None, compare=False)
     """File it was read from, relative to the folder of records; not part of the file."""
 
@@ -66,13 +71,24 @@ class RunRecord:
             raise RecordError(
                 f"a run that is done has no reason, every other has one; got status {self.status!r}, reason {self.reason!r}"
             )
-        if self.status == "done" and "test" not in self.scores:
+        if self.status == "done" and not self.is_trial and "test" not in self.scores:
             raise RecordError("a run that is done has a test score")
+        if self.is_trial and any(name == "test" or name.startswith("test:") for name in self.scores):
+            raise RecordError("a trial of a study has no test score; settings are chosen by validation alone")
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether the run was made to choose settings by, and is no row of a table."""
+        return self.tuning is not None and self.tuning.trial is not None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, ready for JSON."""
         data = asdict(self)
         del data["source"]
+        if self.tuning is None:
+            del data["tuning"]
+        else:
+            data["tuning"] = {name: value for name, value in data["tuning"].items() if value is not None}
         return data
 
     @classmethod
@@ -87,7 +103,8 @@ class RunRecord:
         if not isinstance(data["schema"], int) or not 1 <= data["schema"] <= SCHEMA:
             raise RecordError(f"schema {data['schema']!r} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
         if data["schema"] == 1:
-            data = {**data, "schema": SCHEMA, "warnings": []}
+            data = {**data, "warnings": []}
+        data = {"tuning": None, **data, "schema": SCHEMA}
         known = {f.name for f in fields(cls)} - {"source"}
         if missing := known - set(data):
             raise RecordError(f"not a whole record: {', '.join(sorted(missing))} missing")
@@ -96,6 +113,7 @@ class RunRecord:
         try:
             spec = RunSpec.from_dict(data["spec"])
             told = {"spec": spec, "curve": tuple(data["curve"]), "warnings": tuple(data["warnings"])}
+            told |= {"tuning": Tuning(**data["tuning"]) if data["tuning"] is not None else None}
             return cls(**{**data, **told, "source": source})
         except RecordError:
             raise

@@ -17,12 +17,16 @@ from typing import Any
 
 from attn_zoo.records.claim import claimed
 from attn_zoo.records.record import FINAL_STATUSES, RecordError, RunRecord
+from attn_zoo.records.tuning import Tuning
 
 ROOM = 2**18
 """Bytes that a folder must take before a run is begun; a record takes some kilobytes."""
 
 TRY, HALF = ".try-", ".half"
 """Begins and ends the names of what is written on trial and of what is not whole yet."""
+
+CHECKPOINT, UNUSED = ".checkpoint", ".unused"
+"""End the names of the state of a run that is not recorded yet, and of one that could not be gone on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +105,28 @@ class Store:
                 damaged.append(Damaged(path, str(error) if isinstance(error, RecordError) else f"not readable as JSON: {error}"))
         return records, damaged
 
-    def finished(self, run_id: str) -> bool:
-        """Whether an equal run is recorded with a status that would come out the same again."""
+    def find(self, run_id: str, tuning: Tuning | None = None) -> RunRecord | None:
+        """The record of an equal run that need not be done again, or None.
+
+        That is one with a status that would come out the same again. A trial is one of a study and is spent whatever its status;
+        it stands for no run outside the study, as none outside stands for it.
+
+        Args:
+            tuning: what the run is to a study.
+        """
         for path in self._files(f"*{run_id}*.json"):
             try:
                 record = RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8")))
             except (OSError, ValueError):
                 continue  # a damaged record does not count as one; the run is done again
-            if record.run_id == run_id and record.status in FINAL_STATUSES:
-                return True
-        return False
+            ours = record.run_id == run_id and _part(record.tuning) == _part(tuning)
+            if ours and (record.is_trial or record.status in FINAL_STATUSES):
+                return record
+        return None
+
+    def finished(self, run_id: str, tuning: Tuning | None = None) -> bool:
+        """Whether ``find`` finds a record."""
+        return self.find(run_id, tuning) is not None
 
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
         """Whether this process is the one to do the run, among all that write into the folder (see ``claimed``)."""
@@ -122,6 +138,11 @@ class Store:
             yield from sorted(
                 (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
             )
+
+
+def _part(tuning: Tuning | None) -> tuple[str, bool] | None:
+    """Which study, and whether as a trial of it."""
+    return None if tuning is None else (tuning.study, tuning.trial is not None)
 
 
 def _finite(value: Any) -> Any:

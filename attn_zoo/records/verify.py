@@ -11,7 +11,7 @@ from pathlib import Path
 from attn_zoo.records.claim import SUFFIX, is_claimed
 from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, RunRecord
 from attn_zoo.records.spec import PROTOCOL
-from attn_zoo.records.store import HALF, TRY, Damaged, Store
+from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class Finding:
     """Something about one or more files that a reader of the tables should know."""
 
     kind: str
-    """``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``, ``foreign protocol``, ``leftover``,
-    ``no record``, ``old schema`` or ``running``."""
+    """``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``, ``foreign protocol``,
+    ``leftover``, ``no record``, ``old schema`` or ``running``."""
     files: tuple[str, ...]
     """Relative to the folder."""
     words: str
@@ -135,10 +135,10 @@ def _best_look(record: RunRecord) -> float | None:
 
 def _repeated(records: Iterable[RunRecord]) -> Iterator[Finding]:
     """Runs with more than one file. A further attempt after one that failed is none of them."""
-    by_run: dict[str, list[RunRecord]] = defaultdict(list)
+    by_run: dict[tuple[str, str | None, bool], list[RunRecord]] = defaultdict(list)
     for record in records:
-        by_run[record.run_id].append(record)
-    for run_id, members in by_run.items():
+        by_run[record.run_id, record.tuning.study if record.tuning else None, record.is_trial].append(record)
+    for (run_id, _, _), members in by_run.items():
         distinct = [record for at, record in enumerate(members) if record not in members[:at]]
         if len(distinct) < len(members):
             yield Finding(
@@ -210,6 +210,10 @@ def _left_over(root: Path) -> Iterator[Finding]:
             yield Finding("running", name, "a process is doing this run now", harmless=True)
         elif path.name.endswith(SUFFIX):
             yield Finding("leftover", name, "of a run that was killed; it claims nothing, and the same command does the run again")
+        elif path.name.endswith(CHECKPOINT):
+            yield Finding("checkpoint", name, "of a run that was cut short; the same command goes on from there", harmless=True)
+        elif path.name.endswith(UNUSED):
+            yield Finding("leftover", name, "a checkpoint that could not be used; nothing reads it")
 
 
 def _old(records: Iterable[RunRecord], root: Path) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import traceback
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from enum import Enum
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
 from torch import nn
 
 from attn_zoo.contract import (
@@ -30,8 +32,11 @@ from attn_zoo.cost import attention_parameters, count_parameters, doubts_of_mode
 from attn_zoo.encoder import backbone_sizes, build_paired_model
 from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.registry import build_attention, build_task, card, make_options, task_card
+from attn_zoo.runner.chance import SharedDraws
+from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
 from attn_zoo.runner.count import count_per_example, model_arguments
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named
+from attn_zoo.runner.processes import ElsewhereError, LostProcessError, Processes
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
 
 _PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
@@ -73,15 +78,26 @@ def plain_options(options: Any) -> dict[str, Any]:
     return {name: value.name if isinstance(value, Enum) else value for name, value in asdict(options).items()}
 
 
-def run(spec: RunSpec, progress: Progress, locations: Mapping[str, Any] | None = None) -> RunRecord:
+def run(
+    spec: RunSpec, progress: Progress, locations: Mapping[str, Any] | None = None, checkpoint: Checkpoint | None = None
+) -> RunRecord:
     """Train, choose on validation, test once, and say so in a record.
 
     ``spec`` must be resolved. A run that goes wrong is a record as well: its status says how and
-    its reason why. Only an interrupt from outside ends it without one.
+    its reason why. Only an interrupt from outside ends it without one, and the loss of another of its processes.
+    Where a launcher started several processes, all call this and get the same record but for what each measured.
 
     Args:
         locations: task options that say where data lie (``TaskCard.locations``).
+        checkpoint: where the state is kept on the way, and what to go on from.
+
+    Raises:
+        ValueError: the batch is smaller than the number of processes.
+        CheckpointError: the checkpoint is of another network.
+        LostProcessError: another process is gone.
     """
+    processes = Processes.join(spec.device)
+    processes.check_batch(spec.budget.batch_size)
     task_entry = task_card(spec.task)
     locations = locations or {}
     found = _Found()
@@ -89,10 +105,15 @@ def run(spec: RunSpec, progress: Progress, locations: Mapping[str, Any] | None =
     reason: str | None
     try:
         progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
-        _run(spec, build_task(spec.task, **spec.task_options, **locations), found, progress)
+        _run(spec, build_task(spec.task, **spec.task_options, **locations), found, progress, checkpoint)
+        processes.agree()
         status, reason = "done", None
+    except (LostProcessError, CheckpointError):
+        raise
+    except ElsewhereError as error:
+        status, reason = error.status, error.reason
     except Exception as error:
-        status, reason = _what_went_wrong(error)
+        status, reason = processes.tell(*_what_went_wrong(error))
     finally:
         progress.stop()
     return found.record(spec, status, reason, card(spec.attention), task_entry)
@@ -128,17 +149,24 @@ class _Found:
             curve=tuple(self.trained.curve),
             counted=self.counted,
             measured=_measured(self.trained, spec),
-            environment=self.environment or describe_environment(spec.device),
+            environment=self._environment(spec),
             warnings=self.warnings,
         )
 
+    def _environment(self, spec: RunSpec) -> dict[str, Any]:
+        environment = self.environment or describe_environment(spec.device)
+        return {**environment, "resumed": self.trained.resumed} if self.trained.resumed else environment
 
-def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress) -> None:
+
+def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoint: Checkpoint | None) -> None:
     found.environment = describe_environment(spec.device)
+    if checkpoint is not None:
+        checkpoint.environment = found.environment
     splits: dict[Split, Examples] = {split: task.examples(split) for split in SPLITS}
     found.task_spec = task.spec
     found.data = {split: {"examples": len(part), "digest": part.digest()} for split, part in splits.items()}
     found.data_title = task.data_title
+    _require_same_data(found.data)
     measure = measure_named(task.card.metric)
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)
     model = build_paired_model(task.spec, seed=spec.seed, implementation=spec.implementation, **model_arguments(spec))
@@ -149,10 +177,15 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress) -> None:
     }
     found.warnings = doubts_of_model(model)
     AcceleratorState._reset_state()  # one process runs many specs, and accelerate remembers the first one's precision
-    accelerator = Accelerator(cpu=spec.device == "cpu", mixed_precision=_PRECISIONS[spec.precision])
-    torch.manual_seed(spec.seed)  # dropout and redraws start alike whatever the build drew
+    accelerator = Accelerator(
+        cpu=spec.device == "cpu",
+        mixed_precision=_PRECISIONS[spec.precision],
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # whatever a launcher was configured to ask for
+        dataloader_config=DataLoaderConfiguration(split_batches=True),  # a step of the schedule is one of all processes
+    )
+    draws = _draws(spec)
     trained = found.trained
-    train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained)
+    train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws)
     model.load_state_dict(trained.best_weights)
     assert trained.best_valid is not None
     found.scores = {
@@ -160,6 +193,23 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress) -> None:
         "train": evaluate(model, splits["train"], task.spec, measure, accelerator, limit=len(splits["valid"])),
         **_test_scores(model, task, splits["test"], measure, accelerator),
     }
+
+
+def _draws(spec: RunSpec) -> AbstractContextManager[Any]:
+    """Seed what training draws from: dropout and redraws start alike whatever the build drew."""
+    processes = Processes()
+    if processes.count > 1 and (spec.model.dropout or spec.options.get("dropout")):
+        return SharedDraws(spec.seed, processes.index, processes.device)
+    torch.manual_seed(spec.seed)
+    return nullcontext()
+
+
+def _require_same_data(data: Mapping[str, Any]) -> None:
+    """Raises ValueError where the processes, on different machines perhaps, do not read the same examples."""
+    processes = Processes()
+    processes.agree()
+    if any(other != data for other in processes.gather(data)):
+        raise ValueError(f"the {processes.count} processes of this run read different data; give each machine the same files")
 
 
 def _test_scores(model: nn.Module, task: Task, examples: Examples, measure: Measure, accelerator: Accelerator) -> dict[str, float]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -12,12 +13,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attn_zoo.contract import UNASKED, Batch, Examples, TaskSpec, UnknownNameError
+from attn_zoo.runner.interrupts import StoppedError, asked
+from attn_zoo.runner.processes import Processes
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
 EVALUATION_TOKENS = 2**16
 """Positions of a batch that is looked at without training; at most 256 examples."""
+
+
+_ALONE: dict[str, Any] = {"sync_on_compute": False}
+"""Processes meet when a meter is told to, and not whenever one of them computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,10 @@ class Measure:
 def _accuracy(classes: int) -> Meter:
     from torchmetrics.classification import MulticlassAccuracy
 
-    return Meter(MulticlassAccuracy(classes, average="micro", validate_args=False), lambda scores, labels: (scores, labels))
+    return Meter(
+        MulticlassAccuracy(classes, average="micro", validate_args=False, **_ALONE),
+        lambda scores, labels: (scores, labels),
+    )
 
 
 def _f1(classes: int) -> Meter:
@@ -47,13 +57,13 @@ def _f1(classes: int) -> Meter:
 
     if classes != 2:
         raise ValueError(f"f1 is of class 1 against class 0, so the task has two classes; this one has {classes}")
-    return Meter(BinaryF1Score(validate_args=False), lambda scores, labels: (scores.argmax(dim=-1), labels))
+    return Meter(BinaryF1Score(validate_args=False, **_ALONE), lambda scores, labels: (scores.argmax(dim=-1), labels))
 
 
 def _perplexity(classes: int) -> Meter:
     from torchmetrics.text import Perplexity
 
-    return Meter(Perplexity(), lambda scores, labels: (scores[None].float(), labels[None]))
+    return Meter(Perplexity(**_ALONE), lambda scores, labels: (scores[None].float(), labels[None]))
 
 
 class Meter:
@@ -69,6 +79,13 @@ class Meter:
     def compute(self) -> float:
         """The figure over all answers so far."""
         return float(self._metric.compute())
+
+    def compute_together(self, device: torch.device) -> float:
+        """The figure over all answers of all processes, whose counts are added; each of them asks for it."""
+        self._metric.to(device).sync()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The ``compute`` method")  # all answers may be other processes'
+            return self.compute()
 
 
 _MEASURES = {
@@ -116,13 +133,21 @@ def evaluate_parts(
     accelerator: Accelerator,
     parts: Mapping[str, Bool[Tensor, " count"]],
 ) -> dict[str, float]:
-    """The metric over each of several parts of the first ``count`` examples, each example read once."""
-    was_training = model.training
+    """The metric over each of several parts of the first ``count`` examples, each example read once.
+
+    Several processes deal out the batches among them.
+
+    Raises:
+        StoppedError: a signal asked to stop, where it is held back.
+    """
+    processes, was_training = Processes(), model.training
     model.eval()
     meters = {name: measure.make(spec.classes) for name in parts}
     count = len(next(iter(parts.values())))
     size = max(1, min(256, EVALUATION_TOKENS // spec.positions))
-    for at in range(0, count, size):
+    for at in range(processes.index * size, count, processes.count * size):
+        if asked():
+            break
         until = min(at + size, count)
         batch = to_device(examples.batch(range(at, until)), accelerator.device)
         with accelerator.autocast():
@@ -133,7 +158,9 @@ def evaluate_parts(
             if here.any():
                 meters[name].update(scores[here], labels[here])
     model.train(was_training)
-    return {name: meters[name].compute() for name, members in parts.items() if members.any()}
+    if number := processes.agree(stop=asked()).stop:
+        raise StoppedError(number)
+    return {name: meters[name].compute_together(accelerator.device) for name, members in parts.items() if members.any()}
 
 
 def constant_score(train_labels: Tensor, test_labels: Tensor, spec: TaskSpec, measure: Measure) -> float:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from attn_zoo.contract import Batch, Examples, Split, Task
+from attn_zoo.contract import UNASKED, Batch, Examples, Split, Task
 from attn_zoo.cost import peak_bytes
 from attn_zoo.records import Budget
+from attn_zoo.runner.checkpoint import Checkpoint
+from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
 from attn_zoo.runner.metrics import answers, evaluate, measure_named, to_device
+from attn_zoo.runner.processes import Agreed, Processes
+from attn_zoo.runner.state import Augment, BatchSource, Training
+from attn_zoo.runner.state import Trained as Trained
 
 
 class Progress(Protocol):
@@ -32,9 +37,6 @@ class Progress(Protocol):
         """The run is over, however it ended."""
 
 
-Augment = Callable[[Batch, torch.Generator], Batch]
-
-
 def unchanged(batch: Batch, chance: torch.Generator) -> Batch:
     """No augmentation."""
     return batch
@@ -48,25 +50,13 @@ class TimedOutError(TimeoutError):
     """Training took longer than the budget allows."""
 
 
-@dataclass
-class Trained:
-    """What training left behind. ``best_weights`` are those of the best look at validation."""
-
-    best_valid: float | None = None
-    best_weights: dict[str, Tensor] = field(default_factory=dict)
-    curve: list[dict[str, float]] = field(default_factory=list)
-    step_seconds: list[float] = field(default_factory=list)
-    peak_bytes: int = 0
+class ApartError(RuntimeError):
+    """Processes that should hold the same network do not."""
 
 
-def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> Iterator[Batch]:
+def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> BatchSource:
     """Endless batches, reshuffled every epoch and augmented: a function of the seed alone, so every attention sees the same."""
-    generator, chance = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
-    size = min(batch_size, len(examples))
-    while True:
-        order = torch.randperm(len(examples), generator=generator)
-        for at in range(0, len(order) - size + 1, size):
-            yield augment(examples.batch(order[at : at + size]), chance)
+    return BatchSource(examples, batch_size, seed, augment)
 
 
 def train(
@@ -78,71 +68,123 @@ def train(
     accelerator: Accelerator,
     progress: Progress,
     state: Trained,
+    checkpoint: Checkpoint | None = None,
+    draws: AbstractContextManager[Any] | None = None,
 ) -> None:
     """Train in place for ``budget``, looking at validation as often as it says; ``state`` holds what is known even if it fails.
+
+    Several processes train one network: each makes the same batches and takes its part of them, and the gradient is that of
+    the whole batch.
+
+    Args:
+        checkpoint: where the state is kept on the way, and what to go on from; Ctrl-C and SIGTERM then wait for the end of
+            the step and save it.
+        draws: context of each forward pass in training.
 
     Raises:
         DivergedError: a loss is NaN or infinite.
         TimedOutError: the steps took longer than ``budget.max_seconds``.
+        ApartError: several processes train, and what the network holds follows the examples that each of them sees.
+        ElsewhereError: the run went wrong in another process.
+        LostProcessError: another process is gone.
     """
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_cosine(step, budget))
-    model, optimizer, schedule = accelerator.prepare(model, optimizer, schedule)
-    source = batches(splits["train"], budget.batch_size, seed, task.augment)
-    measure = measure_named(task.card.metric)
-    loss = math.nan
-
-    def one_step() -> None:
-        nonlocal loss
-        loss = _step(model, next(source), optimizer, schedule, accelerator, budget.clip_norm)
-
+    training = Training(
+        model=accelerator.prepare_model(model, evaluation_mode=True),  # placed, but not wrapped: gradients are summed in _step
+        optimizer=accelerator.prepare_optimizer(optimizer),
+        schedule=accelerator.prepare_scheduler(schedule),
+        source=batches(splits["train"], budget.batch_size, seed, task.augment),
+        accelerator=accelerator,
+        processes=Processes(),
+        draws=draws or nullcontext(),
+        state=state,
+    )
+    if checkpoint is not None:
+        checkpoint.resume(training)
+    _require_alike(training, training.model.state_dict().values(), "they start from different weights")
     model.train()
-    for step in range(1, budget.steps + 1):
-        started = time.perf_counter()
-        if step == 2:  # the first step also allocates the optimiser's state, which is not the model's doing
-            state.peak_bytes = peak_bytes(one_step, accelerator.device)
-        else:
-            one_step()
-            state.step_seconds.append(time.perf_counter() - started)
-        if not math.isfinite(loss):
-            raise DivergedError(f"the loss became {loss} at step {step}")
+    with Interrupts() if checkpoint is not None else nullcontext():
+        try:
+            _go_on(training, task, splits["valid"], budget, progress, checkpoint)
+        except StoppedError as stopped:
+            assert checkpoint is not None
+            checkpoint.save(training)
+            raise stopped.pass_on() from None
+
+
+def _go_on(
+    training: Training, task: Task, valid: Examples, budget: Budget, progress: Progress, checkpoint: Checkpoint | None
+) -> None:
+    """The steps that are left. A checkpoint is taken after a step and before its look, which draws nothing and changes nothing."""
+    measure = measure_named(task.card.metric)
+    state, processes, accelerator = training.state, training.processes, training.accelerator
+    agreed = Agreed(stop=0, late=False, save=False)
+    for step in range(max(1, training.step), budget.steps + 1):
+        if step > training.step:
+            started = time.perf_counter()
+            if step == 2:  # the first step also allocates the optimiser's state, which is not the model's doing
+                state.peak_bytes = peak_bytes(lambda: _step(training, next(training.source), budget.clip_norm), accelerator.device)
+            else:
+                _step(training, next(training.source), budget.clip_norm)
+                state.step_seconds.append(time.perf_counter() - started)
+            training.step = step
+            if not math.isfinite(training.loss):
+                raise DivergedError(f"the loss became {training.loss} at step {step}")
+            late = bool(budget.max_seconds) and sum(state.step_seconds) > budget.max_seconds
+            agreed = processes.agree(stop=asked(), late=late, save=checkpoint is not None and checkpoint.due(step))
+            if agreed.stop:
+                raise StoppedError(agreed.stop)
+            if agreed.save and checkpoint is not None:
+                checkpoint.save(training)
         look = step % budget.evaluate_every == 0 or step == budget.steps
-        score = evaluate(model, splits["valid"], task.spec, measure, accelerator) if look else None
+        if look or step == 1:
+            _require_alike(training, training.model.buffers(), "what this network learns follows the examples that each sees")
+        score = evaluate(training.model, valid, task.spec, measure, accelerator) if look else None
         if score is not None:
-            _remember(state, model, accelerator, step, loss, score, measure.better(score, state.best_valid))
-        progress.advance(step, loss, score)
-        if budget.max_seconds and sum(state.step_seconds) > budget.max_seconds:
+            _remember(training, score, measure.better(score, state.best_valid))
+        progress.advance(step, training.loss, score)
+        if agreed.late:
             raise TimedOutError(f"training took more than {budget.max_seconds:g} s after {step} of {budget.steps} steps")
 
 
-def _step(
-    model: nn.Module,
-    batch: Batch,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    accelerator: Accelerator,
-    clip_norm: float,
-) -> float:
-    batch = to_device(batch, accelerator.device)
-    with accelerator.autocast():
-        loss = F.cross_entropy(*answers(model, batch))
+def _step(training: Training, whole: Batch, clip_norm: float) -> None:
+    """Train on a batch, of which other processes may have the greater part."""
+    accelerator, processes = training.accelerator, training.processes
+    questions = len(whole.labels) if whole.labels.dim() == 1 else int((whole.labels != UNASKED).sum())
+    batch = to_device(processes.part(whole), accelerator.device)
+    with training.draws, accelerator.autocast():
+        loss = _loss(*answers(training.model, batch), questions)
     accelerator.backward(loss)
-    accelerator.clip_grad_norm_(model.parameters(), clip_norm)
-    optimizer.step()
-    schedule.step()
-    optimizer.zero_grad()
-    return loss.item()  # waits for the device, so the clock around this call is honest
+    loss = processes.sum_gradients(training.parameters, loss)
+    accelerator.clip_grad_norm_(training.model.parameters(), clip_norm)
+    training.optimizer.step()
+    training.schedule.step()
+    training.optimizer.zero_grad()
+    training.loss = loss.item()  # waits for the device, so the clock around this call is honest
 
 
-def _remember(
-    state: Trained, model: nn.Module, accelerator: Accelerator, step: int, loss: float, score: float, is_best: bool
-) -> None:
+def _loss(scores: Tensor, labels: Tensor, questions: int) -> Tensor:
+    """What these answers add to the mean over all ``questions`` of the batch, most of which may be other processes'."""
+    if len(labels) == questions:
+        return F.cross_entropy(scores, labels)
+    if not len(labels):
+        return scores.sum() * 0
+    return F.cross_entropy(scores, labels) * (len(labels) / questions)
+
+
+def _require_alike(training: Training, tensors: Iterable[Tensor], otherwise: str) -> None:
+    if not training.processes.alike(tensors):
+        raise ApartError(f"{training.processes.count} processes do not do what one does: {otherwise}; do this run on one process")
+
+
+def _remember(training: Training, score: float, is_best: bool) -> None:
+    state = training.state
     seconds = sum(state.step_seconds)
-    state.curve.append({"step": step, "train_seconds": seconds, "train_loss": loss, "valid": score})
+    state.curve.append({"step": training.step, "train_seconds": seconds, "train_loss": training.loss, "valid": score})
     if is_best:
         state.best_valid = score
-        weights = accelerator.unwrap_model(model).state_dict()
-        state.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
+        state.best_weights = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
 
 
 def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:

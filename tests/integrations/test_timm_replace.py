@@ -166,7 +166,7 @@ def test_models_of_several_stages_are_counted_in_an_example(name, size, lengths)
         expected = copy.deepcopy(model).eval()(example)
     with pytest.raises(UnsupportedError, match=r"does not say how many tokens its layers see; give length=, or example="):
         replace_attention(model, "softmax")
-    report = replace_attention(model, "softmax", example=example).attention_replacement
+    report: Any = replace_attention(model, "softmax", example=example).attention_replacement
     assert {layer.length for layer in report.layers} == lengths
     assert all(module.training for module in model.modules())
     with torch.no_grad():

@@ -148,6 +148,15 @@ def test_leftovers_of_killed_writers_are_named(tmp_path):
     }
 
 
+def test_a_checkpoint_is_no_fault_and_one_of_no_use_is_named(tmp_path):
+    filled(tmp_path)
+    for name in (".0123456789abcdef.checkpoint", ".0123456789abcdef.checkpoint.20260101T000000000000Z.unused"):
+        (tmp_path / name).write_bytes(b"")
+    found = {f.kind: f for f in verify(tmp_path).findings}
+    assert set(found) == {"checkpoint", "leftover"}
+    assert found["checkpoint"].harmless and not found["leftover"].harmless
+
+
 def _claim(folder: Path, claimed: Any, go_on: Any) -> None:
     with Store(folder).claim("0123456789abcdef") as ours:
         claimed.put(ours)

@@ -11,7 +11,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -30,16 +30,24 @@ class Command:
         obedient: heed permissions, which root otherwise does not.
         longest_file: bytes beyond which the system lets no file grow, so that writing fails as on a full disk.
         temporary: folder for temporary files; one beside ``folder`` unless said.
+        environment: variables to set.
     """
 
     def __init__(
-        self, *words: str, folder: Path, obedient: bool = False, longest_file: int | None = None, temporary: Path | None = None
+        self,
+        *words: str,
+        folder: Path,
+        obedient: bool = False,
+        longest_file: int | None = None,
+        temporary: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         temporary = temporary or folder.with_name(f"{folder.name}-temporary")
         temporary.mkdir(exist_ok=True)
         self._out, out = _CONTEXT.Pipe(duplex=False)
         self._errors, errors = _CONTEXT.Pipe(duplex=False)
-        self._process = _CONTEXT.Process(target=_work, args=(words, folder, obedient, longest_file, temporary, out, errors))
+        limits = (obedient, longest_file, temporary, dict(environment or {}))
+        self._process = _CONTEXT.Process(target=_work, args=(words, folder, *limits, out, errors))
         self._process.start()
         out.close()
         errors.close()
@@ -92,11 +100,13 @@ def _work(
     obedient: bool,
     longest_file: int | None,
     temporary: Path,
+    environment: Mapping[str, str],
     out: Connection,
     errors: Connection,
 ) -> None:
     from attn_zoo.cli import main
 
+    os.environ.update(environment)
     os.dup2(out.fileno(), 1)
     os.dup2(errors.fileno(), 2)
     os.chdir(folder)

@@ -10,6 +10,7 @@ from attn_zoo.leaderboard.render.costs import fronts_legend
 from attn_zoo.leaderboard.render.text import estimated, figure, mebibytes, optional, seconds, short, unit
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.tuned import trial_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ def columns(table: Table, compared: Beside | None) -> tuple[Column, ...]:
     """Heads after those of the row's name and score."""
     points = unit(table, ", in points of a hundred")
     heads = []
+    tuned = any(row.tuning for row in table.rows)
     if table.ranking.reason is None:
         heads.append(Column("rank", "rank", f"{table.ranking.method}; rows that share a letter cannot be told apart", True))
     heads += [
@@ -53,6 +55,7 @@ def columns(table: Table, compared: Beside | None) -> tuple[Column, ...]:
         heads.append(Column("published", "published (%)", f"others' figures, in their settings, not in this one: {said}", False))
     heads += [
         Column("seeds", "seeds", "runs that are done, of all", False),
+        *([Column("trials", "trials", "that the row's settings were chosen from, by validation", True)] if tuned else []),
         Column("parameters", "parameters", "of the whole network", True),
         Column("flops", "FLOPs", "of one forward pass of one example, matrix products", True),
         Column("time", "training (s)", "median over seeds ± half the range, measured", True, True),
@@ -88,6 +91,7 @@ def cells(
         "gap": Cell(estimated(row.train_gap, table, "+"), _mean(row.train_gap)),
         "published": _published(published),
         "seeds": Cell(f"{len(row.seeds)} of {total}" if row.failures else str(total), len(row.seeds)),
+        "trials": Cell(str(trial_count(row) or "-"), trial_count(row)),
         "parameters": Cell(optional(row.parameters, short), row.parameters),
         "flops": Cell(optional(row.flops_per_example, short), row.flops_per_example),
         "block": Cell(", ".join([kind, *where]), kind != "eager"),

@@ -16,6 +16,7 @@ from attn_zoo.leaderboard.plots.style import Style
 from attn_zoo.leaderboard.render.costs import budget_notes
 from attn_zoo.leaderboard.render.text import estimated, figure, mebibytes, optional, score, seconds, short, unit
 from attn_zoo.leaderboard.rows import Board, Comparison, Entry, Row, Table
+from attn_zoo.leaderboard.tuned import tuning_notes
 
 _LISTED_PAIRS = 120
 """A table of more comparisons than this is left to the JSON format."""
@@ -208,20 +209,26 @@ def _facts(table: Table) -> tuple[tuple[str, str], ...]:
     task, model, budget = table.task, table.model, table.budget
     dials: Mapping[str, Any] = table.task_options
     backbone = f" {model['backbone']}," if model.get("backbone") else ""
-    rate = f"learning rate {budget['learning_rate']:g}, weight decay {budget['weight_decay']:g}, warm-up {budget['warmup_steps']}"
+    rate, decay = (budget[name] for name in ("learning_rate", "weight_decay"))
+    rates = f"learning rate {_plain(rate)}, weight decay {_plain(decay)}, warm-up {budget['warmup_steps']}"
     return (
         ("what is asked", str(task.get("summary", "-"))),
         ("data", f"{table.data_title}; licence: {task.get('licence', '-')}"),
         ("source", str(task.get("source", "-"))),
         ("task options", ", ".join(f"{key}={value}" for key, value in dials.items()) or "-"),
         ("network", f"{backbone} width {model['dim']}, depth {model['depth']}, {model['heads']} heads{_shared(model)}".strip()),
-        ("budget", f"{budget['steps']:,} steps of {budget['batch_size']} examples; {rate}"),
+        ("budget", f"{budget['steps']:,} steps of {budget['batch_size']} examples; {rates}"),
         ("run as", f"{table.precision} on {table.device}, protocol {table.protocol}, task version {task['version']}"),
         *(
             (f"{split} split", f"{d.get('examples', 0):,} examples, SHA-256 {d.get('digest', '-')}")
             for split, d in table.data.items()
         ),
     )
+
+
+def _plain(setting: Any) -> str:
+    """A number, or the range that rows were tuned over."""
+    return setting if isinstance(setting, str) else f"{setting:g}"
 
 
 def _shared(model: Mapping[str, Any]) -> str:
@@ -236,6 +243,7 @@ def _notes(table: Table) -> list[str]:
     notes += _grouped([(row.label, row.unranked) for row in table.rows if row.unranked])
     if len({row.seeds for row in table.rows if row.score}) > 1:
         notes.append("rows differ in their seeds; compare them with care")
+    notes += tuning_notes(table.rows, lambda value: f"{figure(value, table)}{unit(table, ' %')}")
     return notes
 
 

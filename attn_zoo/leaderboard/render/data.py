@@ -11,6 +11,7 @@ from typing import Any
 
 from attn_zoo.leaderboard.rows import Board, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.leaderboard.tuned import trial_count
 
 _COSTS = ("time", "FLOPs", "memory")
 _ESTIMATES = {"score": "score", "valid": "valid", "over_chance": "over_chance", "over_control": "margin", "train_gap": "train_gap"}
@@ -39,6 +40,7 @@ def _names() -> list[str]:
     names = ["task", "task_version", "task_options", "metric", "higher_is_better", "data", "protocol", "precision", "device"]
     names += [*_PLAIN, "options", "score_by_seed", "seeds_done", "chance", "best_control", "best_control_score"]
     names += [f"{name}_{part}" for name in _ESTIMATES for part in ("mean", "half_width_95")]
+    names += ["trials", "study", "tuned", "best_valid_of_trials"]
     names += ["train_seconds_least", "train_seconds_most", "no_ranks", *_LISTS]
     return names + [f"equal_{cost.lower()}_{part}" for cost in _COSTS for part in ("budget", "mean", "half_width_95", "note")]
 
@@ -54,6 +56,9 @@ def _line(row: Row, table: Table) -> dict[str, Any]:
     line |= {"protocol": table.protocol, "precision": table.precision, "device": table.device, "options": _plain(row.options)}
     line |= {"score_by_seed": _plain(row.by_seed), "seeds_done": len(row.seeds), "chance": table.chance}
     line |= {"best_control": table.control, "best_control_score": table.best_control, "no_ranks": table.ranking.reason}
+    known = row.tuning
+    line |= {"trials": trial_count(row), "study": known and known.study, "best_valid_of_trials": known and known.best_valid}
+    line |= {"tuned": _plain(row.tuned)}
     for name, field in _ESTIMATES.items():
         line |= _estimate(name, getattr(row, field))
     least, most = row.train_seconds_range or (None, None)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.render.costs import budget_notes, fronts_legend
-from attn_zoo.leaderboard.render.text import lines
+from attn_zoo.leaderboard.render.text import figure, lines, unit
 from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.tuned import tuning_notes
 
 
 def table_notes(table: Table, format: str) -> str:
@@ -19,6 +20,7 @@ def table_notes(table: Table, format: str) -> str:
     if len({row.seeds for row in table.rows if row.score}) > 1:
         notes.append("rows differ in their seeds; compare them with care")
     notes += budget_notes(table)
+    notes += tuning_notes(table.rows, lambda value: f"{figure(value, table)}{unit(table, ' %')}")
     changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
     budget, model, test = table.budget, table.model, table.data.get("test", {})
     notes.append(f"data: {table.data_title}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attn_zoo.leaderboard.render.text import estimated, figure, name, score, tabulated, unit
 from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.tuned import trial_count
 
 
 def scores_table(table: Table, format: str) -> str:
@@ -14,6 +15,9 @@ def scores_table(table: Table, format: str) -> str:
         title += f", best control {table.control} {figure(table.best_control, table)}{unit(table, ' %')}"
     head = ["attention", table.task["metric"] + unit(table), "over chance", "over control", "train - test", "seeds"]
     body = [_line(row, table) for row in table.rows]
+    if any(row.tuning for row in table.rows):
+        head.append("trials")
+        body = [[*line, str(trial_count(row) or "-")] for row, line in zip(table.rows, body, strict=True)]
     if table.ranking.reason is None:
         head = ["rank", *head]
         body = [[_rank(row), *line] for row, line in zip(table.rows, body, strict=True)]

@@ -1,0 +1,153 @@
+"""``attn-zoo tune``: as many trials for each mechanism, then its best settings with seeds that no trial had."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.plan import Plan, plan
+from attn_zoo.cli.run import in_words, run_command, scratch_folder
+from attn_zoo.cli.search import Study
+from attn_zoo.cli.trial import settings
+from attn_zoo.leaderboard import leaderboard
+from attn_zoo.leaderboard.reproduce import hydra_value
+from attn_zoo.records import Store, Tuning
+from attn_zoo.records.tuning import best_of, ledger, setting, trials_of
+
+_OWN = ("trials", "seeds")
+USAGE = """usage: attn-zoo tune attention=NAME,... task=NAME,... [trials=N] [seeds=1,2,3] [KEY=VALUE ...]
+
+Search learning rate and own dial of each mechanism on each task by validation score, with as many trials for each;
+then train the best settings with seeds that no trial had, and print the leaderboard. Trials and runs are recorded, and
+the same command goes on from there.
+
+  trials=N      trials of each mechanism on each task (unless said, those of experiment=tune)
+  seeds=1,2,3   of the runs with the best settings
+  KEY=VALUE     as for attn-zoo run: budget.steps=1000, level=cpu, launch=joblib, records=FOLDER ...
+  KEY=RANGE     searched in place of the usual: 'budget.learning_rate=tag(log,interval(0.001,0.01))',
+                'attention.projected_length=choice(8,16)'; a single value takes the setting out of the search"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What was typed, taken apart."""
+
+    pairs: tuple[tuple[str, str], ...]
+    """Attentions and tasks."""
+    rest: tuple[str, ...]
+    """For Hydra, of trials and runs alike."""
+    ranges: tuple[str, ...]
+    """For Hydra, of trials alone."""
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The best settings of a study."""
+
+    ledger: Tuning
+    words: list[str]
+
+
+def tune(words: Sequence[str]) -> int:
+    """Do what was typed after ``attn-zoo tune``.
+
+    Returns:
+        Exit status: 0, or 1 where workers died more often than they are started again.
+
+    Raises:
+        ValueError: a word is wrong, or no trial of a study has a score.
+    """
+    if not words or set(words) & {"-h", "--help"}:
+        print(USAGE)
+        return 0
+    store_groups()
+    with in_words():
+        asked = _request(words)
+        planned = {pair: _planned(pair, asked) for pair in asked.pairs}  # all of them, so that nothing starts if one is wrong
+    command = (f"{sys.argv[0]} tune", *words)
+    with scratch_folder():
+        status = _do(planned, asked, command)
+    if status == 0:
+        print(f"\n{leaderboard(next(iter(planned.values()))[1].records)}")
+    return status
+
+
+def _do(planned: Mapping[tuple[str, str], tuple[list[str], Plan]], asked: _Request, command: Sequence[str]) -> int:
+    """The trials of each pair, then its runs with the best settings."""
+    for pair, (arguments, searched) in planned.items():
+        if status := run_command(arguments, command=command):
+            return status
+        assert searched.study is not None
+        found = _found(searched.study, searched.records)
+        if status := run_command(_best(pair, asked, found), command=command, ledger=found.ledger):
+            return status
+    return 0
+
+
+def _request(words: Sequence[str]) -> _Request:
+    given = OverridesParser.create().parse_overrides([word for word in words if word not in ("-m", "--multirun")])
+    by_key = {str(override.get_key_element()): override for override in given}
+    if "experiment" in by_key:
+        raise ValueError("attn-zoo tune is experiment=tune already; give what the other experiment sets as KEY=VALUE")
+    own = {key: _values(by_key.pop(key)) for key in ("attention", "task", *_OWN) if key in by_key}
+    for key in ("attention", "task"):
+        if key not in own:
+            raise ValueError(f"{key}= is missing; attn-zoo tune attention=linformer,softmax task=digits")
+    seeds = tuple(_count("seeds", value) for value in own.get("seeds", ["1", "2", "3"]))
+    rest = [str(override.input_line) for override in by_key.values() if not override.is_sweep_override()]
+    if "trials" in own:
+        rest.append(f"hydra.sweeper.n_trials={_count('trials', ','.join(own['trials']))}")
+    ranges = [str(override.input_line) for override in by_key.values() if override.is_sweep_override()]
+    return _Request(tuple(product(own["attention"], own["task"])), tuple(rest), tuple(ranges), seeds)
+
+
+def _values(override: Override) -> list[str]:
+    return list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.get_value_element_as_str()]
+
+
+def _count(key: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError as error:
+        raise ValueError(f"{key} takes whole numbers; got {value!r}") from error
+
+
+def _planned(pair: tuple[str, str], asked: _Request) -> tuple[list[str], Plan]:
+    """Words of the trials of a pair, and what they mean."""
+    attention, task = pair
+    words = ["-m", "experiment=tune", f"attention={attention}", f"task={task}", *asked.rest, *asked.ranges]
+    planned = plan(words)
+    assert planned is not None and planned.study is not None, "experiment=tune is a search"
+    taken = planned.specs[0].seed
+    if taken in asked.seeds:
+        raise ValueError(f"seed {taken} is that of the trials, by which settings are chosen; runs with the best have others")
+    return words, planned
+
+
+def _found(study: Study, records: str) -> _Found:
+    """What the trials of a study have found, which is also printed."""
+    known = Store(records).load()[0]
+    drawn = ledger(known, study.id)
+    best = best_of(trials_of(known, study.id))
+    assert best is not None, "there is no ledger without one"
+    failed = f" ({drawn.failed} without a score)" if drawn.failed else ""
+    print(
+        f"study {study.id}: best of {drawn.trials} trials{failed} is trial {drawn.best_trial} with "
+        f"{settings(best.spec, drawn)}: valid {best.task_card['metric']} {drawn.best_valid:.4g}",
+        flush=True,
+    )
+    return _Found(drawn, [f"{key}={hydra_value(setting(best.spec, key))}" for key in study.space])
+
+
+def _best(pair: tuple[str, str], asked: _Request, found: _Found) -> list[str]:
+    """Words of the runs with the best settings."""
+    kept = [word for word in asked.rest if not word.startswith(("hydra.sweeper.", "seed=", "tuning."))]
+    seeds = f"seed={','.join(map(str, asked.seeds))}"
+    return ["-m", f"attention={pair[0]}", f"task={pair[1]}", *kept, *found.words, seeds, "report=false"]

@@ -1,0 +1,96 @@
+"""The tuning ledger in tables: trials are no rows, and a tuned row says of how many trials its settings are the best."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from attn_zoo.leaderboard.rows import Row
+from attn_zoo.records import RunRecord
+from attn_zoo.records.tuning import setting
+
+
+def rows_of_tables(records: Iterable[RunRecord]) -> list[RunRecord]:
+    """Records that make rows: no trials, and of each study only the runs with the settings that were chosen last.
+
+    How many trials stand behind a run is the number that is recorded by now, where trials were added after it.
+    """
+    trials: dict[str, set[str]] = defaultdict(set)
+    chosen: dict[str, list[RunRecord]] = defaultdict(list)
+    kept = []
+    for record in records:
+        if record.tuning is None:
+            kept.append(record)
+        elif record.is_trial:
+            trials[record.tuning.study].add(record.run_id)
+        else:
+            chosen[record.tuning.study].append(record)
+    for study, members in chosen.items():
+        newest = max(members, key=lambda record: str(record.environment.get("started")))
+        kept += [_counted(r, len(trials[study])) for r in members if _settings(r) == _settings(newest)]
+    return kept
+
+
+def shared_budget(record: RunRecord) -> dict[str, Any]:
+    """The budget with the range in place of what was searched over, since rows that were tuned over the same one share a table."""
+    budget: dict[str, Any] = record.spec.to_dict()["budget"]
+    return budget | {key.partition(".")[2]: f"tuned: {text}" for key, text in _space(record).items() if key.startswith("budget.")}
+
+
+def own_options(record: RunRecord) -> dict[str, Any]:
+    """The options that make a row another one than its attention's others: those that were not searched over."""
+    searched = {key.partition(".")[2] for key in _space(record) if key.startswith("attention.")}
+    return {name: value for name, value in record.spec.options.items() if name not in searched}
+
+
+def trial_count(row: Row) -> int:
+    """Trials that a row's settings were chosen from; 0 where nothing was tuned."""
+    return 0 if row.tuning is None else row.tuning.trials or 0
+
+
+def found_settings(record: RunRecord) -> dict[str, Any]:
+    """By key, what the study of a run found best."""
+    return {key: setting(record.spec, key) for key in _space(record)}
+
+
+def tuning_notes(rows: Sequence[Row], score: Any) -> list[str]:
+    """What was tuned and how, and a warning where rows were not tuned alike.
+
+    Args:
+        score: a validation score as text.
+    """
+    notes = []
+    for row in rows:
+        if row.tuning is not None:
+            found = ", ".join(f"{key.partition('.')[2]}={_short(value)}" for key, value in row.tuned.items())
+            failed = f", {row.tuning.failed} of them without a score" if row.tuning.failed else ""
+            notes.append(
+                f"{row.label}: {found}, best of {trial_count(row)} trials{failed} by validation ({score(row.tuning.best_valid)}, "
+                f"seed {row.tuning.seed}); study {row.tuning.study}"
+            )
+    counts: dict[int, list[str]] = defaultdict(list)
+    for row in rows:
+        counts[trial_count(row)].append(row.label)
+    if notes and len(counts) > 1:
+        told = "; ".join(f"{count}: {', '.join(labels)}" for count, labels in sorted(counts.items()))
+        notes.append(f"rows were tuned with different numbers of trials, and more find better settings; compare with care ({told})")
+    return notes
+
+
+def _counted(record: RunRecord, trials: int) -> RunRecord:
+    assert record.tuning is not None, "asked of tuned runs only"
+    return replace(record, tuning=replace(record.tuning, trials=max(record.tuning.trials or 0, trials)))
+
+
+def _settings(record: RunRecord) -> Mapping[str, Any]:
+    return {**record.spec.to_dict(), "seed": None}
+
+
+def _space(record: RunRecord) -> Mapping[str, str]:
+    return {} if record.tuning is None else record.tuning.space
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

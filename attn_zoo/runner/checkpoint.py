@@ -1,0 +1,176 @@
+"""Where a run's state waits until the run is recorded: one file of safetensors with JSON in its header, replaced as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from attn_zoo.records.store import CHECKPOINT, UNUSED
+from attn_zoo.runner.chance import generator_states
+from attn_zoo.runner.state import Training, pack, unpack
+
+_HEADER = "attn_zoo"
+_FORMAT = 1
+
+
+class CheckpointError(ValueError):
+    """A file is no checkpoint that this run can go on from."""
+
+
+class Checkpoint:
+    """The checkpoint of one run, in a hidden file of the folder of records.
+
+    Args:
+        root: folder of the records.
+        run_id: of the run; a checkpoint of another is none for it.
+        every: steps between two checkpoints; 0 leaves it to the clock.
+        minutes: time after which the next step is followed by a checkpoint; 0 leaves it to the steps.
+
+    Raises:
+        ValueError: a number is negative.
+    """
+
+    def __init__(self, root: str | Path, run_id: str, every: int = 0, minutes: float = 10.0) -> None:
+        if every < 0:
+            raise ValueError(f"checkpoint.every counts steps, 0 for none; got {every}")
+        if not minutes >= 0:
+            raise ValueError(f"checkpoint.minutes is a time, 0 for none; got {minutes}")
+        self.path = Path(root) / f".{run_id}{CHECKPOINT}"
+        self.run_id, self.every, self.minutes = run_id, every, minutes
+        self.environment: dict[str, Any] = {}
+        """Of this part of the run; kept for the record of one that is resumed."""
+        self._found: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+        self._saved_at = time.monotonic()
+        self._complained = False
+
+    def open(self) -> str | None:
+        """Read the file, if there is one, and say what comes of it. One that is of no use is put aside, not deleted."""
+        try:
+            if not self.path.exists():
+                return None
+            self._found = _read(self.path, self.run_id)
+        except CheckpointError as error:
+            aside = self.path.with_name(f"{self.path.name}.{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%fZ')}{UNUSED}")
+            try:
+                self.path.replace(aside)
+            except OSError as failed:
+                return f"its checkpoint is of no use ({error}) and is left where it is ({failed.strerror}); begins anew"
+            return f"its checkpoint is of no use ({error}); put aside as {aside.name}, begins anew"
+        _, facts = self._found
+        return f"goes on after step {facts['step']}, from a checkpoint of {facts['saved']}"
+
+    def due(self, step: int) -> bool:
+        """Whether the state after this step is to be kept."""
+        by_clock = self.minutes and time.monotonic() - self._saved_at >= 60 * self.minutes
+        return bool(by_clock or (self.every and step % self.every == 0))
+
+    def resume(self, training: Training) -> None:
+        """Go on from what ``open`` found in the main process; all processes call it.
+
+        Raises:
+            CheckpointError: it is of another network.
+        """
+        processes, (tensors, facts) = training.processes, self._found or ({}, {})
+        processes.agree()
+        facts = processes.share(facts)
+        if not facts:
+            return
+        listed = [(name, list(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in tensors.items()]
+        try:
+            unpack(training, processes.send(tensors, processes.share(listed)), facts)
+        except ValueError as error:
+            raise CheckpointError(f"{error}; delete {str(self.path)!r} to begin anew") from error
+        training.state.resumed = [*facts["resumed"], {"step": facts["step"], **facts["environment"]}]
+        self._found = None
+
+    def save(self, training: Training) -> None:
+        """Keep the state, whole or not at all; all processes call it, the main one writes.
+
+        A disk that takes no more is complained of once and ends nothing: the run may still come to its record.
+        """
+        generators = training.processes.gather(generator_states(training.accelerator.device))
+        self._saved_at = time.monotonic()
+        if not training.processes.is_main:
+            return
+        tensors, facts = pack(training, generators)
+        try:
+            self._write(tensors, {**facts, "environment": self.environment})
+        except (OSError, SafetensorError) as error:
+            if not self._complained:
+                self._complained = True
+                print(f"attn-zoo: the checkpoint after step {training.step} could not be written ({error})", file=sys.stderr)
+
+    def remove(self) -> None:
+        """Forget the state, once the run is recorded."""
+        with suppress(OSError):  # a folder that cannot be written keeps it; nothing reads it, as the run is recorded
+            self.path.unlink(missing_ok=True)
+
+    def _write(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        header = {
+            "format": _FORMAT,
+            "run_id": self.run_id,
+            **_versions(),
+            "saved": datetime.now(UTC).isoformat(timespec="seconds"),
+            "digest": _digest(tensors, facts),
+            "facts": facts,
+        }
+        half = self.path.with_name(f"{self.path.name}.half")
+        try:
+            save_file(dict(tensors), half, metadata={_HEADER: json.dumps(header)})
+            with half.open("rb") as file:
+                os.fsync(file.fileno())
+            half.replace(self.path)
+        except (OSError, SafetensorError):
+            with suppress(OSError):
+                half.unlink(missing_ok=True)
+            raise
+
+
+def _versions() -> dict[str, str]:
+    """What must be the same for a run to go on to the bit."""
+    return {"attn_zoo": version("attn-zoo"), "torch": torch.__version__}
+
+
+def _read(path: Path, run_id: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the plain data of a whole checkpoint of this run, written by these versions."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})[_HEADER])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        if header["format"] != _FORMAT:
+            raise CheckpointError(f"it has format {header['format']}, and this version reads {_FORMAT}")
+        if header["run_id"] != run_id:
+            raise CheckpointError(f"it is of run {header['run_id']}")
+        for package, here in _versions().items():
+            if header[package] != here:
+                raise CheckpointError(f"it was written with {package} {header[package]}, and this is {here}")
+        if header["digest"] != _digest(tensors, header["facts"]):
+            raise CheckpointError("it is damaged: its content does not have its digest")
+        return tensors, {**header["facts"], "saved": header["saved"]}
+    except CheckpointError:
+        raise
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"it is damaged: {error}") from error
+
+
+def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
+    """SHA-256 of everything, in the order of the names."""
+    found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()

@@ -1,0 +1,187 @@
+"""A training run in the middle: all that the steps to come depend on, as tensors and plain data, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from attn_zoo.contract import Batch, Examples
+from attn_zoo.runner.chance import SharedDraws, set_generator_states
+from attn_zoo.runner.processes import Processes
+
+Augment = Callable[[Batch, torch.Generator], Batch]
+
+
+@dataclass
+class Trained:
+    """What training left behind. ``best_weights`` are those of the best look at validation."""
+
+    best_valid: float | None = None
+    best_weights: dict[str, Tensor] = field(default_factory=dict)
+    curve: list[dict[str, float]] = field(default_factory=list)
+    step_seconds: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    resumed: list[dict[str, Any]] = field(default_factory=list)
+    """Of each part before this one, ``step`` of its last checkpoint and the environment that it ran in."""
+
+
+class BatchSource(Iterator[Batch]):
+    """Endless batches, reshuffled every epoch and augmented: a function of the seed alone, so every attention sees the same."""
+
+    def __init__(self, examples: Examples, batch_size: int, seed: int, augment: Augment) -> None:
+        self._examples, self._augment = examples, augment
+        self.size = min(batch_size, len(examples))
+        self._generator, self._chance = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
+        self._epoch = self._generator.get_state()
+        self._order, self._at = torch.empty(0, dtype=torch.long), 0
+
+    def __next__(self) -> Batch:
+        if self._at + self.size > len(self._order):
+            self._shuffle()
+        chosen = self._order[self._at : self._at + self.size]
+        self._at += self.size
+        return self._augment(self._examples.batch(chosen), self._chance)
+
+    def _shuffle(self) -> None:
+        self._epoch = self._generator.get_state()
+        self._order, self._at = torch.randperm(len(self._examples), generator=self._generator), 0
+
+    def state(self) -> tuple[dict[str, Tensor], int]:
+        """States of the generators, that of the order before the present epoch was shuffled; and the place in the epoch."""
+        return {"epoch": self._epoch, "chance": self._chance.get_state()}, self._at
+
+    def restore(self, generators: Mapping[str, Tensor], at: int) -> None:
+        """The inverse of ``state``; without a batch drawn (``at`` 0) the order is left to the first."""
+        self._generator.set_state(generators["epoch"])
+        self._chance.set_state(generators["chance"])
+        self._order, self._at = torch.empty(0, dtype=torch.long), 0
+        if at:
+            self._shuffle()
+            self._at = at
+
+
+@dataclass
+class Training:
+    """A run in the middle: ``step`` steps are done, the last with this loss."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    source: Iterator[Batch]
+    accelerator: Accelerator
+    processes: Processes
+    draws: AbstractContextManager[Any]
+    """Context of the forward pass; ``SharedDraws`` where processes share a run with dropout."""
+    state: Trained
+    step: int = 0
+    loss: float = float("nan")
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those that are trained."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+
+def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state as tensors by name, copied to the CPU, and as plain data; ``generators`` are the states of each process's own."""
+    source, state = training.source, training.state
+    assert isinstance(source, BatchSource)
+    order, at = source.state()
+    optimizer = training.optimizer.state_dict()
+    shared = training.draws.states if isinstance(training.draws, SharedDraws) else []
+    groups: dict[str, Mapping[str, Tensor]] = {
+        "model": training.model.state_dict(),
+        "best": state.best_weights,
+        "order": order,
+        "shared": {str(at): tensor for at, tensor in enumerate(shared)},
+        **{f"optimizer.{index}": moments for index, moments in optimizer["state"].items()},
+        **{f"process.{index}": {str(at): tensor for at, tensor in enumerate(own)} for index, own in enumerate(generators)},
+        "clock": {"step_seconds": torch.tensor(state.step_seconds, dtype=torch.float64)},
+    }
+    tensors = {
+        f"{group}.{name}": tensor.detach().cpu().clone().contiguous()
+        for group, named in groups.items()
+        for name, tensor in named.items()
+    }
+    scaler = training.accelerator.scaler
+    facts = {
+        "step": training.step,
+        "loss": training.loss,
+        "at": at,
+        "rates": [group["lr"] for group in optimizer["param_groups"]],
+        "schedule": training.schedule.state_dict(),
+        "scaler": None if scaler is None else scaler.state_dict(),
+        "counters": _counters(training.model),
+        "best_valid": state.best_valid,
+        "curve": state.curve,
+        "peak_bytes": state.peak_bytes,
+        "resumed": state.resumed,
+    }
+    return tensors, facts
+
+
+def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Go on from a packed state, in a training that was made for the same spec.
+
+    Raises:
+        ValueError: the state is of another network.
+    """
+    source, state, processes = training.source, training.state, training.processes
+    assert isinstance(source, BatchSource)
+    _require_same(training.model.state_dict(), _group(tensors, "model"))
+    training.model.load_state_dict(_group(tensors, "model"))
+    _set_counters(training.model, facts["counters"])
+    groups = training.optimizer.state_dict()["param_groups"]
+    for group, rate in zip(groups, facts["rates"], strict=True):
+        group["lr"] = rate
+    indices = {int(name.split(".")[1]) for name in tensors if name.startswith("optimizer.")}
+    moments = {index: _group(tensors, f"optimizer.{index}") for index in sorted(indices)}
+    training.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    training.schedule.load_state_dict(facts["schedule"])
+    if training.accelerator.scaler is not None:
+        training.accelerator.scaler.load_state_dict(facts["scaler"])
+    source.restore(_group(tensors, "order"), facts["at"])
+    if isinstance(training.draws, SharedDraws) and "shared.0" in tensors:
+        training.draws.states = list(_group(tensors, "shared").values())
+    if own := list(_group(tensors, f"process.{processes.index}").values()):
+        set_generator_states(training.accelerator.device, own)
+    device = training.accelerator.device
+    state.best_valid = facts["best_valid"]
+    state.best_weights = {name: tensor.to(device) for name, tensor in _group(tensors, "best").items()}
+    state.curve, state.peak_bytes = facts["curve"], facts["peak_bytes"]
+    state.step_seconds = tensors["clock.step_seconds"].tolist()
+    training.step, training.loss = facts["step"], facts["loss"]
+
+
+def _group(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{group}."): tensor for name, tensor in tensors.items() if name.startswith(f"{group}.")}
+
+
+def _require_same(ours: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    for name in ours.keys() | given.keys():
+        shapes = [tuple(held[name].shape) if name in held else None for held in (ours, given)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"the network has {name} of shape {shapes[0]}, the checkpoint of shape {shapes[1]}")
+
+
+def _counters(model: nn.Module) -> dict[str, dict[str, int | float]]:
+    """Numbers that modules keep beside their tensors, such as the calls after which features are drawn anew."""
+    found = {}
+    for name, module in model.named_modules():
+        own = {key: value for key, value in vars(module).items() if type(value) in (int, float) and key != "training"}
+        if own:
+            found[name] = own
+    return found
+
+
+def _set_counters(model: nn.Module, counters: Mapping[str, Mapping[str, int | float]]) -> None:
+    modules = dict(model.named_modules())
+    for name, own in counters.items():
+        for key, value in own.items():
+            setattr(modules[name], key, value)

@@ -1,0 +1,30 @@
+"""Every generated page by its path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from attn_zoo.cli.listing import attention_table, task_table
+from attn_zoo.registry import attentions, task_names
+from zoo_pages.attentions import attention_index, attention_page
+from zoo_pages.commands import ask_for_help_of_run, command_page
+from zoo_pages.results import Results
+from zoo_pages.tasks import board, overview, task_index, task_page
+
+PICTURES = ("crossover.svg", "error.svg")
+
+
+def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
+    """Content of every file below ``folder``, by its path in there."""
+    with ask_for_help_of_run() as help_of_run:
+        pages = {
+            "attention/index.md": attention_index(results, attention_table()),
+            "task/index.md": task_index(task_table()),
+            "board.md": board(results),
+            "overview.md": overview(results),
+        }
+        pages |= {f"attention/{name}.md": attention_page(name, results, folder / "attention") for name in attentions()}
+        pages |= {f"task/{name}.md": task_page(name, results, folder / "task") for name in task_names()}
+        pages["command-line.md"] = command_page(help_of_run)
+    pictures = {f"attention/{name}": results.picture(name) for name in PICTURES}
+    return {path: text.encode() for path, text in pages.items()} | {path: raw for path, raw in pictures.items() if raw}

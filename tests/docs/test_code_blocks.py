@@ -1,0 +1,122 @@
+"""Every block of code on the site's pages does what the page says, in an empty folder, and blocks of data can be read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import page_blocks
+import pytest
+from page_blocks import OUTPUT, PARSED, RUN, blocks, front_matter
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+WRITTEN = sorted(p for p in DOCS.rglob("*.md") if p.relative_to(DOCS).parts[0] not in ("generated", "_build"))
+"""Pages that people wrote."""
+FOLLOWED_BY = "followed-by"
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def has_code(page: Path) -> bool:
+    """Whether there is anything to run; a page that cannot be read is run, to fail by its name."""
+    try:
+        return any(block.language in RUN for block in blocks(text_of(page)))
+    except ValueError:
+        return True
+
+
+def names(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+RUN_HERE = [page for page in WRITTEN if has_code(page) and FOLLOWED_BY not in front_matter(text_of(page))]
+RUN_ELSEWHERE = [page for page in WRITTEN if FOLLOWED_BY in front_matter(text_of(page))]
+
+
+def follow(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page's blocks in ``folder``, in a process of its own, with no data and no network to rely on."""
+    left_out = ("ATTN_ZOO_DATA", "TRITON_INTERPRET", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    command = [sys.executable, "-P", page_blocks.__file__, str(page)]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
+
+
+@pytest.mark.parametrize("page", RUN_HERE, ids=names)
+def test_its_code_runs(page, tmp_path):
+    done = follow(page, tmp_path)
+    assert done.returncode == 0, f"{names(page)}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=names)
+def test_its_data_can_be_read(page):
+    for block in blocks(text_of(page)):
+        if block.language in PARSED:
+            PARSED[block.language](block.content)
+
+
+@pytest.mark.parametrize("page", RUN_ELSEWHERE, ids=names)
+def test_a_page_that_another_test_follows_is_named_there(page):
+    test = ROOT / front_matter(text_of(page))[FOLLOWED_BY]
+    assert test.is_file(), f"{names(page)} is left to {test.relative_to(ROOT)}, which is not there"
+    assert page.name in test.read_text(encoding="utf-8"), f"{test.relative_to(ROOT)} does not name {page.name}"
+
+
+def test_the_first_pages_have_code():
+    assert {"quick-start.md", "concepts.md", "faq.md", "read-the-leaderboard.md"} <= {names(page) for page in RUN_HERE}
+
+
+PYTHON = "# A page\n\n```python\nx = 1\n```\n\nText.\n\n```python\nassert x == {}\n```\n"
+MUTANTS = {
+    "python": PYTHON.format(2),
+    "a name of no earlier block": "```python\nprint(never_made)\n```\n",
+    "bash": "```bash\nfalse\ntrue\n```\n",
+    "a pipe": "```bash\nfalse | true\n```\n",
+    "a command": "```bash\nattn-zoo no-such-command\n```\n",
+    "output": f"```python\nprint(1)\n```\n\n```{OUTPUT}\n2\n```\n",
+    "inside an aside": "````{note}\n\n```python\nassert False\n```\n\n````\n",
+    "inside an aside of colons": ":::{note}\n```python\nassert False\n```\n:::\n",
+    "a later block": "```python\nopen('made', 'w').close()\n```\n\n```bash\ntest ! -e made\n```\n",
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_wrong_block_is_caught(mutant, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(MUTANTS[mutant], encoding="utf-8")
+    assert follow(page, tmp_path).returncode != 0
+
+
+def test_a_right_page_passes(tmp_path):
+    page = tmp_path / "page.md"
+    right = PYTHON.format(1) + f"\n```bash\necho seven of 9\n```\n\n```{OUTPUT}\nseven ... 9\n```\n\n```text\nnot run\n```\n"
+    page.write_text(right, encoding="utf-8")
+    done = follow(page, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```{code-block} python\nassert False\n```\n",
+        "```py\nassert False\n```\n",
+        "```sh\nfalse\n```\n",
+        "```{eval-rst}\n.. code-block:: python\n\n   assert False\n```\n",
+        f"```text\nx\n```\n\n```{OUTPUT}\nx\n```\n",
+    ],
+)
+def test_code_that_would_not_be_run_is_refused(text):
+    with pytest.raises(ValueError, match="line"):
+        blocks(text)
+
+
+@pytest.mark.parametrize(("language", "wrong"), [("yaml", "a: [1"), ("toml", "a = "), ("json", "{'a': 1}")])
+def test_wrong_data_is_noticed(language, wrong):
+    (block,) = blocks(f"```{language}\n{wrong}\n```\n")
+    with pytest.raises(Exception, match=r"."):
+        PARSED[block.language](block.content)

@@ -1,0 +1,101 @@
+"""No pickle is ever loaded from a folder of results or of data: none in the source, and none when a run is resumed and recorded."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from together import record_watching_pickle, together
+
+from attn_zoo.records import Budget, ModelSpec, RunSpec
+from attn_zoo.runner import resolve_spec
+
+ROOT = Path(__file__).parents[2]
+
+MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+CALLS = {"torch.load", "torch.jit.load", "torch.hub.load", "torch.package.PackageImporter", "pandas.read_pickle", "read_pickle"}
+METHODS = {"load_state", "Unpickler"}
+"""accelerate's load_state unpickles generators and schedules."""
+
+
+PERMITTED = {"attn_zoo/conformance/task_checks.py: pickle": "the kit hands a task to a process of its own, through a pipe"}
+
+
+def unpickling(source: str) -> Iterator[str]:
+    """What in a module could load a pickle, by name, however it was imported."""
+    tree, known = ast.parse(source), dict[str, str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known |= {
+                alias.asname or alias.name.split(".")[0]: alias.name if alias.asname else alias.name.split(".")[0]
+                for alias in node.names
+            }
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            known |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            if node.module.split(".")[0] in MODULES:
+                yield node.module
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        first, _, rest = ast.unparse(node.func).partition(".")
+        name = ".".join(filter(None, [known.get(first, first), rest]))
+        loose = [
+            k
+            for k in node.keywords
+            if k.arg == "allow_pickle" and not (isinstance(k.value, ast.Constant) and k.value.value is False)
+        ]
+        if name in CALLS or name.rpartition(".")[2] in METHODS or loose:
+            yield name
+
+
+@pytest.mark.parametrize("folder", ["attn_zoo", "tasks", "configs"])
+def test_no_module_of_the_package_can_load_a_pickle(folder):
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in (ROOT / folder).rglob("*.py")
+        for name in unpickling(path.read_text(encoding="utf-8"))
+    }
+    assert found - PERMITTED.keys() == set()
+    assert {words for words in PERMITTED if words.startswith(folder)} <= found, "permitted, and gone"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import load as read",
+        "import torch\ntorch.load('x')",
+        "import torch as t\nt.load('x', weights_only=True)",
+        "from torch import load\nload('x')",
+        "def f():\n    import joblib.numpy_pickle",
+        "import numpy as np\nnp.load('x', allow_pickle=True)",
+        "import numpy as np\nnp.load('x', allow_pickle=given)",
+        "accelerator.load_state('folder')",
+        "import pandas as pd\npd.read_pickle('x')",
+    ],
+)
+def test_every_way_to_load_one_is_seen(source):
+    assert list(unpickling(source))
+
+
+def test_what_loads_none_is_left_alone():
+    source = (
+        "import json, numpy as np\nnp.load('x')\njson.load(file)\nstore.load()\nnp.load('x', allow_pickle=False)\nsafe_load('x')"
+    )
+    assert list(unpickling(source)) == []
+
+
+def test_a_run_that_is_resumed_recorded_and_read_unpickles_nothing(tmp_path):
+    budget = Budget(steps=4, batch_size=8, evaluate_every=2)
+    model = ModelSpec(dim=16, heads=2, dropout=0.1)
+    spec = resolve_spec(RunSpec("performer", "digits", options={"redraw": 1}, model=model, budget=budget, device="cpu"))
+    ((status, resumed, seen),) = together(1, record_watching_pickle, spec, tmp_path)
+    assert status == "done" and resumed == [2]
+    assert seen == []
+    torch.save({"a": torch.ones(1)}, tmp_path / "x.pt")
+    ((_, _, seen),) = together(1, record_watching_pickle, spec, tmp_path / "again", str(tmp_path / "x.pt"))
+    assert seen, "the watch sees torch.load"

@@ -1,0 +1,229 @@
+"""Settings are searched by validation alone, with trials that are counted, and the rows that come of it say so."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from make import make_record
+from omegaconf import OmegaConf
+
+from attn_zoo import registry
+from attn_zoo.cli import main
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.plan import plan
+from attn_zoo.cli.trial import objective, with_tuning
+from attn_zoo.records import RunRecord, Store, Tuning
+from attn_zoo.records.tuning import trials_of
+
+SMALL = ["task=digits", "budget.steps=4", "budget.evaluate_every=2", "model.dim=16", "model.heads=2", "threads=1"]
+TUNE = ["tune", "attention=linformer,none", "trials=3", "seeds=1,2", *SMALL]
+
+
+def zoo(*words: str, folder: Path) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["attn-zoo", *words])
+        status = main(words)
+    return status, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("tuned")
+    status, output, errors = zoo(*TUNE, folder=folder)
+    assert status == 0, errors
+    return folder, output
+
+
+def recorded(folder: Path) -> list[RunRecord]:
+    records, damaged = Store(folder / "runs").load()
+    assert damaged == []
+    return records
+
+
+def finals(folder: Path) -> Iterator[tuple[RunRecord, Tuning]]:
+    for record in recorded(folder):
+        if record.tuning is not None and not record.is_trial:
+            yield record, record.tuning
+
+
+def test_every_mechanism_has_as_many_trials_and_runs_with_seeds_of_their_own(tuned):
+    folder, _ = tuned
+    assert len(recorded(folder)) == 2 * (3 + 2)
+    for name, keys in (("linformer", ["attention.projected_length", "budget.learning_rate"]), ("none", ["budget.learning_rate"])):
+        runs = [(record, ledger) for record, ledger in finals(folder) if record.spec.attention == name]
+        assert sorted(record.spec.seed for record, _ in runs) == [1, 2]
+        (study,) = {ledger.study for _, ledger in runs}
+        trials = trials_of(recorded(folder), study)
+        assert [record.tuning.trial for record in trials if record.tuning] == [0, 1, 2]
+        assert {record.spec.seed for record in trials} == {0}
+        assert all(sorted(ledger.space) == keys and ledger.trials == 3 and ledger.failed == 0 for _, ledger in runs)
+        best = max(trials, key=lambda record: record.scores["valid"])
+        for record, ledger in runs:
+            assert ledger.best_valid == best.scores["valid"] and trials[ledger.best_trial or 0] == best
+            assert replace(record.spec, seed=0) == best.spec, "the settings are those of the best trial"
+
+
+def test_trials_have_no_test_score(tuned):
+    folder, output = tuned
+    assert all(set(record.scores) == {"valid", "train"} for record in recorded(folder) if record.is_trial)
+    assert all("test" in record.scores for record, _ in finals(folder))
+    assert not [line for line in output.splitlines() if "trial" in line and "test accuracy" in line]
+
+
+def test_the_leaderboard_has_a_row_for_each_study_and_counts_its_trials(tuned):
+    _, output = tuned
+    assert output.count("Digits (patches), costs") == 1, "one leaderboard, in the end"
+    lines = [line.split() for line in output.splitlines()]
+    head = next(line for line in lines if line[:1] == ["attention"] or line[:2] == ["rank", "attention"])
+    assert head[-1] == "trials"
+    assert next(line[-1] for line in lines if line[:2] == ["linformer", "(tuned)"]) == "3"
+    assert "best of 3 trials by validation" in output
+    assert "different numbers of trials" not in output
+
+
+def test_the_same_command_again_trains_nothing(tuned):
+    folder, _ = tuned
+    before = {record.source for record in recorded(folder)}
+    status, output, _ = zoo("tune", "attention=none", *TUNE[2:], folder=folder)
+    assert status == 0
+    assert output.count(": recorded already") == 3 + 2
+    assert {record.source for record in recorded(folder)} == before
+
+
+def test_more_trials_go_on_from_those_there_are_and_unequal_numbers_are_warned_of(tuned, tmp_path):
+    folder, _ = tuned
+    for file in (folder / "runs").glob("*.json"):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        (tmp_path / "runs" / file.name).write_bytes(file.read_bytes())
+    status, output, _ = zoo("tune", "attention=none", "trials=4", "seeds=1,2", *SMALL, folder=tmp_path)
+    assert status == 0
+    assert "4 trials of none" in output and "3 of them recorded already" in output
+    (study,) = {record.tuning.study for record in recorded(tmp_path) if record.tuning and record.spec.attention == "none"}
+    assert len(trials_of(recorded(tmp_path), study)) == 4
+    assert "rows were tuned with different numbers of trials" in output
+    assert "3: linformer (tuned); 4: none (tuned)" in output
+
+
+def test_a_search_that_was_cut_short_draws_the_same_trials(tuned, tmp_path):
+    folder, _ = tuned
+    kept = [r for r in recorded(folder) if r.is_trial and r.spec.attention == "linformer" and r.tuning and r.tuning.trial != 1]
+    for record in kept:
+        Store(tmp_path / "runs").add(record)
+    status, output, _ = zoo("run", "experiment=tune", "attention=linformer", "hydra.sweeper.n_trials=3", *SMALL, folder=tmp_path)
+    assert status == 0
+    assert output.count(": recorded already") == 2
+    there = {
+        record.run_id: record.scores for record in recorded(folder) if record.is_trial and record.spec.attention == "linformer"
+    }
+    assert {record.run_id: record.scores for record in recorded(tmp_path)} == there
+    assert "accuracy (%)" not in output, "trials are no rows"
+
+
+@pytest.fixture(scope="module")
+def groups() -> None:
+    store_groups()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["attention=linformer,softmax"], "one mechanism on one task with one seed"),
+        (["seed=0,1"], "one mechanism on one task with one seed"),
+        (["budget.steps=10,20"], "the same for every row of a table"),
+        (["model.depth=1,2"], "model.depth cannot be searched"),
+        (["budget.learning_rate=interval(0,1)"], "budget.learning_rate must be above 0"),
+        (["attention=linformer", "attention.projected_length=choice(4,17)"], "not below the 17 keys"),
+        (["attention=linformer", "attention.projected_length=int(interval(4,17))"], "not below the 17 keys"),
+        (["attention=linformer", "attention.projected_length=range(4,17)"], "not below the 17 keys"),
+        (["budget.learning_rate=0.001"], "nothing is left to search"),
+        (["hydra.sweeper.n_trials=0"], "at least 1"),
+    ],
+)
+def test_a_bad_search_is_refused_before_any_trial(words, message, groups):
+    with pytest.raises(ValueError, match=message):
+        plan(["experiment=tune", *words])
+
+
+def test_a_space_without_its_sweeper_is_refused(groups):
+    with pytest.raises(ValueError, match="use experiment=tune"):
+        plan(["+tuning.space={budget.learning_rate: 'choice(1,2)'}"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["task=digits"], "attention= is missing"),
+        (["attention=softmax", "task=digits", "seeds=0,1"], "seed 0 is that of the trials"),
+        (["attention=softmax", "task=digits", "seed=2"], "seed 2 is that of the trials"),
+        (["attention=softmax", "task=digits", "trials=many"], "trials takes whole numbers"),
+        (["attention=softmax", "task=digits", "experiment=lra"], "is experiment=tune already"),
+        (["attention=softmax,nonee", "task=digits"], "nonee"),
+        (["attention=linformer,softmax", "task=digits", "budget.stepps=3"], "did you mean 'steps'"),
+    ],
+)
+def test_bad_input_to_tune_is_refused_before_any_trial(words, message, tmp_path):
+    status, _, errors = zoo("tune", *words, folder=tmp_path)
+    assert status == 2
+    assert message in errors
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_what_the_command_line_says_goes_before_the_usual_space(groups):
+    usual = plan(["experiment=tune", "attention=linformer", "task=digits"])
+    assert usual and usual.study and set(usual.study.space) == {"attention.projected_length", "budget.learning_rate"}
+    fixed = plan(["experiment=tune", "attention=linformer", "task=digits", "attention.projected_length=8"])
+    assert fixed and fixed.study and list(fixed.study.space) == ["budget.learning_rate"]
+    given = plan(["experiment=tune", "attention=linformer", "budget.learning_rate=tag(log, interval(0.001, 0.002))"])
+    assert given and given.study and given.study.space["budget.learning_rate"] == "tag(log,interval(0.001,0.002))"
+    assert len({usual.study.id, fixed.study.id, given.study.id}) == 3
+    more = plan(["experiment=tune", "attention=linformer", "task=digits", "hydra.sweeper.n_trials=99"])
+    assert more and more.study and more.study.id == usual.study.id, "a study is gone on with, whatever the number of trials"
+
+
+def test_candidates_that_a_mechanism_refuses_at_the_length_are_left_out(groups):
+    short = plan(["experiment=tune", "attention=linformer", "task=digits"])
+    long = plan(["experiment=tune", "attention=linformer", "task=listops", "task.length=300"])
+    assert short and short.study and short.study.space["attention.projected_length"] == "choice(4,8,16)"
+    assert long and long.study and long.study.space["attention.projected_length"] == "choice(4,8,16,32,64,128,256)"
+
+
+def test_a_metric_that_is_better_when_lower_is_minimised(groups):
+    words = ["experiment=tune", "attention=none", "task=masked_language", "level=smoke"]
+    planned = plan(words)
+    assert planned and "hydra.sweeper.direction=minimize" in planned.words
+
+
+def test_every_candidate_is_an_option_of_its_mechanism(groups):
+    with initialize_config_module("attn_zoo.configs", version_base="1.3"):
+        dials = OmegaConf.to_container(compose("run", ["experiment=tune"]).tuning.dials)
+    assert isinstance(dials, dict)
+    for name, candidates in dials.items():
+        assert isinstance(name, str)
+        kind = registry.card(name).options
+        assert len(candidates) == 1, f"{name} has one dial of its own"
+        for option, values in candidates.items():
+            for value in values:
+                registry.make_options(f"attention {name}", kind, {option: value})
+    with_dials = {name for name in registry.attentions() if name in dials}
+    assert set(dials) == with_dials, "no mechanism is misspelt"
+
+
+def test_a_trial_that_fails_is_the_worst_there_is_and_is_not_tried_again(tmp_path):
+    tuning = Tuning("0123456789ab", {"budget.learning_rate": "choice(1,2)"}, trial=3)
+    failed = with_tuning(make_record(status="failed"), tuning)
+    assert objective(failed) == float("-inf")
+    assert objective(replace(failed, task_card={**failed.task_card, "higher_is_better": False})) == float("inf")
+    Store(tmp_path).add(failed)
+    assert Store(tmp_path).finished(failed.run_id, tuning), "it is spent"
+    assert not Store(tmp_path).finished(failed.run_id), "a run that is no trial is done all the same"
+    assert not Store(tmp_path).finished(failed.run_id, replace(tuning, study="ba9876543210"))
+    with pytest.raises(BlockingIOError, match="another process is at a trial"):
+        objective(None)

@@ -1,0 +1,1 @@
+"""Transplants into a small encoder; a package because its fixtures are its own."""
