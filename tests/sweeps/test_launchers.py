@@ -97,10 +97,14 @@ def a_worker_is_killed(folder: Path) -> Iterator[list[int]]:
         watcher.join()
 
 
-def check_sweep(launch: str, folder: Path, serial: dict[str, object], seeds: str = "1,2") -> None:
-    """With a killed worker, the sweep has all the records of the serial one and no other."""
+def check_sweep(launch: str, folder: Path, serial: dict[str, object], workers: int, seeds: str = "1,2") -> None:
+    """With a killed worker, the sweep has all the records of the serial one and no other.
+
+    Args:
+        workers: few, as starting one takes seconds.
+    """
     with a_worker_is_killed(folder) as killed:
-        assert zoo(*SWEEP, f"seed={seeds}", f"launch={launch}", "workers=2", folder=folder) == 0
+        assert zoo(*SWEEP, f"seed={seeds}", f"launch={launch}", f"workers={workers}", folder=folder) == 0
     assert killed, "no worker was seen at a run"
     same = found(folder)
     assert len(same) == 2 * len(seeds.split(","))
@@ -113,7 +117,7 @@ def check_sweep(launch: str, folder: Path, serial: dict[str, object], seeds: str
 
 
 def test_joblib(serial, tmp_path, capfd):
-    check_sweep("joblib", tmp_path, serial)
+    check_sweep("joblib", tmp_path, serial, workers=1)
     output, errors = capfd.readouterr()
     assert "a worker ended before its run did (TerminatedWorkerError" in errors
     assert "what is missing is started again" in errors
@@ -125,7 +129,7 @@ def test_ray(serial, tmp_path, capfd):
 
     os.environ["RAY_DEDUP_LOGS"] = "0"
     try:
-        check_sweep("ray", tmp_path, serial)
+        check_sweep("ray", tmp_path, serial, workers=2)
     finally:
         ray.shutdown()
     output, errors = capfd.readouterr()
@@ -135,7 +139,7 @@ def test_ray(serial, tmp_path, capfd):
 
 def test_submitit(serial, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 1)  # for the result of a job that has none
-    check_sweep("submitit_local", tmp_path, serial, seeds="1")  # each of its runs imports everything anew
+    check_sweep("submitit_local", tmp_path, serial, workers=1, seeds="1")  # each of its runs starts a process
     output, errors = capfd.readouterr()
     assert "a worker ended before its run did (UncompletedJobError" in errors
     assert output.count("ListOps, costs") == 1
