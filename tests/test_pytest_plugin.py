@@ -88,7 +88,8 @@ def test_a_failure_says_what_is_wrong_and_what_it_breaks(zoo, pytester):
     assert "harness.py" not in printed.split("card_is_complete _")[1].split("____")[0], "where the kit says so tells nothing"
     assert 'raise RuntimeError("it was late")' in printed, "the author's own line is shown"
     assert "One finite number for each number of the queries" in printed
-    assert "_pytest" not in printed, "nor does how pytest came there"
+    # Below the failures pytest warns that this process has had the plugin before, which is this test's doing.
+    assert "_pytest" not in printed.partition("warnings summary")[0], "nor does how pytest came there"
 
 
 def test_failed_checks_can_be_run_again_alone(zoo, pytester):

@@ -117,7 +117,7 @@ def check_sweep(launch: str, folder: Path, serial: dict[str, object], workers: i
 
 
 def test_joblib(serial, tmp_path, capfd):
-    check_sweep("joblib", tmp_path, serial, workers=1)
+    check_sweep("joblib", tmp_path, serial, workers=2, seeds="1")
     output, errors = capfd.readouterr()
     assert "a worker ended before its run did (TerminatedWorkerError" in errors
     assert "what is missing is started again" in errors
