@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
@@ -38,6 +39,8 @@ _ATTENTIONS: dict[str, AttentionCard] = {}
 _TASKS: dict[str, TaskCard] = {}
 _LOADED: set[tuple[str, str]] = set()
 _FAILURES: dict[str, str] = {}
+_SEARCHED: list[str] = []
+"""The path on which plugins were last looked for. That takes tens of milliseconds, and a card is asked for thousands of times."""
 
 
 def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Callable[[A], A]:
@@ -92,13 +95,13 @@ def register_task(name: str, **facts: Any) -> Callable[[T], T]:
 
 def attentions() -> tuple[str, ...]:
     """Names of all attentions, plugins included, in the order of the alphabet."""
-    load_plugins()
+    _look_for_plugins()
     return tuple(sorted(_ATTENTIONS))
 
 
 def task_names() -> tuple[str, ...]:
     """Names of all tasks, plugins included, in the order of the alphabet."""
-    load_plugins()
+    _look_for_plugins()
     return tuple(sorted(_TASKS))
 
 
@@ -108,7 +111,7 @@ def card(name: str) -> AttentionCard:
     Raises:
         UnknownNameError: no attention has this name; the nearest one is suggested.
     """
-    load_plugins()
+    _look_for_plugins()
     if name not in _ATTENTIONS:
         raise UnknownNameError("attention", name, _ATTENTIONS)
     return _ATTENTIONS[name]
@@ -120,7 +123,7 @@ def task_card(name: str) -> TaskCard:
     Raises:
         UnknownNameError: no task has this name; the nearest one is suggested.
     """
-    load_plugins()
+    _look_for_plugins()
     if name not in _TASKS:
         raise UnknownNameError("task", name, _TASKS)
     return _TASKS[name]
@@ -177,13 +180,15 @@ def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
 def load_plugins() -> Mapping[str, str]:
     """Load every package that offers the entry-point group ``attn_zoo.plugins``, once.
 
-    A plugin that fails registers nothing and breaks nothing.
+    A plugin that fails registers nothing and breaks nothing. Asking for names or cards does this by itself; call it for what is
+    installed while the process runs.
 
     Returns:
         Reasons of the plugins that failed, by entry-point name.
     """
     import attn_zoo.attention  # noqa: F401  (registers the built-in mechanisms)
 
+    _SEARCHED[:] = sys.path
     for point in entry_points(group=ENTRY_POINT_GROUP):
         if (point.name, point.value) in _LOADED:
             continue
@@ -197,6 +202,12 @@ def load_plugins() -> Mapping[str, str]:
             where = traceback.extract_tb(error.__traceback__)[-1]
             _FAILURES[point.name] = f"{point.value}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
     return dict(_FAILURES)
+
+
+def _look_for_plugins() -> None:
+    """Load plugins, unless they were looked for on the path as it is."""
+    if sys.path != _SEARCHED:
+        load_plugins()
 
 
 def _choose(entry: AttentionCard, geometry: Geometry, options: Any, device: torch.device) -> str:

@@ -9,6 +9,7 @@ import atexit
 import importlib.util
 import os
 import shutil
+import signal
 import tempfile
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
@@ -17,6 +18,9 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which the interpret
 if "ATTN_ZOO_CACHE" not in os.environ:  # what a user's cache holds may come of another version; workers share this one
     os.environ["ATTN_ZOO_CACHE"] = tempfile.mkdtemp(prefix="attn-zoo-tests-")
     atexit.register(shutil.rmtree, os.environ["ATTN_ZOO_CACHE"], ignore_errors=True)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what it puts in the background, and what that starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import torch
 

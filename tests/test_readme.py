@@ -12,9 +12,9 @@ from readme import PAGES, README, ROOT, renewed
 
 from attn_zoo import Geometry, registry
 from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.main import _parser
+from attn_zoo.cli.main import parser
 from attn_zoo.cli.plan import plan
-from attn_zoo.cli.tune import _request as tuning_request
+from attn_zoo.cli.tune import read_request
 from attn_zoo.records import Store
 
 TEXT = README.read_text(encoding="utf-8")
@@ -75,9 +75,9 @@ def test_its_commands_are_understood(line):
     if words[0] == "run":
         assert plan(words[1:]) is not None
     elif words[0] == "tune":
-        assert tuning_request(words[1:]).pairs
+        assert read_request(words[1:]).pairs
     else:
-        _parser().parse_args(words)
+        parser(words[0]).parse_args(words)
 
 
 def test_it_names_every_room_of_the_house():

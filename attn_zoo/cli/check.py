@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 
 from attn_zoo.conformance import run_cases
 from attn_zoo.conformance.targets import cases_of, entries
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    target = "a registered name, a class with a card, or a file that registers one"
+    parser.add_argument("targets", nargs="+", metavar="NAME | pkg.module:Class | FILE.py[:Class]", help=target)
+    parser.set_defaults(handler=lambda parsed: check(parsed.targets))
 
 
 def check(targets: Sequence[str]) -> int:

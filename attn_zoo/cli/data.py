@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,27 @@ from tabulate import tabulate
 from attn_zoo import registry
 from attn_zoo.contract import DamagedDataError, DataSet, MissingDataError, UnknownNameError
 from attn_zoo.data import data_root, sha256
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    for action, said, count in (
+        ("list", "every data set that a task reads, and whether it is there", None),
+        ("prepare", "fetch the named ones that can be fetched, and read them through", "+"),
+        ("verify", "read data through, file by file; without names all that is there", "*"),
+    ):
+        below = actions.add_parser(action, help=said)
+        below.add_argument("--root", default="", metavar="FOLDER", help="data folder (default: $ATTN_ZOO_DATA, else data)")
+        if count:
+            below.add_argument("names", nargs=count, metavar="NAME")
+        below.set_defaults(handler=_data, action=action)
+
+
+def _data(parsed: argparse.Namespace) -> int:
+    if parsed.action == "list":
+        return data_list(parsed.root)
+    return (data_prepare if parsed.action == "prepare" else data_verify)(parsed.names, parsed.root)
 
 
 def data_list(root: str) -> int:

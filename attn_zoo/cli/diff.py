@@ -6,7 +6,6 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from attn_zoo.cli.records_of import records_of
 from attn_zoo.leaderboard.difference import COST_TOLERANCE, TOLERANCE, difference
@@ -14,15 +13,13 @@ from attn_zoo.leaderboard.difference_text import render_difference
 from attn_zoo.leaderboard.gate import REGRESSIONS
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to the others."""
-    parser = commands.add_parser(
-        "diff",
-        help="compare two folders of records; fails where B is worse beyond noise",
-        description="Compare records before (A) and after (B), row by row, paired by seed. Exit status 0 within noise, 1 beyond "
-        "it, 2 for bad input. What is better is told and never fails.",
-        epilog="kinds of --fail-on: " + "; ".join(f"{kind}: {said}" for kind, said in REGRESSIONS.items()),
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.description = (
+        "Compare records before (A) and after (B), row by row, paired by seed. Exit status 0 within noise, 1 beyond "
+        "it, 2 for bad input. What is better is told and never fails."
     )
+    parser.epilog = "kinds of --fail-on: " + "; ".join(f"{kind}: {said}" for kind, said in REGRESSIONS.items())
     for name, said in (("a", "before"), ("b", "after")):
         parser.add_argument(name, metavar=name.upper(), type=Path, help=f"folder of records, or the file of one: {said}")
     share = f"drop that never counts; a share as it is, other metrics relative (default: {TOLERANCE})"

@@ -7,35 +7,32 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 _FORMATS = ("onnx", "torch")
 _SIZES = ("auto", "batch and length", "batch", "fixed")
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to the others."""
-    exporting = commands.add_parser(
-        "export",
-        help="a layer as ONNX or torch.export file, compared with eager; --all: what of the zoo can be exported",
-        description="Write a layer with fresh weights as a program of tokens and, where it honours padding, key_valid; run the "
-        "file and compare. Weights of your own: attn_zoo.export.export_layer(layer, Path(...)).",
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.description = (
+        "Write a layer with fresh weights as a program of tokens and, where it honours padding, key_valid; run the "
+        "file and compare. Weights of your own: attn_zoo.export.export_layer(layer, Path(...))."
     )
-    exporting.add_argument("attention", nargs="?", metavar="NAME", help="a registered attention")
-    exporting.add_argument("options", nargs="*", metavar="OPTION=VALUE", help="the attention's own, such as projected_length=64")
-    exporting.add_argument("--length", type=int, help="tokens the layer is built for")
-    exporting.add_argument("--dim", type=int, help="width of the layer")
-    exporting.add_argument("--heads", type=int, help="number of heads")
-    exporting.add_argument("--causal", action="store_true", help="positions see only those before them")
-    exporting.add_argument("--implementation", help="a name on the attention's card (default: eager)")
-    exporting.add_argument("--seed", type=int, help="that weights are drawn with (default: 0)")
-    exporting.add_argument("--format", choices=_FORMATS, help="(default: onnx)")
-    exporting.add_argument("--sizes", choices=_SIZES, help="which sizes stay open (default: auto, as many as possible)")
-    exporting.add_argument("--output", type=Path, metavar="FILE", help="file to write; with --all, JSON of what was found")
-    exporting.add_argument(
+    parser.add_argument("attention", nargs="?", metavar="NAME", help="a registered attention")
+    parser.add_argument("options", nargs="*", metavar="OPTION=VALUE", help="the attention's own, such as projected_length=64")
+    parser.add_argument("--length", type=int, help="tokens the layer is built for")
+    parser.add_argument("--dim", type=int, help="width of the layer")
+    parser.add_argument("--heads", type=int, help="number of heads")
+    parser.add_argument("--causal", action="store_true", help="positions see only those before them")
+    parser.add_argument("--implementation", help="a name on the attention's card (default: eager)")
+    parser.add_argument("--seed", type=int, help="that weights are drawn with (default: 0)")
+    parser.add_argument("--format", choices=_FORMATS, help="(default: onnx)")
+    parser.add_argument("--sizes", choices=_SIZES, help="which sizes stay open (default: auto, as many as possible)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file to write; with --all, JSON of what was found")
+    parser.add_argument(
         "--all", action="store_true", help="try every attention in both formats, and print a table with the reasons"
     )
-    exporting.set_defaults(handler=_export)
+    parser.set_defaults(handler=_export)
 
 
 def _export(parsed: argparse.Namespace) -> int:

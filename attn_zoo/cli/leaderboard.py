@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
 from attn_zoo.leaderboard.beside_text import render_published
@@ -24,30 +23,29 @@ _UNITS = {
 }
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to the others."""
-    board = commands.add_parser("leaderboard", help="tables of what is recorded: scores, ranks, costs, equal budgets")
-    board.add_argument("--records", default="runs", help="folder of records (default: runs)")
-    board.add_argument("--task", help="only this task")
-    board.add_argument("--attention", help="only this attention; its ranks and margins stay those among all")
-    board.add_argument("--format", default="terminal", choices=(*FORMATS, "html"))
-    board.add_argument("--by", default="score", choices=ORDERS, help="what rows are ordered by (default: score)")
-    board.add_argument(
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.add_argument("--records", default="runs", help="folder of records (default: runs)")
+    parser.add_argument("--task", help="only this task")
+    parser.add_argument("--attention", help="only this attention; its ranks and margins stay those among all")
+    parser.add_argument("--format", default="terminal", choices=(*FORMATS, "html"))
+    parser.add_argument("--by", default="score", choices=ORDERS, help="what rows are ordered by (default: score)")
+    parser.add_argument(
         "--equal",
         action="append",
         default=[],
         metavar="COST=BUDGET",
         help="budget of a board: time=30s, flops=2e12 or memory=64MiB; may be repeated (default: what every contender has spent)",
     )
-    board.add_argument("--seeds", action="store_true", help="the test score of every seed as well")
-    board.add_argument("--overview", action="store_true", help="one table of scores by attention and task, without the costs")
+    parser.add_argument("--seeds", action="store_true", help="the test score of every seed as well")
+    parser.add_argument("--overview", action="store_true", help="one table of scores by attention and task, without the costs")
     published = "scores beside those that others have published, how their settings differ, and which of their orderings hold"
-    board.add_argument("--published", action="store_true", help=published)
-    board.add_argument(
+    parser.add_argument("--published", action="store_true", help=published)
+    parser.add_argument(
         "--output", type=Path, metavar="FILE", help="write to a file; with --format html, one page that needs no network"
     )
-    board.add_argument("--plots", type=Path, metavar="FOLDER", help="draw scores against costs and learning curves as PNG and SVG")
-    board.set_defaults(handler=_leaderboard)
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw scores against costs and learning curves as PNG and SVG")
+    parser.set_defaults(handler=_leaderboard)
 
 
 def budgets(words: Iterable[str]) -> dict[str, float]:

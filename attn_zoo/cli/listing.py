@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import textwrap
 from dataclasses import fields
@@ -14,6 +15,17 @@ from attn_zoo.contract import AttentionCard, Pairs, Patches, TaskCard
 
 _MARK = {True: "yes", False: "-"}
 _CLAIMS = ("causal", "stepwise", "padding", "cross", "any length", "time", "memory")
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.add_argument("--task", metavar="NAME", help="all about one task: source, options, levels and how they differ")
+    parser.set_defaults(handler=_list)
+
+
+def _list(parsed: argparse.Namespace) -> int:
+    print(describe_task(parsed.task) if parsed.task else listing())
+    return 0
 
 
 def listing() -> str:
@@ -35,7 +47,7 @@ def describe_task(name: str) -> str:
     registry.load_plugins()
     card = registry.task_card(name)
     facts = [["version", card.version], ["source", card.source], ["licence", card.licence], ["metric", card.metric]]
-    facts += [["inputs", _inputs(card)], ["data", " and ".join(d.name for d in card.datasets) or "generated"]]
+    facts += [["inputs", inputs_in_words(card)], ["data", " and ".join(d.name for d in card.datasets) or "generated"]]
     facts += [["defined in", card.origin]]
     options = [[f.name, _plain(getattr(card.options(), f.name))] for f in fields(card.options)]
     levels = [
@@ -63,11 +75,11 @@ def task_table() -> str:
     rows = []
     for card in map(registry.task_card, registry.task_names()):
         built = card.build(card.options())
-        rows.append([f"`{card.name}`", card.summary, built.data_title, _inputs(card), card.metric, card.licence])
+        rows.append([f"`{card.name}`", card.summary, built.data_title, inputs_in_words(card), card.metric, card.licence])
     return tabulate(rows, ["task", "what is asked", "data", "inputs unless dialled", "metric", "licence"], tablefmt="github")
 
 
-def _inputs(card: TaskCard) -> str:
+def inputs_in_words(card: TaskCard) -> str:
     """Form, length and classes under the default options."""
     spec = card.build(card.options()).spec
     if isinstance(spec.inputs, Patches):

@@ -6,9 +6,38 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
+from typing import NamedTuple
 
-from attn_zoo.cli.experiments import EXPERIMENTS, describe
+
+class Command(NamedTuple):
+    """A command: what it is for, and the module of this folder that has its arguments (``fill``) and does it."""
+
+    help: str
+    module: str
+
+
+COMMANDS = {
+    "list": Command("the zoo: attentions, tasks and plugins as tables", "listing"),
+    "run": Command("train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m sweeps)", "run"),
+    "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
+    "leaderboard": Command("tables of what is recorded: scores, ranks, costs, equal budgets", "leaderboard"),
+    "show": Command("all about one row: options, checks, seeds, cost, literature, the command that does it again", "show"),
+    "diff": Command("compare two folders of records; fails where B is worse beyond noise", "diff"),
+    "new": Command("write an installable package with an attention, or a task, of your own", "new"),
+    "check": Command("the conformance kit on attentions and tasks", "check"),
+    "measure": Command("time and memory: growth with length, crossovers, the Linformer paper's Table 3, public peers", "measure"),
+    "data": Command("data sets: which there are, fetching them, checking them", "data"),
+    "records": Command("a folder of records: whether it can be believed", "records"),
+    "recommend": Command("which attention to take for a length, device and needs, with evidence and doubt", "recommend"),
+    "analyze": Command(
+        "look inside: how low-rank attention is, how far mechanisms are from softmax, what matrix they form", "analyze"
+    ),
+    "export": Command("a layer as ONNX or torch.export file, compared with eager; --all: what can be exported", "export"),
+    "transplant": Command("another attention in a trained encoder: swap, distil, fine-tune, and what is kept", "transplant"),
+}
+_READ_BY_HYDRA = ("run", "tune")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from attn_zoo.cli.tune import tune
 
             return tune(arguments[1:])
-        parsed = _parser().parse_args(arguments)
+        parsed = parser(arguments[0] if arguments else "").parse_args(arguments)
         return int(parsed.handler(parsed))
     except BrokenPipeError:  # the reader, head say, has seen enough; what Python would still flush at its end must go somewhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -51,100 +80,17 @@ def _say_interrupted(arguments: Sequence[str]) -> int:
     return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    from attn_zoo.cli.analyze import add_to as add_analyze
-    from attn_zoo.cli.diff import add_to as add_diff
-    from attn_zoo.cli.export import add_to as add_export
-    from attn_zoo.cli.leaderboard import add_to as add_leaderboard
-    from attn_zoo.cli.new import add_to as add_new
-    from attn_zoo.cli.recommend import add_to as add_recommend
-    from attn_zoo.cli.records import add_to as add_records
-    from attn_zoo.cli.show import add_to as add_show
-    from attn_zoo.cli.transplant import add_to as add_transplant
+def parser(asked: str | None = None) -> argparse.ArgumentParser:
+    """What reads a command line.
 
-    parser = argparse.ArgumentParser(
-        prog="attn-zoo", description="Efficient attention, compared so that the table can be believed."
-    )
-    parser.add_argument("--version", action="version", version=f"attn-zoo {version('attn-zoo')}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    listing = commands.add_parser("list", help="the zoo: attentions, tasks and plugins as tables")
-    listing.add_argument("--task", metavar="NAME", help="all about one task: source, options, levels and how they differ")
-    listing.set_defaults(handler=_list)
-
-    commands.add_parser(
-        "run", help="train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m sweeps)", add_help=False
-    )
-    tuning = "search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME"
-    commands.add_parser("tune", help=tuning, add_help=False)
-
-    add_leaderboard(commands)
-    add_show(commands)
-    add_diff(commands)
-
-    add_new(commands)
-    check = commands.add_parser("check", help="the conformance kit on attentions and tasks")
-    target = "a registered name, a class with a card, or a file that registers one"
-    check.add_argument("targets", nargs="+", metavar="NAME | pkg.module:Class | FILE.py[:Class]", help=target)
-    check.set_defaults(handler=_check)
-
-    measure = commands.add_parser(
-        "measure",
-        help="time and memory: growth with length, the Linformer paper's Table 3, a public peer",
-        description="An experiment on time and memory of layers, as a Markdown table and, with output=FILE, as JSON.",
-        epilog=describe(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    default = f"experiment={next(iter(EXPERIMENTS))} unless said"
-    measure.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"experiment=NAME and its keys ({default})")
-    measure.set_defaults(handler=_measure)
-
-    _add_data(commands.add_parser("data", help="data sets: which there are, fetching them, checking them"))
-    add_records(commands)
-    add_recommend(commands)
-
-    add_analyze(commands)
-    add_export(commands)
-    add_transplant(commands)
-    return parser
-
-
-def _add_data(data: argparse.ArgumentParser) -> None:
-    actions = data.add_subparsers(required=True, metavar="ACTION")
-    for action, said, count in (
-        ("list", "every data set that a task reads, and whether it is there", None),
-        ("prepare", "fetch the named ones that can be fetched, and read them through", "+"),
-        ("verify", "read data through, file by file; without names all that is there", "*"),
-    ):
-        parser = actions.add_parser(action, help=said)
-        parser.add_argument("--root", default="", metavar="FOLDER", help="data folder (default: $ATTN_ZOO_DATA, else data)")
-        if count:
-            parser.add_argument("names", nargs=count, metavar="NAME")
-        parser.set_defaults(handler=_data, action=action)
-
-
-def _list(parsed: argparse.Namespace) -> int:
-    from attn_zoo.cli.listing import describe_task, listing
-
-    print(describe_task(parsed.task) if parsed.task else listing())
-    return 0
-
-
-def _data(parsed: argparse.Namespace) -> int:
-    from attn_zoo.cli.data import data_list, data_prepare, data_verify
-
-    if parsed.action == "list":
-        return data_list(parsed.root)
-    return (data_prepare if parsed.action == "prepare" else data_verify)(parsed.names, parsed.root)
-
-
-def _check(parsed: argparse.Namespace) -> int:
-    from attn_zoo.cli.check import check
-
-    return check(parsed.targets)
-
-
-def _measure(parsed: argparse.Namespace) -> int:
-    from attn_zoo.cli.measure import measure
-
-    return measure(parsed.overrides)
+    Args:
+        asked: the command that it holds. The others are then only named, as their modules may take seconds to import.
+    """
+    made = argparse.ArgumentParser(prog="attn-zoo", description="Efficient attention, compared so that the table can be believed.")
+    made.add_argument("--version", action="version", version=f"attn-zoo {version('attn-zoo')}")
+    commands = made.add_subparsers(required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        below = commands.add_parser(name, help=command.help, add_help=name not in _READ_BY_HYDRA)
+        if name not in _READ_BY_HYDRA and asked in (None, name):
+            import_module(f"attn_zoo.cli.{command.module}").fill(below)
+    return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attn_zoo.cli.experiments import EXPERIMENTS
+from attn_zoo.cli.experiments import EXPERIMENTS, describe
 from attn_zoo.cli.preparations import PREPARE, Points, tell
 from attn_zoo.cli.run import explain
 from attn_zoo.contract import UnknownNameError
@@ -25,6 +26,16 @@ from attn_zoo.cost.crossover.table import crossover_table
 from attn_zoo.cost.honesty.table import is_honest
 from attn_zoo.cost.linformer_kernels.experiment import TimeIsUpError
 from attn_zoo.cost.workers import WorkerError
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.description = "An experiment on time and memory of layers, as a Markdown table and, with output=FILE, as JSON."
+    parser.epilog = describe()
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    default = f"experiment={next(iter(EXPERIMENTS))} unless said"
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"experiment=NAME and its keys ({default})")
+    parser.set_defaults(handler=lambda parsed: measure(parsed.overrides))
 
 
 def measure(words: Sequence[str]) -> int:

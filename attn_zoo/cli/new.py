@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from attn_zoo.scaffold import Kind, write_package
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to the others."""
-    parser = commands.add_parser(
-        "new",
-        help="write an installable package with an attention, or a task, of your own",
-        description="Write an installable package that registers an attention (with --task: a task) that passes every check as it "
-        "is, with its tests; what it computes is yours to replace. Nothing that is there is overwritten.",
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.description = (
+        "Write an installable package that registers an attention (with --task: a task) that passes every check as it "
+        "is, with its tests; what it computes is yours to replace. Nothing that is there is overwritten."
     )
     parser.add_argument("name", metavar="NAME", help="of the package and of what it registers: small letters, digits, underscores")
     parser.add_argument("--task", action="store_true", help="a task instead of an attention")

@@ -14,30 +14,28 @@ _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, 
 _ROUNDS = 5
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to the others."""
-    asking = commands.add_parser(
-        "recommend",
-        help="which attention to take for a length, device and needs, with evidence and doubt",
-        description="Rank every attention that holds what is needed: accuracy not below softmax first, then by time measured on "
-        "this machine. What was not measured is placed by counted FLOPs and says so. Softmax is recommended where it wins.",
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.description = (
+        "Rank every attention that holds what is needed: accuracy not below softmax first, then by time measured on "
+        "this machine. What was not measured is placed by counted FLOPs and says so. Softmax is recommended where it wins."
     )
-    asking.add_argument("--length", type=int, required=True, help="tokens")
-    asking.add_argument("--width", type=int, default=256, help="of the layer (default: 256)")
-    asking.add_argument("--heads", type=int, default=4, help="(default: 4)")
-    asking.add_argument("--batch", type=int, default=1, help="sequences in a step (default: 1)")
-    asking.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto is cuda where there is one")
-    asking.add_argument("--direction", default="forward", choices=("forward", "training"), help="training: forward and backward")
-    asking.add_argument("--memory", metavar="SIZE", help="a step may hold, such as 4GiB")
-    asking.add_argument("--causal", action="store_true", help="positions see only those before them")
-    asking.add_argument("--padding", action="store_true", help="inputs of a batch have different lengths")
-    asking.add_argument("--cross", action="store_true", help="keys of other tokens than the queries")
-    asking.add_argument(
+    parser.add_argument("--length", type=int, required=True, help="tokens")
+    parser.add_argument("--width", type=int, default=256, help="of the layer (default: 256)")
+    parser.add_argument("--heads", type=int, default=4, help="(default: 4)")
+    parser.add_argument("--batch", type=int, default=1, help="sequences in a step (default: 1)")
+    parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto is cuda where there is one")
+    parser.add_argument("--direction", default="forward", choices=("forward", "training"), help="training: forward and backward")
+    parser.add_argument("--memory", metavar="SIZE", help="a step may hold, such as 4GiB")
+    parser.add_argument("--causal", action="store_true", help="positions see only those before them")
+    parser.add_argument("--padding", action="store_true", help="inputs of a batch have different lengths")
+    parser.add_argument("--cross", action="store_true", help="keys of other tokens than the queries")
+    parser.add_argument(
         "--accept", type=float, default=0.0, metavar="POINTS", help="accuracy that may be lost to softmax (default: 0)"
     )
-    asking.add_argument("--task", help="judge accuracy by this task alone (default: that of the nearest length)")
-    asking.add_argument("--records", metavar="FOLDER", help="folder of records to judge accuracy by")
-    asking.add_argument(
+    parser.add_argument("--task", help="judge accuracy by this task alone (default: that of the nearest length)")
+    parser.add_argument("--records", metavar="FOLDER", help="folder of records to judge accuracy by")
+    parser.add_argument(
         "--measured",
         nargs="+",
         action="extend",
@@ -45,9 +43,9 @@ def add_to(commands: Any) -> None:
         metavar="FILE",
         help="JSON of attn-zoo measure: growth, crossover, cost",
     )
-    asking.add_argument("--measure", action="store_true", help="also measure the candidates now, few rounds")
-    asking.add_argument("--format", default="terminal", choices=("terminal", "json"))
-    asking.set_defaults(handler=_recommend)
+    parser.add_argument("--measure", action="store_true", help="also measure the candidates now, few rounds")
+    parser.add_argument("--format", default="terminal", choices=("terminal", "json"))
+    parser.set_defaults(handler=_recommend)
 
 
 def memory_bytes(words: str) -> int:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from attn_zoo.records.verify import Finding, verify
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to those of ``attn-zoo``."""
-    records = commands.add_parser("records", help="a folder of records: whether it can be believed")
-    actions = records.add_subparsers(required=True, metavar="ACTION")
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
     checking = actions.add_parser(
         "verify",
         help="find damaged, doubled, edited and foreign files",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attn_zoo.cli.records_of import records_of
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
@@ -15,13 +15,9 @@ if TYPE_CHECKING:
     from attn_zoo.conformance import Report
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to the others."""
-    parser = commands.add_parser(
-        "show",
-        help="all about one row: options, checks, seeds, cost, literature, the command that does it again",
-        description="All about one row of the leaderboard, or about one run.",
-    )
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.description = "All about one row of the leaderboard, or about one run."
     parser.add_argument(
         "row", metavar="ROW", help="an attention, attention@task, a run id (six digits do), or the path of a record"
     )

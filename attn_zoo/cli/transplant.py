@@ -63,18 +63,16 @@ class Keys:
     read: list[str] = field(default_factory=list, metadata=_help("only show these records, together"))
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to the others."""
-    command = commands.add_parser(
-        "transplant",
-        help="another attention in a trained encoder: swap, distil, fine-tune, and what is kept",
-        description="Replace the attention of a trained encoder of transformers, distil it by layer, fine-tune the whole, and "
-        "print how well the teacher's similarities of real text are kept at each stage, against what attention costs.",
-        epilog=_describe(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.description = (
+        "Replace the attention of a trained encoder of transformers, distil it by layer, fine-tune the whole, and "
+        "print how well the teacher's similarities of real text are kept at each stage, against what attention costs."
     )
-    command.add_argument("words", nargs="*", metavar="KEY=VALUE", help="keys; mechanisms, options, init and seed may be swept: a,b")
-    command.set_defaults(handler=transplant_command)
+    parser.epilog = _describe()
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="keys; mechanisms, options, init and seed may be swept: a,b")
+    parser.set_defaults(handler=transplant_command)
 
 
 def _describe() -> str:

@@ -35,7 +35,7 @@ the same command goes on from there.
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class Request:
     """What was typed, taken apart."""
 
     pairs: tuple[tuple[str, str], ...]
@@ -69,7 +69,7 @@ def tune(words: Sequence[str]) -> int:
         return 0
     store_groups()
     with in_words():
-        asked = _request(words)
+        asked = read_request(words)
         planned = {pair: _planned(pair, asked) for pair in asked.pairs}  # all of them, so that nothing starts if one is wrong
     command = (f"{sys.argv[0]} tune", *words)
     with scratch_folder():
@@ -79,7 +79,7 @@ def tune(words: Sequence[str]) -> int:
     return status
 
 
-def _do(planned: Mapping[tuple[str, str], tuple[list[str], Plan]], asked: _Request, command: Sequence[str]) -> int:
+def _do(planned: Mapping[tuple[str, str], tuple[list[str], Plan]], asked: Request, command: Sequence[str]) -> int:
     """The trials of each pair, then its runs with the best settings."""
     for pair, (arguments, searched) in planned.items():
         if status := run_command(arguments, command=command):
@@ -91,7 +91,7 @@ def _do(planned: Mapping[tuple[str, str], tuple[list[str], Plan]], asked: _Reque
     return 0
 
 
-def _request(words: Sequence[str]) -> _Request:
+def read_request(words: Sequence[str]) -> Request:
     given = OverridesParser.create().parse_overrides([word for word in words if word not in ("-m", "--multirun")])
     by_key = {str(override.get_key_element()): override for override in given}
     if "experiment" in by_key:
@@ -105,7 +105,7 @@ def _request(words: Sequence[str]) -> _Request:
     if "trials" in own:
         rest.append(f"hydra.sweeper.n_trials={_count('trials', ','.join(own['trials']))}")
     ranges = [str(override.input_line) for override in by_key.values() if override.is_sweep_override()]
-    return _Request(tuple(product(own["attention"], own["task"])), tuple(rest), tuple(ranges), seeds)
+    return Request(tuple(product(own["attention"], own["task"])), tuple(rest), tuple(ranges), seeds)
 
 
 def _values(override: Override) -> list[str]:
@@ -119,7 +119,7 @@ def _count(key: str, value: str) -> int:
         raise ValueError(f"{key} takes whole numbers; got {value!r}") from error
 
 
-def _planned(pair: tuple[str, str], asked: _Request) -> tuple[list[str], Plan]:
+def _planned(pair: tuple[str, str], asked: Request) -> tuple[list[str], Plan]:
     """Words of the trials of a pair, and what they mean."""
     attention, task = pair
     words = ["-m", "experiment=tune", f"attention={attention}", f"task={task}", *asked.rest, *asked.ranges]
@@ -146,7 +146,7 @@ def _found(study: Study, records: str) -> _Found:
     return _Found(drawn, [f"{key}={hydra_value(setting(best.spec, key))}" for key in study.space])
 
 
-def _best(pair: tuple[str, str], asked: _Request, found: _Found) -> list[str]:
+def _best(pair: tuple[str, str], asked: Request, found: _Found) -> list[str]:
     """Words of the runs with the best settings."""
     kept = [word for word in asked.rest if not word.startswith(("hydra.sweeper.", "seed=", "tuning."))]
     seeds = f"seed={','.join(map(str, asked.seeds))}"

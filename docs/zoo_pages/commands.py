@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attn_zoo.cli.main import _parser
+from attn_zoo.cli.main import parser
 from zoo_pages.templating import render
 
 _COLUMNS = "96"
@@ -29,7 +29,7 @@ def command_page(run: subprocess.Popen[str]) -> str:
         RuntimeError: the help of ``run`` could not be had.
     """
     with _width():
-        helps = [(parser.prog, parser.format_help().rstrip()) for parser in _parsers(_parser()) if parser.add_help]
+        helps = [(part.prog, part.format_help().rstrip()) for part in _all(parser()) if part.add_help]
     told, errors = run.communicate(timeout=300)
     if run.returncode:
         raise RuntimeError(f"attn-zoo run --help failed with status {run.returncode}: {errors}")
@@ -38,13 +38,13 @@ def command_page(run: subprocess.Popen[str]) -> str:
     return render("command_line.md.j2", helps=[helps[0], ("attn-zoo run", told), *helps[1:]])
 
 
-def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def _all(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     """A parser and all beneath it, in their order."""
-    yield parser
-    for action in parser._actions:
+    yield top
+    for action in top._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in dict.fromkeys(action.choices.values()):
-                yield from _parsers(below)
+                yield from _all(below)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from attn_zoo.cli.listing import _inputs
+from attn_zoo.cli.listing import inputs_in_words
 from attn_zoo.contract import UNASKED, DataSet, Patches, Task, TaskCard, Tokens
 from attn_zoo.leaderboard import render as render_tables
 from attn_zoo.registry import task_card, task_names
@@ -39,7 +39,7 @@ def task_page(name: str, results: Results, folder: Path) -> str:
         source_of_data=prose(card.source),
         licence=prose(card.licence),
         data=built.data_title,
-        inputs=_inputs(card),
+        inputs=inputs_in_words(card),
         causal=built.spec.causal,
         doc=docstring(card.build),
         options=options(card.options),

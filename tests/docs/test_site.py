@@ -18,7 +18,7 @@ from page_blocks import blocks
 
 from attn_zoo import registry
 from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.main import _parser
+from attn_zoo.cli.main import parser
 from attn_zoo.cli.measure import compose
 from attn_zoo.cli.plan import plan
 from attn_zoo.cli.preparations import PREPARE
@@ -124,7 +124,7 @@ def wrong_command(line: str) -> str | None:
             name, given = compose(words[1:])
             PREPARE[name](given)
         else:
-            _parser().parse_args(words)
+            parser(words[0]).parse_args(words)
     except (Exception, SystemExit) as refusal:
         return f"{type(refusal).__name__}: {refusal}"
     return None
