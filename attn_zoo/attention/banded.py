@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from attn_zoo.attention.gathered import TILE, keep_some, scores_gradient, weights_over, working_type
 from attn_zoo.attention.masks import without_autocast
+from attn_zoo.attention.untraced import untraced
 
 SMALLEST_BLOCK = 16
 
@@ -56,7 +57,7 @@ def band_backward_flops(length: int, left: int, right: int, extra: int) -> int:
     return 5 * band_flops(length, left, right, extra) // 2
 
 
-@torch.compiler.disable  # traced, each tile would be a piece of program of its own: minutes at long lengths
+@untraced
 def banded_attention(
     query: Float[Tensor, "batch heads n head_dim"],
     key: Float[Tensor, "batch heads n head_dim"],

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from attn_zoo.attention.kept import INDEX, MASK
 from attn_zoo.attention.masks import without_autocast
+from attn_zoo.attention.untraced import untraced
 
 TILE = 2**18
 """Scores compared at once: few enough to stay in a processor's caches from one product to the next."""
@@ -68,7 +69,7 @@ class Size(NamedTuple):
     """Whether each head looks at others."""
 
 
-@torch.compiler.disable  # traced, each tile would be a piece of program of its own: minutes at long lengths
+@untraced
 def attend_blocks(
     query: Float[Tensor, "batch_heads blocks block head_dim"],
     key: Float[Tensor, "batch_heads key_blocks block head_dim"],

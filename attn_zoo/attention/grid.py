@@ -13,9 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from attn_zoo.attention.gathered import TILE, keep_some, scores_gradient, weights_over, working_type
 from attn_zoo.attention.masks import without_autocast
+from attn_zoo.attention.untraced import untraced
 
 
-@torch.compiler.disable  # traced, each tile would be a piece of program of its own: minutes at long lengths
+@untraced
 def attend_grid(
     query: Float[Tensor, "sequences rows stride head_dim"],
     key: Float[Tensor, "sequences rows stride head_dim"],

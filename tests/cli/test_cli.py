@@ -128,8 +128,8 @@ def test_missing_data_are_said_before_training(tmp_path):
 
 
 def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on(tmp_path):
-    seeds = f"seed={','.join(map(str, range(1, 11)))}"  # so many that the interrupt comes before the last also on a busy machine
-    words = ["run", "-m", "attention=softmax", seeds, *LISTOPS, *SMALL, "budget.steps=120", "budget.evaluate_every=60"]
+    seeds = "seed=1,2,3,4,5,6"  # so many that the interrupt comes before the last also on a busy machine
+    words = ["run", "-m", "attention=softmax", seeds, *LISTOPS, *SMALL, "budget.steps=60", "budget.evaluate_every=30"]
     code = "import sys; from attn_zoo.cli import main; sys.exit(main())"
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", code, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -140,12 +140,12 @@ def test_an_interrupted_sweep_keeps_what_it_has_and_goes_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     kept = len(list(tmp_path.glob("runs/*.json")))
-    assert 1 <= kept < 10, errors
+    assert 1 <= kept < 6, errors
     assert process.returncode == 130, errors
     assert "the same command goes on from there" in errors
     outcome = zoo(*words, cwd=tmp_path)
-    assert outcome.stdout.startswith(f"10 runs, {kept} of them recorded already"), outcome.stderr
-    assert len(list(tmp_path.glob("runs/*.json"))) == 10
+    assert outcome.stdout.startswith(f"6 runs, {kept} of them recorded already"), outcome.stderr
+    assert len(list(tmp_path.glob("runs/*.json"))) == 6
 
 
 @pytest.mark.parametrize("argument", ["run", "list"])

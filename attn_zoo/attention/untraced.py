@@ -1,0 +1,32 @@
+"""Functions that ``torch.compile`` calls as they are, instead of looking in."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """``torch.compiler.disable``, but for importing the compiler, two seconds of it: that is left to whoever compiles.
+
+    For functions that go through a long sequence tile by tile: traced, each tile would be a piece of program of its own, which
+    takes minutes.
+    """
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        disabled = getattr(function, "disabled", None)
+        if disabled is None:
+            disabled = function.disabled = torch.compiler.disable(function)  # type: ignore[attr-defined]
+        return disabled(*args, **kwargs)
+
+    return called

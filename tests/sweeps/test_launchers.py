@@ -1,0 +1,285 @@
+"""Sweeps on several processes find what the serial one finds, bit for bit, although a worker is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+
+from attn_zoo.cli import main
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.plan import plan
+from attn_zoo.records import RunRecord, Store
+from attn_zoo.records.verify import verify
+
+TASK = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]  # needs neither timm nor scikit-learn
+SMALL = [*TASK, "budget.steps=30", "budget.evaluate_every=15", "model.dim=16", "model.heads=2", "threads=1"]
+SWEEP = ["run", "-m", "attention=performer,none", *SMALL]
+
+
+@pytest.fixture(scope="module")
+def groups() -> None:
+    store_groups()
+
+
+def zoo(*words: str, folder: Path) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["attn-zoo", *words])
+        return main(words)
+
+
+def found(folder: Path) -> dict[str, object]:
+    """All of each record that is no measurement and no date, by run id."""
+    records, damaged = Store(folder / "runs").load()
+    assert damaged == []
+    assert len(records) == len({record.run_id for record in records}), "no run is recorded twice"
+    return {record.run_id: facts(record) for record in records}
+
+
+def facts(record: RunRecord) -> object:
+    curve = [(point["step"], point["train_loss"], point["valid"]) for point in record.curve]
+    return record.status, record.spec, record.scores, record.data, record.counted, record.chance, curve, record.warnings
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory) -> dict[str, object]:
+    folder = tmp_path_factory.mktemp("serial")
+    assert zoo(*SWEEP, "seed=1,2", "report=false", folder=folder) == 0
+    return found(folder)
+
+
+def holder(claim: Path) -> int | None:
+    """The process that does a run: it has the lock on the file of its claim."""
+    try:
+        inode = str(claim.stat().st_ino)
+    except FileNotFoundError:
+        return None
+    for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+        words = line.split()
+        if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode and int(words[4]) != os.getpid():
+            return int(words[4])
+    return None
+
+
+@contextmanager
+def a_worker_is_killed(folder: Path) -> Iterator[list[int]]:
+    """Kill the first worker that is seen to be at a run."""
+    over, killed = threading.Event(), list[int]()
+
+    def watch() -> None:
+        until = time.monotonic() + 120
+        while not over.is_set() and not killed and time.monotonic() < until:
+            for claim in (folder / "runs").glob(".*.claim"):
+                pid = holder(claim)
+                if pid and not killed:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+            time.sleep(0.005)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield killed
+    finally:
+        over.set()
+        watcher.join()
+
+
+def check_sweep(launch: str, folder: Path, serial: dict[str, object], workers: int, seeds: str = "1,2") -> None:
+    """With a killed worker, the sweep has all the records of the serial one and no other.
+
+    Args:
+        workers: few, as starting one takes seconds.
+    """
+    with a_worker_is_killed(folder) as killed:
+        assert zoo(*SWEEP, f"seed={seeds}", f"launch={launch}", f"workers={workers}", folder=folder) == 0
+    assert killed, "no worker was seen at a run"
+    same = found(folder)
+    assert len(same) == 2 * len(seeds.split(","))
+    assert same == {run_id: serial[run_id] for run_id in same}
+    assert {finding.kind for finding in verify(folder / "runs").findings} <= {"leftover"}
+    for record in Store(folder / "runs").load()[0]:
+        told = record.environment
+        assert told["command"].startswith("attn-zoo run -m attention=performer,none"), "what was typed, not what a worker is called"
+        assert told["threads"] == 1
+
+
+def test_joblib(serial, tmp_path, capfd):
+    check_sweep("joblib", tmp_path, serial, workers=2, seeds="1")
+    output, errors = capfd.readouterr()
+    assert "a worker ended before its run did (TerminatedWorkerError" in errors
+    assert "what is missing is started again" in errors
+    assert output.count("ListOps, costs") == 1, "the leaderboard is printed once, in the end, by the parent"
+
+
+def test_ray(serial, tmp_path, capfd):
+    import ray
+
+    os.environ["RAY_DEDUP_LOGS"] = "0"
+    try:
+        check_sweep("ray", tmp_path, serial, workers=2)
+    finally:
+        ray.shutdown()
+    output, errors = capfd.readouterr()
+    assert "what is missing is started again" not in errors, "Ray itself begins the run again"
+    assert output.count("ListOps, costs") == 1
+
+
+def test_submitit(serial, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 1)  # for the result of a job that has none
+    check_sweep("submitit_local", tmp_path, serial, workers=1, seeds="1")  # each of its runs starts a process
+    output, errors = capfd.readouterr()
+    assert "a worker ended before its run did (UncompletedJobError" in errors
+    assert output.count("ListOps, costs") == 1
+    assert (tmp_path / ".submitit").is_dir(), "its pickles lie beside the records, not among them"
+    assert not list((tmp_path / "runs").rglob("*.pkl"))
+
+
+SBATCH = """#!{python}
+import os, subprocess, sys
+script = open(sys.argv[-1]).read()
+open({seen!r}, "w").write(script)
+own = dict(SLURM_JOB_ID="70", SLURM_NTASKS="1", SLURM_JOB_NUM_NODES="1", SLURM_NODEID="0", SLURM_PROCID="0", SLURM_LOCALID="0")
+own |= dict(SLURM_JOB_NODELIST="here")
+subprocess.Popen(["bash", sys.argv[-1]], env=os.environ | own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+print("Submitted batch job 70")
+"""
+SRUN = """#!/bin/bash
+while [[ "$1" == -* ]]; do if [[ "$1" == --output || "$1" == --error ]]; then shift; fi; shift; done
+"$@"
+touch $(dirname $0)/over
+"""
+SACCT = """#!/bin/bash
+echo 'JobID|State|NodeList'
+if [ -e $(dirname $0)/over ]; then echo "70|COMPLETED|here"; else echo "70|RUNNING|here"; fi
+"""
+
+
+def test_slurm_is_asked_for_what_the_configuration_says(tmp_path, monkeypatch):
+    """SLURM is played by scripts: sbatch starts a job without a queue, and srun what the job's script tells it to."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    seen = tmp_path / "batch.sh"
+    python = Path(sys.executable)
+    for name, text in {"sbatch": SBATCH.format(python=python, seen=str(seen)), "srun": SRUN, "sacct": SACCT}.items():
+        (commands / name).write_text(text, encoding="utf-8")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    asked = ["launch=slurm", "threads=1", "workers=1", "+hydra.launcher.additional_parameters={mail-type: FAIL}"]
+    words = ["attention=none", *SMALL[:-1], *asked, "hydra.launcher.partition=long", "report=false"]
+    assert zoo("run", *words, folder=tmp_path) == 0
+    assert [record.status for record in Store(tmp_path / "runs").load()[0]] == ["done"]
+    script = seen.read_text(encoding="utf-8")
+    for line in ("--cpus-per-task=1", "--mem=16GB", "--time=240", "--partition=long", "--mail-type=FAIL"):
+        assert f"#SBATCH {line}\n" in script, script
+    assert "#SBATCH --signal=USR2@120\n" in script, "the job is warned, to be queued again"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["workers=2"], "add launch=joblib, ray, submitit_local or slurm"),
+        (["launch=joblib", "workers=0"], "workers counts processes, so it is at least 1; got 0"),
+        (["launch=joblib", "threads=0"], "threads is at least 1 with launch="),
+        (["launch=ray", "workers=2", "hydra.launcher.ray.init.address=auto"], "leave workers= out"),
+        (["launch=dask"], "launch/dask"),
+        (["launch=slurm"], "sweep with launch=submitit_local"),
+        (["restarts=-1"], "restarts counts something"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(words, message, groups):
+    with pytest.raises((ValueError, HydraException), match=message):
+        plan([*words, *SMALL[:-1]])
+
+
+def test_a_queue_that_takes_no_jobs_is_said_and_not_asked_again(tmp_path, monkeypatch, capsys):
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    refused = "#!/bin/bash\necho asked >> asked; echo 'sbatch: error: invalid partition specified: long' >&2; exit 1\n"
+    for name, text in {"sbatch": refused, "srun": SRUN}.items():
+        (commands / name).write_text(text, encoding="utf-8")
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    assert zoo("run", "launch=slurm", "seed=1,2", *SMALL, folder=tmp_path) == 2
+    assert "the launcher failed: sbatch: error: invalid partition specified: long" in capsys.readouterr().err
+    assert (tmp_path / "asked").read_text(encoding="utf-8").count("asked") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["launch=joblib", "workers=3"], ["hydra.launcher.n_jobs=3"]),
+        (["launch=submitit_local", "workers=3"], ["hydra.sweeper.max_batch_size=3"]),
+        (["launch=ray", "workers=3", "threads=2"], ["+hydra.launcher.ray.init.num_cpus=6"]),
+        (["launch=slurm", "workers=3"], ["hydra.launcher.array_parallelism=3"]),
+        (["launch=joblib", "hydra.launcher.n_jobs=5"], []),
+        (["launch=ray"], []),
+    ],
+)
+def test_workers_reach_each_launcher(words, expected, groups, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: f"bin/{name}")
+    planned = plan(words)
+    assert planned is not None
+    assert list(planned.words) == expected
+
+
+def test_workers_take_as_many_cores_as_there_are(groups, monkeypatch):
+    monkeypatch.setattr("attn_zoo.cli.launch._cores", lambda: 12)
+    planned = plan(["launch=joblib", "threads=4"])
+    assert planned is not None and planned.words == ("hydra.launcher.n_jobs=3",)
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "words"),
+    [("launcher", "joblib", ["launch=joblib"]), ("launcher", "ray", ["launch=ray"]), ("sweeper", "optuna", ["experiment=tune"])],
+)
+def test_without_the_extra_a_message_names_it(group, name, words, groups, tmp_path, monkeypatch, capsys):
+    plan([])  # Hydra has found its plugins then
+    monkeypatch.delitem(ConfigStore.instance().repo["hydra"][group], f"{name}.yaml")
+    assert zoo("run", *words, folder=tmp_path) == 2
+    assert "pip install 'attn-zoo[sweeps]'" in capsys.readouterr().err
+
+
+def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
+    from omegaconf import OmegaConf
+
+    from attn_zoo.cli.launch import Order
+
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    order = Order(("attn-zoo",), str(gone))
+    shutil.rmtree(gone)
+    with pytest.raises(FileNotFoundError, match="start it in a folder that all workers share"):
+        order.begin(OmegaConf.create({"threads": 1}))
+
+
+def test_a_worker_that_dies_every_time_ends_the_command_with_what_is_left(tmp_path, capfd, monkeypatch):
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    def dies(_: object) -> None:
+        raise TerminatedWorkerError("A worker process managed by the executor was unexpectedly terminated.")
+
+    monkeypatch.setattr("attn_zoo.cli.run._hydra_main", lambda order: lambda: dies(order))
+    assert zoo("run", "-m", "launch=joblib", "seed=1,2", "restarts=1", *SMALL, folder=tmp_path) == 1
+    output, errors = capfd.readouterr()
+    assert errors.count("a worker ended before its run did") == 2
+    assert "the same command does what is missing" in errors
+    assert "2 runs are not recorded" in output
+
+
+def test_no_process_outlives_the_tests():
+    for child in psutil.Process().children(recursive=True):
+        if "raylet" in child.name() or "submitit" in " ".join(child.cmdline()):
+            pytest.fail(f"{child} is left over")
