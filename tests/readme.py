@@ -19,6 +19,7 @@ from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.beside_text import render_published
 from attn_zoo.records import RunRecord, Store
+from attn_zoo.transplant.table import transplant_table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -31,12 +32,14 @@ PAGES = {
         "error_random",
         "linformer_table3",
         "spectrum",
+        "transplant",
         "lra_cpu_tasks",
         "published",
         "tasks_cpu",
         "growth",
     ),
     ROOT / "docs" / "export.md": ("export",),
+    ROOT / "docs" / "transplant.md": ("transplant",),
 }
 """Files with generated tables, and which ones each has."""
 
@@ -60,6 +63,7 @@ def tables() -> dict[str, str]:
         "error": error_table(_measured("error"), "github"),
         "error_random": error_table(_measured("error_random"), "github"),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
+        "transplant": transplant_table(_measured("transplant"), "github"),
         "export": export_table(_measured("export")),
         "linformer_table3": linformer_table3_table(_measured("linformer_table3")),
     }

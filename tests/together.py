@@ -1,8 +1,7 @@
-"""Functions called in several processes at once that met as torchrun's do. A server imports everything once and forks them."""
+"""Functions called in several processes at once that met as torchrun's do. A server forks them."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import socket
 import subprocess
@@ -15,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from forked import CONTEXT
 from torch import Tensor
-
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["attn_zoo.cli.run", "attn_zoo.cli.callback", "timm", "sklearn.datasets", "torchmetrics"])
 
 
 class Quiet:
@@ -53,8 +50,8 @@ def together(count: int, function: Callable[..., Any], *arguments: Any) -> list[
     """What ``function``, which a module must hold, returns in each of ``count`` processes."""
     ends, processes = [], []
     for environment in meeting(count):
-        mine, told = _CONTEXT.Pipe(duplex=False)
-        process = _CONTEXT.Process(target=_work, args=(environment, function, arguments, told))
+        mine, told = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=_work, args=(environment, function, arguments, told))
         process.start()
         told.close()
         ends.append(mine)

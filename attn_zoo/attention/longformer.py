@@ -152,7 +152,9 @@ class Longformer(FlexAttends):
             length = math.ceil((n - g) / dilation)
             left, right = reach(self.geometry, self.options, length)
             local = banded_attention(
-                *(_fold(x[:, :, g:], dilation) for x in (query, key, value)),
+                _fold(query[:, :, g:], dilation),
+                _fold(key[:, :, g:], dilation),
+                _fold(value[:, :, g:], dilation),
                 None if valid is None else _fold(valid[:, None, g:, None], dilation)[..., 0].repeat(1, heads, 1),
                 left=left,
                 right=right,

@@ -99,8 +99,8 @@ class Strided(FlexAttends):
         valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
         valid = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
         dropout = self.options.dropout if self.training else 0.0
-        rows = (cut(tokens, stride) for tokens in (query, key, value))
-        out = attend_grid(*rows, valid, causal=self.geometry.causal, dropout=dropout)
+        query, key, value = (cut(tokens, stride) for tokens in (query, key, value))
+        out = attend_grid(query, key, value, valid, causal=self.geometry.causal, dropout=dropout)
         return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
 
     def attend_flex(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def untraced(function: Callable[P, R]) -> Callable[P, R]:
+def untraced(function: F) -> F:
     """``torch.compiler.disable``, but for importing the compiler, two seconds of it: that is left to whoever compiles.
 
     For functions that go through a long sequence tile by tile: traced, each tile would be a piece of program of its own, which
@@ -21,7 +20,7 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     @functools.wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+    def called(*args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" not in sys.modules:
             return function(*args, **kwargs)
         disabled = getattr(function, "disabled", None)
@@ -29,4 +28,4 @@ def untraced(function: Callable[P, R]) -> Callable[P, R]:
             disabled = function.disabled = torch.compiler.disable(function)  # type: ignore[attr-defined]
         return disabled(*args, **kwargs)
 
-    return called
+    return cast(F, called)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -76,6 +77,6 @@ def _commit() -> tuple[str | None, bool | None]:
 
 
 def _without_folders(word: str) -> str:
-    """``key=/some/where/file`` as ``key=.../file``: what was asked, not where it lay."""
-    key, equals, value = word.rpartition("=")
-    return f"{key}{equals}.../{Path(value).name}" if Path(value).is_absolute() else word
+    """``key=/some/where/file`` as ``key=.../file``, in lists as well: what was asked, not where it lay."""
+    parts = re.split(r"([=\[\],])", word)
+    return "".join(f".../{Path(part).name}" if Path(part).is_absolute() else part for part in parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +15,7 @@ from attn_zoo.transplant.table import WORDS, Row, rows_of
 
 SUFFIXES = (".svg", ".png")
 _MARKERS = ("o", "s", "^", "D", "P", "X", "v")
-_SIZE = (11.5, 4.9)
+_SIZE = (11.5, 5.3)
 
 
 def check_plot(path: Path) -> None:
@@ -49,14 +50,14 @@ def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
         figure = Figure(figsize=_SIZE)
         title = "What of a trained encoder's similarities is kept when its attention is replaced"
         figure.text(0.012, 0.975, title, va="top", fontsize=12, fontweight="bold")
-        figure.text(0.012, 0.915, _said(found), va="top", fontsize=8.5, color=MUTED)
+        said = textwrap.fill(_said(found), width=190)
+        figure.text(0.012, 0.92, said, va="top", fontsize=8.5, color=MUTED, linespacing=1.4)
         panels = figure.subplots(1, len(STAGES), sharex=True, sharey=True)
-        figure.subplots_adjust(left=0.06, right=0.985, top=0.80, bottom=0.25, wspace=0.06)
+        figure.subplots_adjust(left=0.06, right=0.985, top=0.78, bottom=0.27, wspace=0.06)
         for panel, stage in zip(panels, STAGES, strict=True):
             _draw(panel, stage, lines)
         _axes(panels, rows)
-        columns = min(5, len(lines) + 1)
-        figure.legend(handles=panels[0].get_legend_handles_labels()[0], loc="lower center", ncols=columns)
+        figure.legend(handles=panels[0].get_legend_handles_labels()[0], loc="lower center", ncols=min(3, len(lines) + 1))
         keep = {"metadata": {"Date": None}} if path.suffix == ".svg" else {"dpi": 160}
         figure.savefig(path, **keep)
 
@@ -107,9 +108,9 @@ def _draw_line(panel: Any, stage: str, line: Sequence[Row], name: str, at: int |
         panel.axhline(heights[0], color=colour, linewidth=1.1, linestyle=(0, (4, 3)), label=words)
         return
     places = [100 * row.cost.share for row, _ in found]
-    reach = [
-        [height - min(values) for height, (_, values) in zip(heights, found, strict=True)],
-        [max(values) - height for height, (_, values) in zip(heights, found, strict=True)],
+    reach = [  # at least 0: the mean of equal numbers may be rounded away from them
+        [max(0.0, height - min(values)) for height, (_, values) in zip(heights, found, strict=True)],
+        [max(0.0, max(values) - height) for height, (_, values) in zip(heights, found, strict=True)],
     ]
     style: dict[str, Any] = {"linewidth": 1.4, "elinewidth": 1.0, "capsize": 2.5, "zorder": 3}
     style |= {"markersize": 5.5, "markerfacecolor": PAPER, "markeredgewidth": 1.3}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.registry import attentions, task_names
@@ -11,7 +11,8 @@ from zoo_pages.commands import ask_for_help_of_run, command_page
 from zoo_pages.results import Results
 from zoo_pages.tasks import board, overview, task_index, task_page
 
-PICTURES = ("crossover.svg", "error.svg")
+PICTURES = {"crossover.svg": "attention", "error.svg": "attention", "transplant.svg": "."}
+"""Of the results, and the folders of the pages that show them."""
 
 
 def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
@@ -26,5 +27,5 @@ def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
         pages |= {f"attention/{name}.md": attention_page(name, results, folder / "attention") for name in attentions()}
         pages |= {f"task/{name}.md": task_page(name, results, folder / "task") for name in task_names()}
         pages["command-line.md"] = command_page(help_of_run)
-    pictures = {f"attention/{name}": results.picture(name) for name in PICTURES}
+    pictures = {str(PurePosixPath(shown, name)): results.picture(name) for name, shown in PICTURES.items()}
     return {path: text.encode() for path, text in pages.items()} | {path: raw for path, raw in pictures.items() if raw}

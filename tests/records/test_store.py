@@ -175,9 +175,11 @@ def test_bad_budgets_are_refused(changes):
 
 
 def test_the_environment_names_versions_and_neither_people_nor_places(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/home/somebody/bin/attn-zoo", "run", "records=/home/somebody/secret/runs", "seed=1"])
+    monkeypatch.setattr(
+        sys, "argv", ["/home/somebody/bin/attn-zoo", "run", "records=/home/somebody/secret/runs", "train=[/home/a/b,/c/d]"]
+    )
     found = describe_environment("cpu")
-    assert found["command"] == "attn-zoo run records=.../runs seed=1"
+    assert found["command"] == "attn-zoo run records=.../runs train=[.../b,.../d]"
     assert found["torch"]
     assert found["cores"] >= 1
     assert found["memory_bytes"] > 2**28

@@ -158,12 +158,13 @@ def test_a_batch_smaller_than_the_processes_is_refused_before_work(tmp_path):
 def test_a_sweep_under_a_launcher_is_one_sweep(tmp_path):
     """accelerate's, which starts torchrun; the page on clusters starts torchrun itself."""
     plainly = ["--multi_gpu", "--num_machines", "1", "--num_processes", "2", "--mixed_precision", "bf16", "--dynamo_backend", "no"]
-    small = ["task=digits", "budget.steps=4", "budget.evaluate_every=2", "model.dim=16", "model.heads=2", "device=cpu"]
+    small = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50", "device=cpu"]  # imports no timm
+    small += ["budget.steps=4", "budget.evaluate_every=2", "model.dim=16", "model.heads=2"]
     words = ["-m", "attn_zoo.cli", "run", "-m", "attention=none,softmax", *small]
     done = launched("accelerate.commands.launch", *plainly, "--gradient_accumulation_steps", "4", *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("2 runs, 0 of them recorded already, 2 to do") == 1
-    assert done.stdout.count("softmax on digits, seed 1: test accuracy") == 1
+    assert done.stdout.count("softmax on listops, seed 1: test accuracy") == 1
     assert done.stdout.count("at equal budgets") == 1, "the leaderboard is printed once"
     records, damaged = Store(tmp_path / "runs").load()
     assert damaged == [] and sorted(record.spec.attention for record in records) == ["none", "softmax"]

@@ -1,9 +1,8 @@
-"""The command in processes that may be killed. A server imports everything once and forks them, which spares each its seconds."""
+"""The command in processes that may be killed. A server forks them."""
 
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import resource
 import signal
@@ -16,8 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["attn_zoo.cli.run", "attn_zoo.cli.callback", "timm", "sklearn.datasets", "torchmetrics"])
+from forked import CONTEXT
 
 _CAPABILITIES_V3 = 0x20080522
 _DAC_OVERRIDE = 1
@@ -44,10 +42,10 @@ class Command:
     ) -> None:
         temporary = temporary or folder.with_name(f"{folder.name}-temporary")
         temporary.mkdir(exist_ok=True)
-        self._out, out = _CONTEXT.Pipe(duplex=False)
-        self._errors, errors = _CONTEXT.Pipe(duplex=False)
+        self._out, out = CONTEXT.Pipe(duplex=False)
+        self._errors, errors = CONTEXT.Pipe(duplex=False)
         limits = (obedient, longest_file, temporary, dict(environment or {}))
-        self._process = _CONTEXT.Process(target=_work, args=(words, folder, *limits, out, errors))
+        self._process = CONTEXT.Process(target=_work, args=(words, folder, *limits, out, errors))
         self._process.start()
         out.close()
         errors.close()

@@ -198,3 +198,11 @@ def test_on_a_trained_encoder_and_real_text_the_measured_start_beats_chance(tmp_
     swapped = {how: stages["swap"]["spearman"] for how, stages in found.items()}
     assert swapped["stretches"] > 0.5 and swapped["spectrum"] > 0.4 and swapped["random"] < 0.3
     assert all(stages["distilled"]["cosine"] > stages["swap"]["cosine"] for stages in found.values())
+
+
+def test_the_committed_record_can_be_shown_and_drawn(tmp_path, capsys):
+    """Its seeds agree at the swap to the last bit, so bars there have no length."""
+    record = Path(__file__).parents[2] / "results" / "transplant.json"
+    assert main(["transplant", f"read=[{record}]", f"plot={tmp_path / 'drawn.svg'}"]) == 0
+    assert "linformer projected_length=32" in capsys.readouterr().out
+    assert (tmp_path / "drawn.svg").stat().st_size > 10_000
