@@ -206,6 +206,24 @@ register_attention("from_a_plugin", **FACTS)(fresh())
 """
 
 
+def test_plugins_are_looked_for_once_and_again_where_the_path_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    card("softmax")
+    looked: list[str] = []
+
+    def look(group: str) -> list[EntryPoint]:
+        looked.append(group)
+        return []
+
+    monkeypatch.setattr(registry, "entry_points", look)
+    for _ in range(3):
+        card("softmax")
+        attentions()
+    assert looked == [], "the metadata of all packages take too long to be read for every card"
+    monkeypatch.syspath_prepend("/somewhere/else")
+    card("softmax")
+    assert looked == [registry.ENTRY_POINT_GROUP]
+
+
 @pytest.mark.usefixtures("scratch_registry")
 def test_broken_plugin_registers_nothing_and_is_reported(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_plugin.py").write_text(BROKEN)

@@ -37,7 +37,9 @@ COMMANDS = {
     "export": Command("a layer as ONNX or torch.export file, compared with eager; --all: what can be exported", "export"),
     "transplant": Command("another attention in a trained encoder: swap, distil, fine-tune, and what is kept", "transplant"),
 }
+"""In the order of the help."""
 _READ_BY_HYDRA = ("run", "tune")
+"""Commands whose words no parser here reads."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import torch
 
 from attn_zoo.cli import main
 from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.main import COMMANDS, parser
 from attn_zoo.cli.measure import compose
 from attn_zoo.cli.plan import plan
 from attn_zoo.cost.linformer_table3.table import linformer_table3_table
@@ -317,3 +319,21 @@ def test_help_names_every_command(tmp_path):
     listed = zoo("--help", cwd=tmp_path).stdout
     for command in ("list", "run", "leaderboard", "check", "measure"):
         assert command in listed
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["leaderboard", "--help"], ["show", "--help"], ["records", "verify", "--help"]]
+)
+def test_a_command_imports_only_what_it_needs(words):
+    code = "import sys; from attn_zoo.cli import main\ntry: main(sys.argv[1:])\nfinally: assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-P", "-c", code, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout, done.stderr
+
+
+def test_every_command_is_filled_in_by_its_module():
+    assert set(COMMANDS) <= set(re.findall(r"^    (\w+)", parser().format_help(), re.MULTILINE))
+    for name in COMMANDS.keys() - {"run", "tune"}:
+        with pytest.raises(SystemExit, match="0"):
+            parser(name).parse_args([name, "--help"])
+        with pytest.raises(SystemExit, match="2"):
+            parser(name).parse_args([name, "--no-such-option"])
