@@ -1,4 +1,7 @@
-"""Processes forked by a server that has imported what a run needs, which spares each of them its seconds."""
+"""Processes forked by a server that has imported what a run needs, which spares each of them its seconds.
+
+A process has one such server: where the workers of `attn_zoo.cost` came first it is theirs, and the rest is imported anew.
+"""
 
 from __future__ import annotations
 

@@ -85,13 +85,7 @@ def test_check_says_why_a_plugin_has_not_registered_what_is_asked_for(programs, 
 
 
 def test_it_runs_and_stands_in_the_leaderboard(programs, tmp_path):
-    small = [
-        "task=listops",
-        "task.length=24",
-        "task.train=200",
-        "task.valid=50",
-        "task.test=50",
-    ]  # needs neither timm nor scikit-learn
+    small = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]  # spares importing timm
     small += ["budget.steps=8", "budget.evaluate_every=4", "model.dim=16"]
     ran = run(programs / "attn-zoo", "run", "-m", "attention=mine,softmax", "attention.shift=2", *small, cwd=tmp_path)
     assert ran.returncode != 0, "softmax has no option 'shift', so this sweep must be refused as a whole"

@@ -25,6 +25,7 @@ def untraced(function: F) -> F:
             return function(*args, **kwargs)
         disabled = getattr(function, "disabled", None)
         if disabled is None:
+            # Kept with the function; functions take attributes, of which their type knows nothing.
             disabled = function.disabled = torch.compiler.disable(function)  # type: ignore[attr-defined]
         return disabled(*args, **kwargs)
 
