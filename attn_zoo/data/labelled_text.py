@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,9 @@ class LabelledText(NamedTuple):
 
 Parts = dict[str, list[LabelledText]]
 """Rows by the part of a data set that they stand in, such as train and test."""
+
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+"""What JSON may hold, and UTF-8 may not."""
 
 
 def read_labelled_jsonl(
@@ -103,6 +107,6 @@ def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int
     for text in texts:
         if not isinstance(text, str):
             raise DamagedDataError(f"{where} has {type(text).__name__} where a text belongs")
-        if any("\ud800" <= sign <= "\udfff" for sign in text):
+        if _HALF_A_PAIR.search(text):
             raise DamagedDataError(f"{where} holds half a surrogate pair, which is no text in UTF-8")
     return LabelledText(classes[str(label)], tuple(texts))
