@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import io
 import json
@@ -14,8 +15,12 @@ import sys
 import time
 from pathlib import Path
 
+import hydra
 import pytest
 import torch
+from hydra import initialize_config_module
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 from attn_zoo.cli import main
 from attn_zoo.cli.config import store_groups
@@ -164,6 +169,20 @@ def test_an_interrupt_that_a_library_wrapped_is_one_still(argument, monkeypatch,
     assert ("goes on from there" in capsys.readouterr().err) == (argument == "run")
 
 
+def test_what_is_composed_is_a_copy_and_what_is_stored_stays():
+    """Types of groups are not copied whole for each run that is composed."""
+    store_groups()
+    stored = ConfigStore.instance().repo
+    assert copy.deepcopy(stored) is stored
+    with initialize_config_module("attn_zoo.configs", version_base=None):
+        first = hydra.compose("run", ["attention=linformer", "task=listops"])
+        before = OmegaConf.to_container(first)
+        first.attention.projected_length = 7
+        first.task.length = 24
+        again = hydra.compose("run", ["attention=linformer", "task=listops"])
+    assert OmegaConf.to_container(again) == before != OmegaConf.to_container(first)
+
+
 def test_quickstart_is_five_mechanisms_two_controls_two_tasks_three_seeds():
     store_groups()
     planned = plan(["-m", "experiment=quickstart"])
@@ -245,7 +264,7 @@ def test_measure_linformer_table3_on_cuda(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("linformer") is None, reason="the package linformer is not installed (extra: peers)")
 def test_measure_peers(tmp_path):
     words = ["mechanisms=[linformer]", "lengths=[64]", "tokens=128", "dim=16", "heads=2", "sizes.linformer=8", "rounds=2"]
-    words += ["allocators=[keep]", "repeat_seconds=0", "output=found.json"]
+    words += ["allocators=[default]", "repeat_seconds=0", "output=found.json"]
     outcome = zoo("measure", "experiment=peers", *words, cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
