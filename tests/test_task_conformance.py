@@ -68,6 +68,17 @@ def test_missing_data_skip_every_check_and_say_what_to_do(tmp_path):
             case()
 
 
+def test_listing_the_checks_makes_no_examples(monkeypatch):
+    def read(*_):
+        raise AssertionError("data are read")
+
+    monkeypatch.setattr(Sound, "examples", read)
+    cases = list(task_checks(card_of(Sound)))
+    assert len(cases) == len(TASK_CHECKS)
+    with pytest.raises(AssertionError, match="data are read"):
+        cases[0]()
+
+
 def test_cards_of_our_tasks_say_how_long_to_train():
     for name in task_names():
         levels = task_card(name).levels

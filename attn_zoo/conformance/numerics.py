@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import fields, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -98,13 +99,20 @@ def compiled_agrees(subject: Subject) -> None:
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = _request(subject, module)
-        want = answers(request, module)
-        for backend in ("eager", "aot_eager"):
-            torch._dynamo.reset()
-            got = answers(request, module, torch.compile(module, backend=backend))
-            for name, answer in got.items():
-                subject.equal(answer, want[name], f"compiled by {backend}, causal={geometry.causal}: {name}")
+        prove = partial(_require_compiled, subject, request, module, answers(request, module))
+        try:
+            prove("aot_eager")  # traces the call, as "eager" does, and then its backward pass
+        except Exception:
+            prove("eager")  # where the trace of the call is at fault already, this says so
+            raise
+
+
+def _require_compiled(subject: Subject, request: Request, module: Attention, want: dict[str, Tensor], backend: str) -> None:
     torch._dynamo.reset()
+    got = answers(request, module, torch.compile(module, backend=backend))
+    torch._dynamo.reset()
+    for name, answer in got.items():
+        subject.equal(answer, want[name], f"compiled by {backend}, causal={module.geometry.causal}: {name}")
 
 
 @attention_check("implementation")
