@@ -6,6 +6,7 @@ Without a GPU, Triton's kernels run in its interpreter, which is decided when th
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib.util
 import os
 import shutil
@@ -25,6 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what 
 import torch
 
 torch.set_num_threads(1)
+gc.set_threshold(20_000)  # among all that tests have imported, looking for garbage at every 700 objects takes a tenth of their time
 if importlib.util.find_spec("triton") is None:
     collect_ignore = ["kernels"]
 elif not torch.cuda.is_available():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import parallel_cases
 import pytest
 from parallel_cases import BATCH, COUNTED, DIM, HEADS, LAYERS, LENGTH
-from torch.multiprocessing.spawn import spawn
+from together import together
 
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.layer import MultiHeadAttention
@@ -20,11 +19,10 @@ FLOAT = 4
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory) -> dict[int, list[dict[str, dict[str, Any]]]]:
+def found() -> dict[int, list[dict[str, dict[str, Any]]]]:
     """What each process found, by the number of processes that shared the sequence."""
-    folder = tmp_path_factory.mktemp("processes")
-    spawn(parallel_cases.run, args=(str(folder),), nprocs=4)
-    return {n: [json.loads((folder / f"{n}-{rank}.json").read_text(encoding="utf-8")) for rank in range(4)] for n in RANKS}
+    by_process = together(4, parallel_cases.run)
+    return {n: [process[n] for process in by_process] for n in RANKS}
 
 
 def differences(found, ranks: int, case: str) -> dict[str, float]:
@@ -80,7 +78,7 @@ def test_one_all_reduce_each_way_of_as_many_bytes_as_the_formula_says(found, ran
     nbytes = BATCH * (numbers + windows + 1) * FLOAT
     for process in found[ranks]:
         seen = process[f"counted {layer}"]
-        assert seen["forward"] == seen["backward"] == [["allreduce_.default", nbytes]]
+        assert seen["forward"] == seen["backward"] == [("allreduce_.default", nbytes)]
         assert seen["said"] == nbytes
 
 
