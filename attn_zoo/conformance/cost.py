@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo.conformance.harness import Violation, require
+from attn_zoo.conformance.requests import Request
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry
-from attn_zoo.cost.counted.counter import Tally, tally
+from attn_zoo.cost.counted.counter import Tally, kept_bytes, tally
 
 SLACK, LOG_SLACK = 0.15, 0.15
 """How far a fitted exponent may lie from the printed one; a factor log n may add to it."""
@@ -70,7 +72,8 @@ def activation_bytes_are_kept(subject: Subject) -> str:
         module = subject.build_if_allowed(geometry)
         if module is None:
             continue
-        kept = count(subject, module.to(torch.float32), torch.float32).kept_bytes
+        module, request = module.to(torch.float32), subject.draw(module, batch=1).cast(torch.float32).leaves()
+        _, kept = kept_bytes(partial(request, module), _there_anyway(request, module))
         gap = abs(stated - kept) / max(stated, kept, 1)
         furthest = max(furthest, gap)
         require(
@@ -158,10 +161,14 @@ def _geometries(subject: Subject) -> Iterator[Geometry]:
         yield replace(subject.geometry(), queries=2 * subject.length + 1)
 
 
-def count(subject: Subject, module: Attention, dtype: torch.dtype | None = None) -> Tally:
+def count(subject: Subject, module: Attention) -> Tally:
     """What PyTorch counts of one example."""
-    request = subject.draw(module, batch=1).cast(dtype or subject.dtype).leaves()
-    return tally(lambda: request(module), [*request.tensors.values(), *module.parameters(), *module.buffers()])
+    request = subject.draw(module, batch=1).leaves()
+    return tally(partial(request, module), _there_anyway(request, module))
+
+
+def _there_anyway(request: Request, module: Attention) -> list[Tensor]:
+    return [*request.tensors.values(), *module.parameters(), *module.buffers()]
 
 
 @attention_check("variant")
