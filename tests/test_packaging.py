@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import os
 import subprocess
@@ -12,6 +13,7 @@ import venv
 import zipfile
 from pathlib import Path
 
+import jaxtyping
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +48,23 @@ def test_every_folder_with_modules_is_a_package():
 def test_no_top_level_name_leaks(name, tmp_path):
     outcome = run(sys.executable, "-P", "-c", f"import attn_zoo.registry as r; r.load_plugins(); import {name}", cwd=tmp_path)
     assert "ModuleNotFoundError" in outcome.stderr, f"import {name} works outside the checkout: {outcome.stderr or 'no error'}"
+
+
+def aliases(code: str) -> list[str]:
+    """Shapes stated of numpy's NDArray, which is no class since numpy 2.5 (Python 3.12 and later); jaxtyping wants one."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and hasattr(jaxtyping, node.value.id)
+        if "NDArray" in ast.unparse(node.slice)
+    ]
+
+
+def test_shapes_can_be_stated_with_any_numpy():
+    assert aliases("x: Float[NDArray[np.float32], 'n']") and not aliases("x: Float[np.ndarray, 'n'] | tuple[NDArray[Any], ...]")
+    for folder in ("attn_zoo", "tasks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert not aliases(path.read_text(encoding="utf-8")), f"{path}: write np.ndarray"
 
 
 def test_versions_agree():

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from numpy.typing import NDArray
 
 from attn_zoo.contract import DamagedDataError, DataSet, Layout, MissingDataError
 from attn_zoo.data import reading
@@ -20,7 +19,7 @@ SIDES = (32, 64, 128, 256)
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
 """Folder of each level of difficulty, by dashes of the target path."""
 
-Labelled = tuple[UInt8[NDArray[np.uint8], "images side side"], UInt8[NDArray[np.uint8], " images"]]
+Labelled = tuple[UInt8[np.ndarray, "images side side"], UInt8[np.ndarray, " images"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def _rows(path: Path) -> Iterator[list[str]]:
             yield from (line.split() for line in data.decode("utf-8").splitlines())
 
 
-def _image(path: Path, side: int) -> UInt8[NDArray[np.uint8], "side side"]:
+def _image(path: Path, side: int) -> UInt8[np.ndarray, "side side"]:
     from PIL import Image
 
     with reading(path, f"a grey PNG of {side} x {side} pixels"), Image.open(path) as image:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import UInt8
-from numpy.typing import NDArray
 
 from .stamps import COSINE, DEGREES, SAMPLES, SINE, WAYS, Mark, Stamps
 
@@ -21,8 +20,8 @@ DOT = 255
 BRIGHTEST = 191
 """Grey level of the brightest dash: the published 0.75."""
 
-Images = UInt8[NDArray[np.uint8], "images side side"]
-Labels = UInt8[NDArray[np.uint8], " images"]
+Images = UInt8[np.ndarray, "images side side"]
+Labels = UInt8[np.ndarray, " images"]
 
 _ATTEMPTS = 6
 """Steps an arm may take for each of its dashes, those taken back included."""

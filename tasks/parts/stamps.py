@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
-from numpy.typing import NDArray
 
 SAMPLES = 4
 """Samples a pixel and axis. Centres lie on the same grid, so that grey levels are counts, and patterns are few."""
@@ -72,7 +71,7 @@ class Stamp(NamedTuple):
     lit: int
     wide: int
     """All pixels nearer to it than other paths may come, seen from ``Stamps.lead`` bits before its first."""
-    cover: UInt8[NDArray[np.uint8], "size size"]
+    cover: UInt8[np.ndarray, "size size"]
     """Samples of each pixel that are lit, of 16."""
 
 
@@ -148,7 +147,7 @@ class Stamps:
         for y, x in self._grids():
             yield self._stamp(x * x + y * y <= self.pen.radius**2, _FAINTEST_DOT)
 
-    def _grids(self) -> Iterator[tuple[Int[NDArray[np.int64], "samples 1"], Int[NDArray[np.int64], "1 samples"]]]:
+    def _grids(self) -> Iterator[tuple[Int[np.ndarray, "samples 1"], Int[np.ndarray, "1 samples"]]]:
         """Samples of a stamp in sixteenths of a pixel from its centre, for each place of the centre in its pixel."""
         unit = 16 // SAMPLES
         line = np.arange(self.size * SAMPLES, dtype=np.int64) * unit - self.half * 16
@@ -156,7 +155,7 @@ class Stamps:
             y, x = divmod(place, SAMPLES)
             yield (line - y * unit)[:, None], (line - x * unit)[None, :]
 
-    def _stamp(self, samples: Bool[NDArray[np.bool_], "samples samples"], faintest: int) -> Stamp:
+    def _stamp(self, samples: Bool[np.ndarray, "samples samples"], faintest: int) -> Stamp:
         cover = samples.reshape(self.size, SAMPLES, self.size, SAMPLES).sum(axis=(1, 3)).astype(np.uint8)
         cover[cover < faintest] = 0
         lit = sum(1 << int(y) * self.stride + int(x) for y, x in zip(*cover.nonzero(), strict=True))

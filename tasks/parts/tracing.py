@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Bool
-from numpy.typing import NDArray
 
 from .contours import DOT, Images, Labels
 from .stamps import PENS
 
-Masks = Bool[NDArray[np.bool_], "images side side"]
+Masks = Bool[np.ndarray, "images side side"]
 
 
 def solve(images: Images) -> Labels:
