@@ -264,7 +264,7 @@ def test_measure_linformer_table3_on_cuda(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("linformer") is None, reason="the package linformer is not installed (extra: peers)")
 def test_measure_peers(tmp_path):
     words = ["mechanisms=[linformer]", "lengths=[64]", "tokens=128", "dim=16", "heads=2", "sizes.linformer=8", "rounds=2"]
-    words += ["allocators=[default]", "repeat_seconds=0", "output=found.json"]
+    words += ["allocators=[keep]", "repeat_seconds=0", "output=found.json"]
     outcome = zoo("measure", "experiment=peers", *words, cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))

@@ -134,7 +134,7 @@ AWKWARD: list[tuple[str, tuple[int, int, int], dict[str, Any]]] = [
     ("longformer", (8, 64, 6000), {"window": 257}),
     ("longformer", (12, 64, 4096), {"window": 1025}),
     ("longformer", (8, 64, 6000), {"window": 129, "dilation": 2, "global_tokens": 2}),
-    ("longformer", (1, 8, 10000), {"window": 129, "dilation": 2, "global_tokens": 2}),
+    ("longformer", (1, 8, 20000), {"window": 129, "dilation": 2, "global_tokens": 2}),
     ("longformer", (4, 16, 3000), {"window": 1, "global_tokens": 0}),
     ("reformer", (8, 64, 6000), {"chunk": 128, "rounds": 1}),
     ("reformer", (12, 64, 4096), {"chunk": 64, "duplicates": "counted"}),
