@@ -64,6 +64,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     time="n d^2",
     memory="n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     streams=streams,
     variants={"raw": {"normalise": False}},
 )

@@ -126,8 +126,8 @@ class RunConfig:
     task: Any = None
     dials: Any = None
     """Options of attentions by name, for a sweep over several; what is given as attention.OPTION goes before."""
-    implementation: str = "eager"
-    """``eager``, ``sdpa``, ``flex``, ``xformers``, ``triton``, or ``auto``."""
+    implementation: str = "auto"
+    """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``."""
     level: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
     """Which of the sizes that the task proposes; unless said, the first on its card."""
     data: DataConfig = field(default_factory=lambda: DataConfig())

@@ -7,11 +7,10 @@ from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.dataset import DataSet, Layout
 from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
-from attn_zoo.contract.implementations import AUTO_ORDER, IMPLEMENTATIONS, auto_may_take, unavailable
+from attn_zoo.contract.implementations import IMPLEMENTATIONS, auto_may_take, auto_order, unavailable
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
-    "AUTO_ORDER",
     "IMPLEMENTATIONS",
     "SPLITS",
     "UNASKED",
@@ -41,6 +40,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
     "auto_may_take",
+    "auto_order",
     "hide_rows_without_keys",
     "real_tokens",
     "unavailable",

@@ -130,7 +130,7 @@ def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
         attention=first.spec.attention,
         card=first.attention_card,
         options=first.spec.options,
-        implementation=first.spec.implementation,
+        implementation=next((r.implementation for r in done or members if r.implementation), first.spec.implementation),
         control=bool(first.attention_card.get("control")),
         score=score,
         by_seed=by_seed,
@@ -151,7 +151,8 @@ def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
         train_seconds_range=(min(seconds), max(seconds)) if seconds else None,
         peak_bytes=_median(r.measured.get("peak_bytes") for r in done),
         machines=machines,
-        block=f"{'eager' if first.spec.implementation == 'eager' else 'kernels'}, {'; '.join(machines)}",
+        measured_as=measured_as(first),
+        block=f"{measured_as(first)}, {'; '.join(machines)}",
         curve=_curve(done, training_flops),
         files=tuple(r.source for r in members if r.source),
         commands=_told(members, "command"),
@@ -167,6 +168,11 @@ def _against(row: Row, control: Row | None, softmax_flops: int | None) -> Row:
     costly = softmax_flops is not None and (row.flops_per_example or 0) > softmax_flops
     warnings = (*row.warnings, "costs more FLOPs than softmax here") if costly else row.warnings
     return replace(row, margin=margin, warnings=warnings)
+
+
+def measured_as(record: RunRecord) -> str:
+    """Implementations whose measured costs are compared: those that ``auto`` takes, or one that was asked for by name."""
+    return "auto" if record.spec.implementation == "auto" else str(record.implementation)
 
 
 def _failure(record: RunRecord) -> str:
@@ -216,7 +222,7 @@ def _labels(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
         known = dict.fromkeys(option for record in members.values() for option in record.spec.options)
         differing = [option for option in known if len(_values(option, members.values())) > 1]
         for key, record in members.items():
-            kernel = [] if record.spec.implementation == "eager" else [f"({record.spec.implementation})"]
+            kernel = [] if record.spec.implementation in ("auto", "eager") else [f"({record.spec.implementation})"]
             own = own_options(record)
             dials = [f"{option}={own[option]}" for option in differing if option in own]
             labels[key] = " ".join([name, *kernel, *dials, *(["(tuned)"] if record.tuning else [])])

@@ -44,6 +44,7 @@ class Row:
     """The attention's card as it was recorded."""
     options: Mapping[str, Any]
     implementation: str
+    """Implementation that ran."""
     control: bool
     score: Estimate | None
     """Test score of the seeds that are done."""
@@ -81,8 +82,10 @@ class Row:
     peak_bytes: float | None
     """Median over seeds, of a training step."""
     machines: tuple[str, ...]
+    measured_as: str
+    """``auto`` where the run took what ``auto`` takes on its device, else the implementation asked for by name."""
     block: str
-    """``eager`` or ``kernels``, and the machine: measured costs are compared with rows of the same block alone."""
+    """``measured_as`` and the machine: measured costs are compared with rows of the same block alone."""
     curve: tuple[CurvePoint, ...]
     files: tuple[str, ...]
     """Of the records, relative to their folder."""

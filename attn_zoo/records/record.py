@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 from attn_zoo.records.spec import RunSpec
 from attn_zoo.records.tuning import Tuning
 
-SCHEMA = 3
-"""Shape of the file. Old shapes keep loading: 1 had no ``warnings``, 2 no ``tuning``."""
+SCHEMA = 4
+"""Shape of the file. Old shapes keep loading: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``."""
 
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -18,8 +18,27 @@ FINAL_STATUSES = ("done", "diverged", "refused")
 """Statuses that would come out the same again; the others are tried anew by a second start."""
 
 
+_TILED_AS_EAGER = frozenset(
+    [
+        *("bigbird", "block_sparse", "cosformer", "delta_rule", "entmax", "fixed"),
+        *("gated_linear", "kernelized_linformer", "linear", "linformer", "linformer_lsh", "linformer_window"),
+        *("local", "long_short", "longformer", "luna", "mega", "nystrom"),
+        *("performer", "reformer", "sparse_linformer", "strided", "topk", "transformer_xl"),
+    ]
+)
+"""Mechanisms whose CPU tiles were called ``eager`` before schema 4."""
+
+
 class RecordError(ValueError):
     """A file is not a record, or not a whole one."""
+
+
+def _implementation_before_4(spec: Any) -> str | None:
+    """Today's name of the implementation that a record before schema 4 asked for, which is the one that ran."""
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("implementation"), str):
+        return None
+    asked = str(spec["implementation"])
+    return "tiled" if asked == "eager" and spec.get("attention") in _TILED_AS_EAGER else asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +75,8 @@ class RunRecord:
     environment: Mapping[str, Any]
     """Versions, device, cores, commit, dirty, UTC start, command; of several processes their number and backend; of a run that was
     interrupted, as ``resumed``, the parts before the last."""
+    implementation: str | None
+    """Implementation that ran; None where the run ended before one was chosen."""
     warnings: tuple[str, ...] = ()
     """What makes the setting a doubtful one, such as a window as long as the input."""
     tuning: Tuning | None = None
@@ -104,7 +125,8 @@ class RunRecord:
             raise RecordError(f"schema {data['schema']!r} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
         if data["schema"] == 1:
             data = {**data, "warnings": []}
-        data = {"tuning": None, **data, "schema": SCHEMA}
+        ran = {} if data["schema"] >= 4 or "spec" not in data else {"implementation": _implementation_before_4(data["spec"])}
+        data = {"tuning": None, **ran, **data, "schema": SCHEMA}
         known = {f.name for f in fields(cls)} - {"source"}
         if missing := known - set(data):
             raise RecordError(f"not a whole record: {', '.join(sorted(missing))} missing")

@@ -8,8 +8,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-PROTOCOL = "1.0"
-"""Version of the training and timing rules. Results share a table only if it is equal."""
+PROTOCOL = "2.0"
+"""Version of the training and timing rules. Results share a table only if it is equal.
+
+2.0: runs take ``implementation=auto``, and times are compared among what it takes on one device. 1.0: runs took ``eager``, which
+was CPU tiles where a mechanism had them.
+"""
+OLD_PROTOCOLS = ("1.0",)
+"""Earlier versions, whose records load and stand in tables of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +87,8 @@ class RunSpec:
     """Every option of the attention, defaults included."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
     """Every option of the task, defaults included."""
-    implementation: str = "eager"
-    """Resolved; never ``auto``."""
+    implementation: str = "auto"
+    """As asked for: a name on the card, or ``auto``. The record names what ran."""
     model: ModelSpec = field(default_factory=ModelSpec)
     budget: Budget = field(default_factory=Budget)
     seed: int = 1

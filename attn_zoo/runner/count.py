@@ -19,7 +19,7 @@ def model_arguments(spec: RunSpec) -> dict[str, Any]:
     return {"attention": spec.attention, "options": spec.options, **asdict(spec.model)}
 
 
-def count_per_example(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
+def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
     """``flops_per_example`` (forward), ``training_flops_per_example`` (backward too) and ``activation_bytes_per_example``.
 
     Examples have full length and no padding. FLOPs are those of the eager form. Activations are what the graph of a whole
@@ -35,18 +35,18 @@ def count_per_example(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
             return {"flops_per_example": count_flops(twin, _batch(task, 1))}
     assert found.flops is not None and found.backward_flops is not None
     counted = {"flops_per_example": found.flops, "training_flops_per_example": found.flops + found.backward_flops}
-    kept = _activation_bytes(spec, task)
+    kept = _activation_bytes(spec, task, implementation)
     return counted if kept is None else {**counted, "activation_bytes_per_example": kept}
 
 
-def _activation_bytes(spec: RunSpec, task: TaskSpec) -> int | None:
-    fused = spec.implementation == "sdpa" and spec.device == "cpu"
+def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int | None:
+    fused = implementation == "sdpa" and spec.device == "cpu"
     if spec.precision != "fp32" or spec.model.dropout or spec.options.get("dropout"):
         return None
-    if spec.implementation != "eager" and not fused:
+    if implementation not in ("eager", "tiled") and not fused:
         return None
     with torch.device("meta"):
-        twin = build_model(task, implementation=spec.implementation, **model_arguments(spec)).eval()
+        twin = build_model(task, implementation=implementation, **model_arguments(spec)).eval()
     try:
         with as_on_a_cpu(twin) if fused else torch.device("meta"):
             inputs = _batch(task, spec.budget.batch_size).inputs

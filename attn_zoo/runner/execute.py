@@ -43,7 +43,9 @@ _PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def resolve_spec(spec: RunSpec) -> RunSpec:
-    """Fill in every default and every ``auto``, so that the spec says all that the run depends on.
+    """Fill in every default and the device, so that the spec says all that the run depends on.
+
+    ``implementation`` stays as asked for: ``auto`` is a rule, and what it takes on a device is found when the run is built.
 
     Raises:
         UnknownNameError: no such attention, task, option or implementation.
@@ -59,18 +61,10 @@ def resolve_spec(spec: RunSpec) -> RunSpec:
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch sees; got {spec.device!r}")
     model = replace(spec.model, **backbone_sizes(spec.model.backbone)) if spec.model.backbone else spec.model
-    implementation = spec.implementation
-    if implementation not in ("auto", *entry.implementations):
-        raise UnknownNameError(f"implementation of {spec.attention}", implementation, ("auto", *entry.implementations))
-    if implementation == "auto":
-        task = build_task(spec.task, **task_options).spec
-        geometry = Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
-        try:
-            built = build_attention(spec.attention, geometry, implementation="auto", device=device, **options)
-            implementation = built.implementation
-        except UnsupportedError:  # whichever is named, the run will be refused, and a refused run is a record and not the end
-            implementation = entry.implementations[0]
-    return replace(spec, options=options, task_options=task_options, model=model, device=device, implementation=implementation)
+    if spec.implementation not in ("auto", *entry.implementations):
+        known = ("auto", *entry.implementations)
+        raise UnknownNameError(f"implementation of {spec.attention}", spec.implementation, known)
+    return replace(spec, options=options, task_options=task_options, model=model, device=device)
 
 
 def plain_options(options: Any) -> dict[str, Any]:
@@ -132,6 +126,7 @@ class _Found:
         self.warnings: tuple[str, ...] = ()
         self.trained = Trained()
         self.environment: dict[str, Any] = {}
+        self.implementation: str | None = None
 
     def record(self, spec: RunSpec, status: Status, reason: str | None, attention: AttentionCard, task: TaskCard) -> RunRecord:
         return RunRecord(
@@ -150,6 +145,7 @@ class _Found:
             counted=self.counted,
             measured=_measured(self.trained, spec),
             environment=self._environment(spec),
+            implementation=self.implementation,
             warnings=self.warnings,
         )
 
@@ -169,11 +165,12 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
     _require_same_data(found.data)
     measure = measure_named(task.card.metric)
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)
-    model = build_paired_model(task.spec, seed=spec.seed, implementation=spec.implementation, **model_arguments(spec))
+    found.implementation = implementation = _implementation(spec, task.spec)
+    model = build_paired_model(task.spec, seed=spec.seed, implementation=implementation, **model_arguments(spec))
     found.counted = {
         "parameters": count_parameters(model),
         "attention_parameters": attention_parameters(model),
-        **count_per_example(spec, task.spec),
+        **count_per_example(spec, task.spec, implementation),
     }
     found.warnings = doubts_of_model(model)
     AcceleratorState._reset_state()  # one process runs many specs, and accelerate remembers the first one's precision
@@ -193,6 +190,21 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
         "train": evaluate(model, splits["train"], task.spec, measure, accelerator, limit=len(splits["valid"])),
         **_test_scores(model, task, splits["test"], measure, accelerator),
     }
+
+
+def _implementation(spec: RunSpec, task: TaskSpec) -> str:
+    """Implementation that runs: the one asked for, or the one that ``auto`` takes on the device of the run.
+
+    Raises:
+        UnsupportedError: the attention does not claim what the task needs.
+    """
+    if spec.implementation != "auto":
+        return spec.implementation
+    model = spec.model
+    geometry = Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
+    with torch.device("meta"):
+        built = build_attention(spec.attention, geometry, implementation="auto", device=spec.device, **spec.options)
+    return built.implementation
 
 
 def _draws(spec: RunSpec) -> AbstractContextManager[Any]:

@@ -110,7 +110,7 @@ def test_without_softmax_every_contender_fits():
     assert set(entries) == {"linformer k=8", "performer"} and not any(entry.over for entry in entries.values())
 
 
-def test_measured_budgets_of_eager_rows_and_kernels_are_their_own_and_counted_ones_are_shared():
+def test_measured_budgets_of_auto_and_of_named_implementations_are_their_own_and_counted_ones_are_shared():
     records = [
         run("softmax", curve=SLOW, peak=5 * 2**20),
         run("softmax", curve=FAST, peak=2**20, spec_implementation="sdpa"),
@@ -121,7 +121,7 @@ def test_measured_budgets_of_eager_rows_and_kernels_are_their_own_and_counted_on
     assert table.boards["time"].budget is None and table.boards["FLOPs"].budget is not None
     assert not any(entry.over for entry in table.boards["memory"].entries)
     lines = [line.split() for line in render([table], "terminal").split("at equal budgets")[1].splitlines() if line.strip()]
-    assert [line[:3] for line in lines if line[0].startswith("[")] == [["[eager]", "6.00", "s"], ["[kernels]", "3.00", "s"]]
+    assert [line[:3] for line in lines if line[0].startswith("[")] == [["[auto]", "6.00", "s"], ["[sdpa]", "3.00", "s"]]
 
 
 def test_rows_measured_on_several_machines_are_on_no_measured_board():

@@ -71,7 +71,7 @@ def test_a_row_that_only_failed_shows_its_status():
         make_record(spec_precision="bf16"),
         make_record(spec_device="cuda"),
         make_record(spec_task_options={"size": 9}),
-        make_record(protocol="2.0"),
+        make_record(protocol="1.0"),
         make_record(task_card={**make_record().task_card, "version": "2"}),
     ],
 )

@@ -130,7 +130,7 @@ def test_dropout_is_each_processes_own_and_redraws_are_alike(tmp_path):
     ],
 )
 def test_what_goes_wrong_in_one_process_ends_all_with_one_record(kind, status, reason):
-    first, second = together(2, go_wrong, kind, spec())
+    first, second = together(2, go_wrong, kind, spec(implementation="eager"))
     for record in (first, second):
         assert record["status"] == status
         assert reason in record["reason"]

@@ -272,14 +272,23 @@ def test_flops_are_those_of_the_card_and_the_rest_of_the_network():
     assert found["softmax"] - found["none"] == geometry_flops + projections
 
 
+def test_records_name_the_implementation_that_auto_took():
+    taken = {name: run(spec(name), Quiet()) for name in ("softmax", "linear", "uniform")}
+    assert {record.spec.implementation for record in taken.values()} == {"auto"}
+    wanted = {"softmax": "sdpa", "linear": "tiled", "uniform": "eager"}
+    assert {name: record.implementation for name, record in taken.items()} == wanted
+    assert run(spec("softmax", implementation="eager"), Quiet()).implementation == "eager"
+    refused = run(replace(spec("fnet"), task="listops", task_options={}), Quiet())
+    assert (refused.status, refused.implementation) == ("refused", "eager")
+
+
 def test_specs_are_resolved_whole_and_bad_ones_refused():
     resolved = resolve_spec(RunSpec("performer", "mnist", implementation="auto", device="auto"))
-    assert resolved.implementation == "eager"
+    assert resolved.implementation == "auto"
     assert resolved.device in ("cpu", "cuda")
     assert resolved.options["kernel"] == "softmax"
     assert "root" not in resolved.task_options
     assert resolve_spec(replace(resolved)) == resolved
-    assert resolve_spec(RunSpec("softmax", "digits", implementation="auto")).implementation == "sdpa"
     for bad, error, message in (
         ({"precision": "fp8"}, ValueError, "fp32, bf16, fp16"),
         ({"device": "tpu"}, ValueError, "auto, cpu or cuda"),

@@ -84,7 +84,7 @@ def test_committed_records_keep_their_ids_and_one_of_each_attention_is_composed_
     for record in {r.spec.attention: r for r in records}.values():
         planned = plan(shlex.split(command(record.spec))[2:])
         assert planned is not None
-        assert [s.run_id(task_card(s.task).version) for s in planned.specs] == [record.run_id], record.source
+        assert [s.run_id(task_card(s.task).version, record.protocol) for s in planned.specs] == [record.run_id], record.source
 
 
 def test_the_command_line_composes_both_options():

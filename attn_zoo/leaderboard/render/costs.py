@@ -95,7 +95,7 @@ def _in_blocks(
     above: Callable[[str], list[str]] | None = None,
     alone: str | None = None,
 ) -> list[list[str]]:
-    """Cells of rows, each block under its name where there are several: eager before kernels.
+    """Cells of rows, each block under its name where there are several.
 
     Args:
         above: cells that stand above a block, by its name, without the first one.
@@ -107,8 +107,7 @@ def _in_blocks(
         members = [(row, cells) for row, cells in lines if row.block == block]
         first, width = members[0][0], len(members[0][1])
         where = " + ".join(machines[machine] for machine in first.machines) if len(machines) > 1 else ""
-        kind = "eager" if first.implementation == "eager" else "kernels"
-        title = f"[{kind}{', ' + where if where else ''}]" if len(blocks) > 1 else alone
+        title = f"[{first.measured_as}{', ' + where if where else ''}]" if len(blocks) > 1 else alone
         if title:
             body.append([title, *(above(block) if above else [""] * (width - 1))])
         body += [cells for _, cells in members]

@@ -74,7 +74,7 @@ def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[st
     )
     notes.append(
         f"'front': costs ({fronts_legend()}) for which no row scores better for as little. 'dominated by': rows that are no worse "
-        "in mean score and in every cost, and cheaper or better beyond noise. Between eager rows, kernels and machines only "
+        "in mean score and in every cost, and cheaper or better beyond noise. Between blocks of implementations and machines only "
         "parameters and FLOPs are compared."
     )
     if any(table.boards for table in tables):
