@@ -12,7 +12,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, CompressingAttention, Geometry, Stream, UnsupportedError, hide_rows_without_keys
+from attn_zoo.contract import (
+    Attention,
+    CarriedState,
+    CompressingAttention,
+    Geometry,
+    Stream,
+    UnsupportedError,
+    hide_rows_without_keys,
+)
 from attn_zoo.registry import build_attention
 from attn_zoo.short_convolution import ShortConvolution
 
@@ -44,6 +52,25 @@ class Remembered:
     """Which tokens of the context are real."""
     length: int
     """Of the context."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """What a layer carries from one piece of a sequence to the next, a ``CarriedState``; see ``MultiHeadAttention.step``."""
+
+    mechanism: CarriedState
+    tail: Float[Tensor, "batch held dim"]
+    """The last tokens read, as far as the short convolution reaches back; none where there is none."""
+
+    @property
+    def position(self) -> int:
+        """How many tokens were read."""
+        return self.mechanism.position
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers that are carried, of the whole batch."""
+        return self.mechanism.nbytes + self.tail.nbytes
 
 
 class MultiHeadAttention(nn.Module):
@@ -238,6 +265,46 @@ class MultiHeadAttention(nn.Module):
                 "let it make both anew, or choose another attention"
             )
 
+    def initial_state(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> LayerState:
+        """The state before the first token of ``batch`` sequences; None stands for dtype and device of the layer's weights.
+
+        Raises:
+            UnsupportedError: the layer cannot step; see ``step``.
+        """
+        self._check_steps()
+        weight = self.out.weight
+        dtype, device = dtype or weight.dtype, device or weight.device
+        carried = self.mechanism.initial_state(batch, dtype=dtype, device=device)
+        return LayerState(carried, torch.zeros(batch, 0, self.dim, dtype=dtype, device=device))
+
+    def step(self, tokens: Float[Tensor, "batch n dim"], state: LayerState) -> tuple[Float[Tensor, "batch n dim"], LayerState]:
+        """Read the next tokens, one or many, and answer them as if all had come in one causal call.
+
+        Args:
+            tokens: without padding.
+            state: from ``initial_state`` or the step before; left as it is. Gradients flow through it.
+
+        Returns:
+            The answers, and the state after these tokens.
+
+        Raises:
+            ValueError: a shape, dtype or state does not fit, or there is no token.
+            UnsupportedError: the mechanism does not claim ``stepwise``, the layer was built with a context or without
+                causality, or it has read as many tokens as it was built for.
+        """
+        self._check_steps()
+        self._check_tokens(tokens)
+        self._check_state(tokens, state)
+        tail, start = state.tail, state.position
+        if self.short_convolution is not None:
+            tokens, tail = self.short_convolution.step(tokens, tail)
+        query, key, value = self._project_all(tokens, tokens)
+        streams = {**self._project_streams("queries", tokens, start), **self._project_streams("keys", tokens, start)}
+        mixed, carried = self.mechanism.step(query, key, value, state.mechanism, **streams)
+        return self._finish(mixed), LayerState(carried, tail)
+
     def resize_length(self, length: int) -> None:
         """Go over to another number of keys in place, and as many queries in self-attention; see ``Attention.resize_length``.
 
@@ -275,6 +342,26 @@ class MultiHeadAttention(nn.Module):
     def _check_tokens(self, tokens: Tensor) -> None:
         if tokens.dim() != 3 or tokens.shape[-1] != self.dim:
             raise ValueError(f"the layer was built for (batch, length, dim={self.dim}), got {tuple(tokens.shape)}")
+
+    def _check_steps(self) -> None:
+        if self.crosses:
+            raise UnsupportedError("a layer that was built with a context cannot step: its keys do not come from the tokens")
+        self.mechanism.check_steps()
+
+    def _check_state(self, tokens: Tensor, state: LayerState) -> None:
+        name = self.mechanism.card.name
+        if tokens.shape[1] == 0:
+            raise ValueError(f"{name}: a step takes a token or more, got none")
+        if not isinstance(state, LayerState):
+            raise ValueError(f"{name}: a layer's state comes from its initial_state or the step before; got {type(state).__name__}")
+        reach = 0 if self.short_convolution is None else self.short_convolution.before
+        shape, tail = (tokens.shape[0], min(reach, state.position), self.dim), state.tail
+        wanted, got = (f"{tuple(size)} {of.dtype} on {of.device}" for size, of in ((shape, tokens), (tail.shape, tail)))
+        if got != wanted:
+            raise ValueError(
+                f"{name}: after {state.position} tokens the state of these inputs holds a tail {wanted}, got {got}; start from "
+                f"initial_state({tokens.shape[0]}, dtype={tokens.dtype}, device={str(tokens.device)!r})"
+            )
 
     def _source(self, tokens: Tensor, context: Tensor | None) -> Tensor:
         self._check_tokens(tokens)
@@ -320,9 +407,10 @@ class MultiHeadAttention(nn.Module):
             split = {name: self._project(name, tokens if name == "query" else source) for name in self.reads}
         return split.get("query"), split.get("key"), split["value"]
 
-    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor) -> dict[str, Tensor]:
-        asked = (stream for stream in self.streams if stream.of == of)
-        return {s.name: self._split(self.stream_projections[s.name](tokens[:, : s.first])) for s in asked}
+    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
+        """Streams of tokens, of which ``start`` came before them."""
+        firsts = {s.name: s.first if s.first is None else max(0, s.first - start) for s in self.streams if s.of == of}
+        return {name: self._split(self.stream_projections[name](tokens[:, :first])) for name, first in firsts.items()}
 
     def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
         return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))

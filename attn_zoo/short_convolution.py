@@ -53,6 +53,21 @@ class ShortConvolution(nn.Module):
         filled = F.pad(tokens.masked_fill(padding, 0), (0, 0, self.before, self.after))
         return self.slide(filled).masked_fill(padding, 0)
 
+    def step(
+        self, tokens: Float[Tensor, "batch n dim"], tail: Float[Tensor, "batch held dim"]
+    ) -> tuple[Float[Tensor, "batch n dim"], Float[Tensor, "batch kept dim"]]:
+        """Convolve the next tokens, one or many, of a causal sequence.
+
+        Args:
+            tail: the tokens before them, as many of the last ``width - 1`` as there are; left as it is.
+
+        Returns:
+            What a call with the whole sequence gives at these positions, and the tail after them.
+        """
+        read = torch.cat([tail, tokens], dim=1)
+        kept = read[:, max(0, read.shape[1] - self.before) :].clone()  # a view would hold on to all tokens of a long piece
+        return self.slide(F.pad(read, (0, 0, self.before - tail.shape[1], 0))), kept
+
     def slide(self, filled: Float[Tensor, "batch filled dim"]) -> Float[Tensor, "batch n dim"]:
         """The results of all positions whose neighbours are there, ``before + after`` fewer than ``filled`` has."""
         # As an image of height 1, whose channels lie innermost as those of tokens do: on a CPU two to four times as fast as conv1d.

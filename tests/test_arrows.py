@@ -17,7 +17,7 @@ ALLOWED = {
     "kernels": set(),
     "short_convolution": set(),
     "layer": {"contract", "registry", "short_convolution"},
-    "integrations": {"contract", "registry", "layer"},
+    "integrations": {"contract", "registry", "layer", "short_convolution"},
     "encoder": {"contract", "layer", "integrations"},
     # kernels only to time them, in processes of their own
     "cost": {"contract", "registry", "layer", "encoder", "kernels", "published"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -165,6 +167,7 @@ def test_compiles_whole(causal):
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(UnsupportedError, match="this layer reads a context; use short_convolution=0, got 4"):
         MultiHeadAttention(DIM, HEADS, length=LENGTH, context_length=7, short_convolution=4)
-    for width in (-1, 2.0, True):
+    bad: tuple[Any, ...] = (-1, 2.0, True)
+    for width in bad:
         with pytest.raises(ValueError, match=f"whole number, 0 for none; got {width}"):
             MultiHeadAttention(DIM, HEADS, length=LENGTH, short_convolution=width)

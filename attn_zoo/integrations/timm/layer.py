@@ -212,8 +212,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
             key = None if key is None else self._normed("key", key)
         return query, key, value
 
-    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor) -> dict[str, Tensor]:
-        made, starts = super()._project_streams(of, tokens), {stream.name: stream.starts_as for stream in self.streams}
+    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
+        made, starts = super()._project_streams(of, tokens, start), {stream.name: stream.starts_as for stream in self.streams}
         return {name: self._normed(starts[name], split) for name, split in made.items()}
 
     def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
