@@ -14,6 +14,9 @@ from attn_zoo.layer import MultiHeadAttention, join_layers
 
 M = TypeVar("M", bound=nn.Module)
 
+OWN = ("mechanism.", "stream_projections.", "short_convolution.")
+"""Beginnings of the names of parameters that timm's attention lacks."""
+
 OF_ANOTHER_KIND = {
     "AttentionRope": "turns queries and keys by their positions (rotary embedding)",
     "Attention2d": "attends over a map of features with convolutions around it",
@@ -88,8 +91,8 @@ def replace_attention(
     The projections of queries, keys, values and output keep their weights, biases and ``requires_grad``; norms
     (``qk_norm``, ``scale_norm``) and dropout rates stay. A mechanism that uses one tensor as queries and keys takes
     the projection of the queries, and what a mechanism does not read is dropped. Parameters of its own, such as
-    Linformer's E and F, or a short convolution's taps, are new: make the optimiser afterwards, and train them. Where the mechanism is softmax
-    attention, or is so in a limit of its options, the model computes what it did before. Layers are joined
+    Linformer's E and F, and those of a short convolution are new: make the optimiser afterwards, and train them. Where the
+    mechanism is softmax attention, or is so in a limit of its options, the model computes what it did before. Layers are joined
     (``join_layers``). All layers are built before the first is put in place, so a refusal leaves the model as it was.
 
     Args:

@@ -130,15 +130,14 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
             convolution = _convolution(site, replacement.short_convolution)
     finally:
         torch.set_default_dtype(before)
-    attached = Attached(mechanism, site, convolution)
-    own = [attached.mechanism] if attached.convolution is None else [attached.mechanism, attached.convolution]
-    for part in own:  # streams lie where the projections lie that they are copies of
-        part.to(None if device.type == "meta" else device, dtype)
+    there = None if device.type == "meta" else device
+    attached = Attached(mechanism.to(there, dtype), site, None if convolution is None else convolution.to(there, dtype))
     return attached.train(site.module.training)
 
 
 def _convolution(site: Site, width: int) -> ShortConvolution | None:
-    return None if width == 0 else ShortConvolution(site.module.config.hidden_size, width, causal=site.causal)  # type: ignore[union-attr]
+    config: Any = site.module.config
+    return None if width == 0 else ShortConvolution(config.hidden_size, width, causal=site.causal)
 
 
 def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replacement) -> Mapping[str, Any]:
