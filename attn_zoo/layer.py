@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attn_zoo.contract import Attention, CompressingAttention, Geometry, Stream, UnsupportedError, hide_rows_without_keys
 from attn_zoo.registry import build_attention
+from attn_zoo.short_convolution import ShortConvolution
 
 _INPUTS = ("query", "key", "value")
 
@@ -69,12 +70,14 @@ class MultiHeadAttention(nn.Module):
         output_dropout: share of outputs set to zero in training. Dropout on attention weights is ``dropout``, an
             option of those mechanisms that have weights.
         order: see ``Order``; ``compress_first`` is refused where the mechanism cannot.
+        short_convolution: positions that a depthwise convolution of the tokens takes together before they are projected
+            (self-attention only); 0 is none, 4 the usual number. See ``ShortConvolution``, which starts as the identity.
         **options: the mechanism's own.
 
     Raises:
         ValueError: ``dim`` is not divisible by ``heads``, or a rate or order is unknown.
         UnknownNameError: no such attention, implementation or option.
-        UnsupportedError: the mechanism does not claim what is asked.
+        UnsupportedError: the mechanism does not claim what is asked, or a short convolution is asked for with a context.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         output_dropout: float = 0.0,
         order: str = "auto",
+        short_convolution: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -111,6 +115,7 @@ class MultiHeadAttention(nn.Module):
         self.reads = tuple(name for name in _INPUTS if name in self.mechanism.card.reads)
         self.fused = fused
         self._make_projections(bias)
+        self.short_convolution = self._make_short_convolution(short_convolution)
         self.output_dropout = nn.Dropout(output_dropout)
         self._asked_order = Order(order)
         self.order = self._choose_order(self._asked_order)
@@ -135,6 +140,16 @@ class MultiHeadAttention(nn.Module):
             {s.name: nn.Linear(self.dim if s.of == "queries" else self.context_dim, self.dim, bias) for s in self.streams}
         )
         self.start_streams()
+
+    def _make_short_convolution(self, width: int) -> ShortConvolution | None:
+        if width == 0:
+            return None
+        if self.crosses:
+            raise UnsupportedError(
+                "a short convolution runs over the tokens of self-attention, and this layer reads a context; "
+                f"use short_convolution=0, got {width}"
+            )
+        return ShortConvolution(self.dim, width, causal=self.mechanism.geometry.causal)
 
     @torch.no_grad()
     def start_streams(self) -> None:
@@ -171,10 +186,8 @@ class MultiHeadAttention(nn.Module):
             return self._recall(tokens, remembered)
         source = self._source(tokens, context)
         self.mechanism.check_lengths(source.shape[0], tokens.shape[1], source.shape[1], key_valid)
-        if key_valid is not None:
-            # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
-            source = source.masked_fill(~key_valid[..., None], 0)
-            tokens = tokens if self.crosses else source
+        source = self._read(source, key_valid)
+        tokens = tokens if self.crosses else source
         if self.order is Order.compress_first:
             return self._answer_compressed(tokens, *self._compressed_key_and_value(source, key_valid), key_valid)
         query, key, value = self._project_all(tokens, source)
@@ -201,12 +214,16 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"what is remembered is (batch, length, dim={self.context_dim}), got {tuple(context.shape)}")
         batch, length = context.shape[:2]
         self.mechanism.check_lengths(batch, length, length, key_valid)
-        if key_valid is not None:
-            context = context.masked_fill(~key_valid[..., None], 0)
+        context = self._read(context, key_valid)
         if self.order is Order.compress_first:
             return Remembered(*self._compressed_key_and_value(context, key_valid), {}, key_valid, length)
         made = {name: self._project(name, context) for name in self.reads if name != "query"}
         return Remembered(made.get("key"), made["value"], self._project_streams("keys", context), key_valid, length)
+
+    @property
+    def makes_queries(self) -> bool:
+        """Whether anything is made of the tokens of the queries: the query, or a stream of theirs."""
+        return "query" in self.reads or any(stream.of == "queries" for stream in self.streams)
 
     def check_remembers(self) -> None:
         """Refuse where keys cannot stay while queries change.
@@ -246,8 +263,8 @@ class MultiHeadAttention(nn.Module):
         if tokens.shape[0] != batch:
             raise ValueError(f"a batch of {batch} is remembered, got tokens {tuple(tokens.shape)}")
         self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
-        if valid is not None and not self.crosses:
-            tokens = tokens.masked_fill(~valid[..., None], 0)
+        if self.makes_queries and not self.crosses:
+            tokens = self._read(tokens, valid)
         if self.order is Order.compress_first:
             assert remembered.key is not None
             return self._answer_compressed(tokens, remembered.key, remembered.value, valid)
@@ -271,6 +288,13 @@ class MultiHeadAttention(nn.Module):
                 f"context must be (batch={tokens.shape[0]}, length, context_dim={self.context_dim}), got {tuple(context.shape)}"
             )
         return context
+
+    def _read(self, source: Tensor, valid: Tensor | None) -> Tensor:
+        """Tokens as they are projected or compressed: convolved where the layer does so, and zero where they are padding."""
+        if self.short_convolution is not None:
+            return self.short_convolution(source, valid)
+        # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
+        return source if valid is None else source.masked_fill(~valid[..., None], 0)
 
     def _parameters_of(self, name: str) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of one projection, whether or not it is stored fused."""

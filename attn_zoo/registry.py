@@ -31,7 +31,7 @@ ENTRY_POINT_GROUP = "attn_zoo.plugins"
 
 RESERVED = frozenset(
     ["name", "attention", "geometry", "implementation", "device", "dim", "heads", "length", "context_length", "context_dim"]
-    + ["causal", "fused", "bias", "output_dropout", "order"]
+    + ["causal", "fused", "bias", "output_dropout", "order", "short_convolution"]
 )
 """Names that stand beside an attention's options in configurations, ``build_attention`` and ``MultiHeadAttention``."""
 

@@ -15,7 +15,8 @@ ALLOWED = {
     "registry": {"contract", "attention"},  # attention only to register the built-in entries, inside load_plugins
     "attention": {"contract", "registry", "kernels"},  # kernels only inside the implementations that use them
     "kernels": set(),
-    "layer": {"contract", "registry"},
+    "short_convolution": set(),
+    "layer": {"contract", "registry", "short_convolution"},
     "integrations": {"contract", "registry", "layer"},
     "encoder": {"contract", "layer", "integrations"},
     # kernels only to time them, in processes of their own

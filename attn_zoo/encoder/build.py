@@ -28,6 +28,7 @@ def build_model(
     backbone: str = "",
     shared_weights: bool = False,
     reuse_keys: bool = False,
+    short_convolution: int = 0,
 ) -> nn.Module:
     """The classifier for a task: our small encoder on tokens, timm's VisionTransformer on patches.
 
@@ -37,6 +38,7 @@ def build_model(
         backbone: timm's name of a VisionTransformer, for patches only; the sizes must be its own.
         shared_weights: one block, applied ``depth`` times.
         reuse_keys: its first keys and values serve all applications; for tokens only.
+        short_convolution: as of ``MultiHeadAttention``, in every block.
 
     Raises:
         UnsupportedError: the attention does not claim what the task needs, timm has no such VisionTransformer, or keys
@@ -44,6 +46,7 @@ def build_model(
         ValueError: an option or size breaks its rule.
     """
     entry: dict[str, Any] = {"attention": attention, "implementation": implementation, "options": dict(options)}
+    entry["short_convolution"] = short_convolution
     if isinstance(task.inputs, Patches):
         if reuse_keys:
             raise UnsupportedError(

@@ -53,6 +53,7 @@ class TokenEncoder(nn.Module):
         causal: position i sees positions up to i only.
         shared_weights: one block, applied ``depth`` times; in the eyes of options that concern the stack, one layer.
         reuse_keys: keys and values of the first application serve all; the others make queries only.
+        short_convolution: as of ``MultiHeadAttention``, in every block.
         attention: name of a registered attention; ``options`` and ``implementation`` are its own.
 
     Raises:
@@ -77,6 +78,7 @@ class TokenEncoder(nn.Module):
         options: dict[str, Any],
         shared_weights: bool = False,
         reuse_keys: bool = False,
+        short_convolution: int = 0,
     ) -> None:
         super().__init__()
         if reuse_keys and not shared_weights:
@@ -100,6 +102,7 @@ class TokenEncoder(nn.Module):
                 causal=causal,
                 implementation=implementation,
                 output_dropout=dropout,
+                short_convolution=short_convolution,
                 **options,
             )
             for _ in range(1 if shared_weights else depth)

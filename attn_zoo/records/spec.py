@@ -34,6 +34,8 @@ class ModelSpec:
     """One block, applied ``depth`` times (Universal Transformer, without halting)."""
     reuse_keys: bool = False
     """Keys and values of the first application serve all; needs ``shared_weights`` and a task on tokens."""
+    short_convolution: int = 0
+    """Tokens that a depthwise convolution takes together before every attention; 0 is none, 4 the usual number."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "depth", "heads"):
@@ -45,6 +47,11 @@ class ModelSpec:
             raise ValueError(f"model.mlp_ratio is the width of the MLP over dim, so it is above 0; got {self.mlp_ratio}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"model.dropout is a share, so it lies in [0, 1); got {self.dropout}")
+        if self.short_convolution < 0:
+            raise ValueError(
+                "model.short_convolution counts tokens taken together, and 0 is none, so it cannot be negative; "
+                f"got {self.short_convolution}"
+            )
         if self.reuse_keys and not self.shared_weights:
             raise ValueError("model.reuse_keys keeps the keys of one block for all; add model.shared_weights=true")
 
@@ -100,7 +107,7 @@ class RunSpec:
     def to_dict(self) -> dict[str, Any]:
         """As plain data. What is younger than the first records and off is left out, as it is there."""
         data = asdict(self)
-        for name in ("shared_weights", "reuse_keys"):
+        for name in ("shared_weights", "reuse_keys", "short_convolution"):
             if not data["model"][name]:
                 del data["model"][name]
         return data

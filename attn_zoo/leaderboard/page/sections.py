@@ -232,9 +232,11 @@ def _plain(setting: Any) -> str:
 
 
 def _shared(model: Mapping[str, Any]) -> str:
-    """What layers have in common; records from before there was such a thing do not say."""
+    """What layers have in common, and what they have beside the attention; records older than that do not say."""
     shared = ", one block for all layers" if model.get("shared_weights") else ""
-    return shared + (", its keys and values made once" if model.get("reuse_keys") else "")
+    shared += ", its keys and values made once" if model.get("reuse_keys") else ""
+    width = model.get("short_convolution")
+    return shared + (f", a short convolution ({width}) before every attention" if width else "")
 
 
 def _notes(table: Table) -> list[str]:
