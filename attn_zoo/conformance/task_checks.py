@@ -297,8 +297,9 @@ def _contents(examples: Examples) -> Iterator[bytes]:
 
 
 def _forget(task: Task) -> None:
-    """Empty the memory of the module that makes the examples, so that they are made again."""
-    for value in vars(importlib.import_module(type(task).__module__)).values():
-        clear: Any = getattr(value, "cache_clear", None)
-        if callable(clear):
-            clear()
+    """Empty the memory of the modules that make the examples, so that they are made again."""
+    for kind in type(task).__mro__:
+        for value in vars(importlib.import_module(kind.__module__)).values():
+            clear: Any = getattr(value, "cache_clear", None)
+            if callable(clear):
+                clear()
