@@ -52,12 +52,12 @@ class SyntheticTask(Task):
         return self._splits()[split][1]
 
     def _splits(self) -> dict[Split, tuple[Drawn, ArrayExamples]]:
-        return _splits(type(self), type(self.options), astuple(self.options))
+        return _splits(type(self), astuple(self.options))
 
 
 @lru_cache(maxsize=8)
-def _splits(kind: type[SyntheticTask], options: type[Any], values: tuple[Any, ...]) -> dict[Split, tuple[Drawn, ArrayExamples]]:
-    task = kind(options(*values))
+def _splits(kind: type[SyntheticTask], options: tuple[Any, ...]) -> dict[Split, tuple[Drawn, ArrayExamples]]:
+    task = kind(kind.card.options(*options))
     sizes: dict[Split, int] = {split: getattr(task.options, split) for split in SPLITS}
     drawn = draw_splits(kind.card.name, task.options.data_seed, sizes, task.draw)
     return {split: (parts, examples_of(parts)) for split, parts in drawn.items()}
