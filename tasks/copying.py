@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 
 import numpy as np
 
-from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, choice, draw_splits, examples_of, require_range, subsets
+from .parts.generated import Drawn, below, choice, require_range, subsets
+from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 DELIMITER = 1
 BLANK = 2
@@ -28,7 +27,7 @@ class Order(Enum):
 
 
 @dataclass
-class Options:
+class Options(SyntheticOptions):
     """Options of copying."""
 
     length: int = 64
@@ -43,10 +42,6 @@ class Options:
     """Order in which they are to be written: ``forward`` or ``reversed``."""
     causal: bool = False
     """Position i may see positions up to i only."""
-    train: int = 20_000
-    valid: int = 1_000
-    test: int = 2_000
-    data_seed: int = 0
 
     def __post_init__(self) -> None:
         self.order = choice("copying.order", self.order, Order)
@@ -54,8 +49,7 @@ class Options:
         most = (self.length - 1) // 2
         require_range("copying.tokens", self.tokens, 1, most, f"is at most half of length={self.length} less the delimiter")
         require_range("copying.vocabulary", self.vocabulary, 2, 10_000, "counts symbols")
-        for name in ("train", "valid", "test"):
-            require_range(f"copying.{name}", getattr(self, name), 1, 10**7, "counts examples")
+        self.require_sizes("copying")
 
 
 @register_task(
@@ -98,7 +92,7 @@ class Options:
         "together": {"scattered": False, "length": 41, "tokens": 20, "vocabulary": 4, "train": 500, "valid": 90, "test": 90},
     },
 )
-class Copying(Task):
+class Copying(SyntheticTask):
     """The symbols that stood before the delimiter, one at each blank after it.
 
     Who sees which symbols occur and not where answers with the most frequent one, and is right a
@@ -119,32 +113,18 @@ class Copying(Task):
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 
-    def examples(self, split: Split) -> Examples:
-        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens and labels."""
         o = self.options
-        sizes = (o.train, o.valid, o.test)
-        return _splits(o.length, o.tokens, o.vocabulary, o.scattered, o.order is Order.reversed, sizes, o.data_seed)[split]
-
-
-@lru_cache(maxsize=2)
-def _splits(
-    length: int, tokens: int, vocabulary: int, scattered: bool, reverse: bool, sizes: tuple[int, int, int], seed: int
-) -> dict[Split, ArrayExamples]:
-    delimiter = length - tokens - 1
-
-    def draw(random: np.random.RandomState, rows: int, _: Split) -> Drawn:
-        symbols = below(random, vocabulary, rows, tokens)
-        ids = np.full((rows, length), BLANK, dtype=np.int64)
+        delimiter = o.length - o.tokens - 1
+        symbols = below(random, o.vocabulary, rows, o.tokens)
+        ids = np.full((rows, o.length), BLANK, dtype=np.int64)
         ids[:, delimiter] = DELIMITER
-        if scattered:
-            at = np.sort(subsets(random, rows, tokens, delimiter), axis=1)
+        if o.scattered:
+            at = np.sort(subsets(random, rows, o.tokens, delimiter), axis=1)
             np.put_along_axis(ids, at, FIRST_SYMBOL + symbols, axis=1)
         else:
-            ids[:, :tokens] = FIRST_SYMBOL + symbols
-        labels = np.full((rows, length), UNASKED, dtype=np.int64)
-        labels[:, delimiter + 1 :] = symbols[:, ::-1] if reverse else symbols
+            ids[:, : o.tokens] = FIRST_SYMBOL + symbols
+        labels = np.full((rows, o.length), UNASKED, dtype=np.int64)
+        labels[:, delimiter + 1 :] = symbols[:, ::-1] if o.order is Order.reversed else symbols
         return ids, labels
-
-    train, valid, test = sizes
-    drawn = draw_splits("copying", seed, {"train": train, "valid": valid, "test": test}, draw)
-    return {split: examples_of(parts) for split, parts in drawn.items()}

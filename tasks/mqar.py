@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, draw_splits, examples_of, require_range, subsets
+from .parts.generated import Drawn, below, require_range, subsets
+from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
 @dataclass
-class Options:
+class Options(SyntheticOptions):
     """Options of multi-query associative recall."""
 
     length: int = 64
@@ -32,10 +31,6 @@ class Options:
     """Different tokens that stand where no query does; none is a key or a value."""
     causal: bool = False
     """Position i may see positions up to i only, as published."""
-    train: int = 20_000
-    valid: int = 1_000
-    test: int = 2_000
-    data_seed: int = 0
 
     def __post_init__(self) -> None:
         require_range("mqar.length", self.length, 8, 16_384, "counts tokens")
@@ -49,8 +44,7 @@ class Options:
             )
         require_range("mqar.alpha", self.alpha, -4, 4, "is the power of the gaps")
         require_range("mqar.fillers", self.fillers, 1, 1_000, "counts tokens that mean nothing")
-        for name in ("train", "valid", "test"):
-            require_range(f"mqar.{name}", getattr(self, name), 1, 10**7, "counts examples")
+        self.require_sizes("mqar")
 
 
 @register_task(
@@ -103,7 +97,7 @@ class Options:
         },
     },
 )
-class Mqar(Task):
+class Mqar(SyntheticTask):
     """The value that a key was paired with, asked at every position where a key comes again.
 
     ``k1 v1 k2 v2 ... kP vP`` stands first, all keys different and all values different. Each key
@@ -130,35 +124,21 @@ class Mqar(Task):
         o = self.options
         return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), o.length, o.vocabulary // 2, labels="position", causal=o.causal)
 
-    def examples(self, split: Split) -> Examples:
-        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens and labels."""
         o = self.options
-        sizes = (o.train, o.valid, o.test)
-        return _splits(o.length, o.pairs, o.vocabulary, o.alpha, o.fillers, sizes, o.data_seed)[split]
-
-
-@lru_cache(maxsize=2)
-def _splits(
-    length: int, pairs: int, vocabulary: int, alpha: float, fillers: int, sizes: tuple[int, int, int], seed: int
-) -> dict[Split, ArrayExamples]:
-    weights = gap_weights((length - 2 * pairs) // 2, alpha)
-    first_key, first_value = 1 + fillers, 1 + fillers + vocabulary // 2
-
-    def draw(random: np.random.RandomState, rows: int, _: Split) -> Drawn:
-        keys, values = (subsets(random, rows, pairs, vocabulary // 2) for _ in range(2))
-        asked = subsets(random, rows, pairs, pairs)  # gaps are drawn one after another, small ones first, so in another order
-        at = 2 * pairs + 2 * weighted_subsets(random, rows, pairs, weights)
-        ids = 1 + below(random, fillers, rows, length)
-        ids[:, 0 : 2 * pairs : 2] = first_key + keys
-        ids[:, 1 : 2 * pairs : 2] = first_value + values
-        labels = np.full((rows, length), UNASKED, dtype=np.int64)
+        weights = gap_weights((o.length - 2 * o.pairs) // 2, o.alpha)
+        first_key, first_value = 1 + o.fillers, 1 + o.fillers + o.vocabulary // 2
+        keys, values = (subsets(random, rows, o.pairs, o.vocabulary // 2) for _ in range(2))
+        asked = subsets(random, rows, o.pairs, o.pairs)  # gaps are drawn one after another, small ones first, so in another order
+        at = 2 * o.pairs + 2 * weighted_subsets(random, rows, o.pairs, weights)
+        ids = 1 + below(random, o.fillers, rows, o.length)
+        ids[:, 0 : 2 * o.pairs : 2] = first_key + keys
+        ids[:, 1 : 2 * o.pairs : 2] = first_value + values
+        labels = np.full((rows, o.length), UNASKED, dtype=np.int64)
         np.put_along_axis(ids, at, first_key + np.take_along_axis(keys, asked, axis=1), axis=1)
         np.put_along_axis(labels, at, np.take_along_axis(values, asked, axis=1), axis=1)
         return ids, labels
-
-    train, valid, test = sizes
-    drawn = draw_splits("mqar", seed, {"train": train, "valid": valid, "test": test}, draw)
-    return {split: examples_of(parts) for split, parts in drawn.items()}
 
 
 def gap_weights(gaps: int, alpha: float) -> NDArray[np.int64]:

@@ -116,6 +116,10 @@ class TuningConfig:
     """By key of a setting, the sweep to search over unless the command line has the key."""
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
     """By attention, candidates for each of its own dials."""
+    attention: List[str] = field(default_factory=list)  # noqa: UP006
+    """Attentions that ``attn-zoo tune`` takes unless it is told others."""
+    task: List[str] = field(default_factory=list)  # noqa: UP006
+    """Tasks that it takes unless it is told others."""
 
 
 @dataclass

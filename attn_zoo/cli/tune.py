@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
@@ -16,18 +18,19 @@ from attn_zoo.cli.run import in_words, run_command, scratch_folder
 from attn_zoo.cli.search import Study
 from attn_zoo.cli.trial import settings
 from attn_zoo.leaderboard import leaderboard
-from attn_zoo.leaderboard.reproduce import hydra_value
-from attn_zoo.records import Store, Tuning
-from attn_zoo.records.tuning import best_of, ledger, setting, trials_of
+from attn_zoo.leaderboard.reproduce import command as command_of
+from attn_zoo.records import RunSpec, Store, Tuning
+from attn_zoo.records.tuning import best_of, ledger, trials_of
 
 _OWN = ("trials", "seeds")
-USAGE = """usage: attn-zoo tune attention=NAME,... task=NAME,... [trials=N] [seeds=1,2,3] [KEY=VALUE ...]
+USAGE = """usage: attn-zoo tune attention=NAME,... task=NAME,... [experiment=NAME] [trials=N] [seeds=1,2,3] [KEY=VALUE ...]
 
 Search learning rate and own dial of each mechanism on each task by validation score, with as many trials for each;
 then train the best settings with seeds that no trial had, and print the leaderboard. Trials and runs are recorded, and
 the same command goes on from there.
 
-  trials=N      trials of each mechanism on each task (unless said, those of experiment=tune)
+  experiment=   a search that is written down, such as profile_encoder, with its attentions, tasks, sizes and ranges
+  trials=N      trials of each mechanism on each task (unless said, those of the experiment)
   seeds=1,2,3   of the runs with the best settings
   KEY=VALUE     as for attn-zoo run: budget.steps=1000, level=cpu, launch=joblib, records=FOLDER ...
   KEY=RANGE     searched in place of the usual: 'budget.learning_rate=tag(log,interval(0.001,0.01))',
@@ -38,6 +41,8 @@ the same command goes on from there.
 class Request:
     """What was typed, taken apart."""
 
+    experiment: str
+    """Search that the trials belong to."""
     pairs: tuple[tuple[str, str], ...]
     """Attentions and tasks."""
     rest: tuple[str, ...]
@@ -52,7 +57,8 @@ class _Found:
     """The best settings of a study."""
 
     ledger: Tuning
-    words: list[str]
+    best: RunSpec
+    """Spec of the best trial."""
 
 
 def tune(words: Sequence[str]) -> int:
@@ -86,7 +92,7 @@ def _do(planned: Mapping[tuple[str, str], tuple[list[str], Plan]], asked: Reques
             return status
         assert searched.study is not None
         found = _found(searched.study, searched.records)
-        if status := run_command(_best(pair, asked, found), command=command, ledger=found.ledger):
+        if status := run_command(_best(asked, found), command=command, ledger=found.ledger):
             return status
     return 0
 
@@ -94,18 +100,31 @@ def _do(planned: Mapping[tuple[str, str], tuple[list[str], Plan]], asked: Reques
 def read_request(words: Sequence[str]) -> Request:
     given = OverridesParser.create().parse_overrides([word for word in words if word not in ("-m", "--multirun")])
     by_key = {str(override.get_key_element()): override for override in given}
-    if "experiment" in by_key:
-        raise ValueError("attn-zoo tune is experiment=tune already; give what the other experiment sets as KEY=VALUE")
-    own = {key: _values(by_key.pop(key)) for key in ("attention", "task", *_OWN) if key in by_key}
+    own = {key: _values(by_key.pop(key)) for key in ("experiment", "attention", "task", *_OWN) if key in by_key}
+    (experiment,) = own.pop("experiment", ["tune"])
+    own = {**_written_down(experiment), **own}
     for key in ("attention", "task"):
-        if key not in own:
+        if not own[key]:
             raise ValueError(f"{key}= is missing; attn-zoo tune attention=linformer,softmax task=digits")
     seeds = tuple(_count("seeds", value) for value in own.get("seeds", ["1", "2", "3"]))
     rest = [str(override.input_line) for override in by_key.values() if not override.is_sweep_override()]
     if "trials" in own:
         rest.append(f"hydra.sweeper.n_trials={_count('trials', ','.join(own['trials']))}")
     ranges = [str(override.input_line) for override in by_key.values() if override.is_sweep_override()]
-    return Request(tuple(product(own["attention"], own["task"])), tuple(rest), tuple(ranges), seeds)
+    return Request(experiment, tuple(product(own["attention"], own["task"])), tuple(rest), tuple(ranges), seeds)
+
+
+def _written_down(experiment: str) -> dict[str, list[str]]:
+    """Attentions and tasks that an experiment names.
+
+    Raises:
+        ValueError: the experiment is no search.
+    """
+    with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
+        tuning = hydra.compose("run", overrides=[f"experiment={experiment}"]).tuning
+    if not tuning.space:
+        raise ValueError(f"experiment={experiment} searches nothing; attn-zoo run -m experiment={experiment} does its runs")
+    return {"attention": list(tuning.attention), "task": list(tuning.task)}
 
 
 def _values(override: Override) -> list[str]:
@@ -122,9 +141,9 @@ def _count(key: str, value: str) -> int:
 def _planned(pair: tuple[str, str], asked: Request) -> tuple[list[str], Plan]:
     """Words of the trials of a pair, and what they mean."""
     attention, task = pair
-    words = ["-m", "experiment=tune", f"attention={attention}", f"task={task}", *asked.rest, *asked.ranges]
+    words = ["-m", f"experiment={asked.experiment}", f"attention={attention}", f"task={task}", *asked.rest, *asked.ranges]
     planned = plan(words)
-    assert planned is not None and planned.study is not None, "experiment=tune is a search"
+    assert planned is not None and planned.study is not None, "the experiment is a search"
     taken = planned.specs[0].seed
     if taken in asked.seeds:
         raise ValueError(f"seed {taken} is that of the trials, by which settings are chosen; runs with the best have others")
@@ -143,11 +162,13 @@ def _found(study: Study, records: str) -> _Found:
         f"{settings(best.spec, drawn)}: valid {best.task_card['metric']} {drawn.best_valid:.4g}",
         flush=True,
     )
-    return _Found(drawn, [f"{key}={hydra_value(setting(best.spec, key))}" for key in study.space])
+    return _Found(drawn, best.spec)
 
 
-def _best(pair: tuple[str, str], asked: Request, found: _Found) -> list[str]:
-    """Words of the runs with the best settings."""
-    kept = [word for word in asked.rest if not word.startswith(("hydra.sweeper.", "seed=", "tuning."))]
-    seeds = f"seed={','.join(map(str, asked.seeds))}"
-    return ["-m", f"attention={pair[0]}", f"task={pair[1]}", *kept, *found.words, seeds, "report=false"]
+def _best(asked: Request, found: _Found) -> list[str]:
+    """Words of the runs with the best settings: the whole spec of the best trial, and what of the request is no part of a spec."""
+    spec = shlex.split(command_of(found.best, asked.seeds))[2:]
+    said = {word.partition("=")[0] for word in spec}
+    beside = [word for word in asked.rest if not word.startswith(("hydra.", "hydra/", "seed=", "tuning.", "level=", "dials."))]
+    beside = [word for word in beside if word.partition("=")[0] not in said]
+    return [*(["-m"] if "-m" not in spec else []), *spec, *beside, "report=false"]

@@ -88,10 +88,11 @@ class TokenEncoder(nn.Module):
         self.embedding = nn.Embedding(vocabulary, dim)
         self.class_token = nn.Parameter(torch.zeros(dim)) if class_token else None
         self.positions = nn.Parameter(torch.zeros(positions, dim))
-        nn.init.normal_(self.embedding.weight, std=0.5)
+        # Positions start small beside tokens: equally large ones hide which token it is, and recall is learned many times later.
+        nn.init.normal_(self.embedding.weight, std=1.0)
         if self.class_token is not None:
-            nn.init.normal_(self.class_token, std=0.5)
-        nn.init.normal_(self.positions, std=0.5)
+            nn.init.normal_(self.class_token, std=1.0)
+        nn.init.normal_(self.positions, std=0.1)
         self.dropout = nn.Dropout(dropout)
         layers = (
             MultiHeadAttention(

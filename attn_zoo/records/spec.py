@@ -11,7 +11,8 @@ from typing import Any
 PROTOCOL = "2.0"
 """Version of the training and timing rules. Results share a table only if it is equal.
 
-2.0: runs take ``implementation=auto``, and times are compared among what it takes on one device. 1.0: runs took ``eager``, which
+2.0: runs take ``implementation=auto``, and times are compared among what it takes on one device; the token encoder starts with
+positions a tenth as large as tokens. 1.0: both started equally large, and runs took ``eager``, which
 was CPU tiles where a mechanism had them.
 """
 OLD_PROTOCOLS = ("1.0",)

@@ -256,6 +256,21 @@ def test_parts_are_scored_apart_in_the_same_reading():
     assert sum(read) == 600
 
 
+def test_parts_of_positions_are_scored_apart():
+    labels = torch.tensor([[1, UNASKED, 0], [1, 1, 1]]).repeat(200, 1)  # answered with 1, over two readings
+    examples = Rows(torch.ones(400, 3, dtype=torch.long), labels)
+
+    class Model(torch.nn.Module):
+        def forward(self, inputs, valid, asked):
+            return torch.tensor([0.0, 1.0]).expand(int(asked.sum()), 2)
+
+    last = (labels != UNASKED) & (torch.arange(3) == 2)
+    parts = {"first": (labels != UNASKED) & (torch.arange(3) == 0), "last": last, "even": torch.arange(400) % 2 == 0}
+    accuracy, spec = metrics.measure_named("accuracy"), TaskSpec(Tokens(3), 3, 2, labels="position")
+    found = metrics.evaluate_parts(Model(), examples, spec, accuracy, Accelerator(cpu=True), parts)
+    assert found == {"first": 1.0, "last": 0.5, "even": 0.5}
+
+
 def test_perplexity_is_better_when_lower_and_unknown_metrics_are_refused():
     assert metrics.measure_named("perplexity").better(2.0, 3.0) and not metrics.measure_named("perplexity").better(3.0, 2.0)
     assert metrics.measure_named("accuracy").better(0.5, 0.4) and metrics.measure_named("accuracy").better(0.1, None)

@@ -164,7 +164,7 @@ def test_a_space_without_its_sweeper_is_refused(groups):
         (["attention=softmax", "task=digits", "seeds=0,1"], "seed 0 is that of the trials"),
         (["attention=softmax", "task=digits", "seed=2"], "seed 2 is that of the trials"),
         (["attention=softmax", "task=digits", "trials=many"], "trials takes whole numbers"),
-        (["attention=softmax", "task=digits", "experiment=lra"], "is experiment=tune already"),
+        (["attention=softmax", "task=digits", "experiment=lra"], "experiment=lra searches nothing"),
         (["attention=softmax,nonee", "task=digits"], "nonee"),
         (["attention=linformer,softmax", "task=digits", "budget.stepps=3"], "did you mean 'steps'"),
     ],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.leaderboard.averages import Averages
+from attn_zoo.leaderboard.heatmap.shades import shades
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.page.sections import Section
 from attn_zoo.leaderboard.plots.style import Style
@@ -24,7 +25,7 @@ class Heat:
     address: str
     """Of the row's details on this page."""
     share: float | None
-    """Where the score lies between chance, or the table's worst where that is not known, and the table's best."""
+    """Where the score lies between the table's best control and its best mechanism; None where nothing is shaded."""
     failed: bool
 
 
@@ -69,7 +70,7 @@ def overview(tables: Sequence[Table], made: Sequence[Section], style: Style, mea
     places: dict[str, list[float]] = {}
     cells: dict[tuple[str, int], Heat] = {}
     for number, (table, section) in enumerate(zip(tables, made, strict=True)):
-        known = dict(_shares(table))
+        known = shades(table, table.rows)
         for place, (row, line) in enumerate(zip(table.rows, section.rows, strict=True)):
             first.setdefault(row.label, row)
             places.setdefault(row.label, []).append(place / len(table.rows))
@@ -91,14 +92,3 @@ def attentions(tables: Sequence[Table], style: Style) -> list[tuple[str, str, bo
     """Name, colour, and whether it is a control, of every attention: contenders first."""
     known = {row.attention: row.control for table in tables for row in table.rows}
     return [(name, NAMES[style.colours[name]], known[name]) for name in sorted(known, key=lambda name: (known[name], name))]
-
-
-def _shares(table: Table) -> Iterator[tuple[str, float]]:
-    means: Mapping[str, float] = {row.label: row.score.mean for row in table.rows if row.score}
-    if not means:
-        return
-    best = (max if table.higher_is_better else min)(means.values())
-    worst = (min if table.higher_is_better else max)(means.values())
-    zero = worst if table.chance is None else table.chance
-    for label, mean in means.items():
-        yield label, 1.0 if best == zero else max(0.0, min(1.0, (mean - zero) / (best - zero)))
