@@ -87,7 +87,7 @@ def tune(words: Sequence[str]) -> int:
 
 def _do(planned: Mapping[tuple[str, str], tuple[list[str], Plan]], asked: Request, command: Sequence[str]) -> int:
     """The trials of each pair, then its runs with the best settings."""
-    for pair, (arguments, searched) in planned.items():
+    for arguments, searched in planned.values():
         if status := run_command(arguments, command=command):
             return status
         assert searched.study is not None

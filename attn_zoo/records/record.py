@@ -52,7 +52,7 @@ class RunRecord:
     attention_card: Mapping[str, Any]
     """name, title, paper, equation, time, memory, control, origin: as they stood, so that tables need no code."""
     task_card: Mapping[str, Any]
-    """name, title, version, summary, source, licence, metric, length, classes."""
+    """name, title, version, summary, source, licence, metric, length, classes, causal."""
     data: Mapping[str, Mapping[str, Any]]
     """By split: ``examples`` (count) and ``digest`` (SHA-256)."""
     status: Status
@@ -66,9 +66,10 @@ class RunRecord:
     curve: tuple[Mapping[str, float], ...]
     """Points of ``step``, ``train_seconds``, ``train_loss``, ``valid``."""
     counted: Mapping[str, int]
-    """Same on every machine: ``parameters``, ``attention_parameters`` (projections and mechanism), ``flops_per_example`` (forward),
-    ``training_flops_per_example`` (forward and backward) and, where it is sure, ``activation_bytes_per_example`` (of what
-    autograd keeps of a training batch)."""
+    """Same on every machine. Of the network: ``parameters``, ``attention_parameters`` (projections and mechanism),
+    ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward) and, where it is sure,
+    ``activation_bytes_per_example`` (what autograd keeps of a training batch). Of the mechanisms alone, in all layers:
+    ``mechanism_flops`` (forward), ``mechanism_flops_4096`` (at 4,096 tokens) and, in causal tasks, ``state_bytes``."""
     measured: Mapping[str, float]
     """Of this machine: ``train_seconds``, ``step_seconds_median``, ``step_seconds_iqr``, ``examples_per_second``,
     ``peak_bytes``."""

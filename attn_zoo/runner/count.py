@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
-from attn_zoo.contract import Batch, Pairs, Patches, TaskSpec
+from attn_zoo.contract import Batch, Geometry, Pairs, Patches, TaskSpec, UnsupportedError
 from attn_zoo.cost import count_flops, count_model
 from attn_zoo.cost.counted import as_on_a_cpu, kept_bytes
 from attn_zoo.encoder import build_model
 from attn_zoo.records import RunSpec
+from attn_zoo.registry import card, make_options
+
+LONG = 4096
+"""Tokens at which the cost of a mechanism is told beside what it can do."""
 
 
 def model_arguments(spec: RunSpec) -> dict[str, Any]:
@@ -35,8 +40,29 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
             return {"flops_per_example": count_flops(twin, _batch(task, 1))}
     assert found.flops is not None and found.backward_flops is not None
     counted = {"flops_per_example": found.flops, "training_flops_per_example": found.flops + found.backward_flops}
+    counted |= count_mechanisms(spec, task)
     kept = _activation_bytes(spec, task, implementation)
     return counted if kept is None else {**counted, "activation_bytes_per_example": kept}
+
+
+def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
+    """Cost of the attention mechanisms of all layers, without projections, by the formulas of the card.
+
+    ``mechanism_flops`` (forward, one example), ``mechanism_flops_4096`` (the same of 4,096 tokens, where the mechanism takes as
+    many with these options) and, in causal tasks, ``state_bytes``.
+    """
+    entry, model = card(spec.attention), spec.model
+    options = make_options(f"attention {spec.attention}", entry.options, spec.options)
+    geometry = Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
+    here = entry.cost(geometry, options)
+    counted = {"mechanism_flops": model.depth * here.flops}
+    if here.state_bytes is not None:
+        counted["state_bytes"] = model.depth * here.state_bytes
+    long = replace(geometry, queries=LONG, keys=LONG)
+    with torch.device("meta"), suppress(UnsupportedError):
+        entry.build(long, options)
+        counted[f"mechanism_flops_{LONG}"] = model.depth * entry.cost(long, options).flops
+    return counted
 
 
 def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int | None:

@@ -285,4 +285,5 @@ def _task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None) 
     facts["data"] = data_title
     facts["length"] = None if spec is None else spec.length
     facts["classes"] = None if spec is None else spec.classes
+    facts["causal"] = None if spec is None else spec.causal
     return facts

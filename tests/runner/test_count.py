@@ -12,7 +12,7 @@ from attn_zoo.encoder import build_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import build_task
 from attn_zoo.runner import resolve_spec, run
-from attn_zoo.runner.count import _batch, count_per_example, model_arguments
+from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, model_arguments
 
 
 class Quiet:
@@ -81,3 +81,20 @@ def test_record_carries_counts_and_warnings():
     assert any("times those of softmax here" in words for words in record.warnings)
     assert RunRecord.from_dict(record.to_dict()) == record
     assert run(spec("softmax"), Quiet()).warnings == ()
+
+
+def test_mechanisms_are_counted_here_and_at_4096_tokens():
+    recall = build_task("mqar", causal=True).spec
+    counted = {name: count_mechanisms(spec(name, "mqar"), recall) for name in ("softmax", "linear", "none")}
+    layers, products = 2, 2 * 2  # two products of two FLOPs each
+    assert counted["softmax"] == {
+        "mechanism_flops": layers * products * 64 * 64 * 16,
+        "state_bytes": layers * (2 * 64) * 16 * 4,
+        "mechanism_flops_4096": layers * products * 4096 * 4096 * 16,
+    }
+    assert counted["linear"]["mechanism_flops_4096"] == 64 * counted["linear"]["mechanism_flops"]
+    assert counted["none"]["mechanism_flops"] == counted["none"]["mechanism_flops_4096"] == 0
+    encoder = build_task("digits").spec
+    assert "state_bytes" not in count_mechanisms(spec("linformer"), encoder)
+    fixed = spec("linformer", options={"projected_lengths": "4/4"})
+    assert count_mechanisms(fixed, encoder)["mechanism_flops_4096"] > count_mechanisms(fixed, encoder)["mechanism_flops"]
