@@ -62,6 +62,12 @@ class Options(SyntheticOptions):
             options={"causal": True, "pairs": 8, "train": 40_000},
             differs="64 tokens in place of 8,192, one thirtieth of the steps, and blocks with an MLP",
         ),
+        "profile_encoder": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"pairs": 8, "train": 40_000},
+            differs="reads both ways; 64 tokens, a vocabulary of 64, one thirtieth of the steps, and blocks with an MLP",
+        ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},

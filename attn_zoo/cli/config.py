@@ -144,6 +144,8 @@ class RunConfig:
     """Folder that records are added to."""
     report: bool = True
     """Print the leaderboard when all is done."""
+    overview: bool = False
+    """Print its first table alone, and save it as a picture beside the records."""
     threads: int = 0
     """Of PyTorch within an operation, in each process; 0 leaves them as they are. As many threads give the same bits."""
     workers: Optional[int] = None  # noqa: UP045
