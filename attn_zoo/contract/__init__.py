@@ -8,6 +8,7 @@ from attn_zoo.contract.dataset import DataSet, Layout
 from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import AUTO_ORDER, IMPLEMENTATIONS, auto_may_take, unavailable
+from attn_zoo.contract.options import added_later, left_out
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
@@ -40,8 +41,10 @@ __all__ = [
     "Tokens",
     "UnknownNameError",
     "UnsupportedError",
+    "added_later",
     "auto_may_take",
     "hide_rows_without_keys",
+    "left_out",
     "real_tokens",
     "unavailable",
 ]

@@ -28,6 +28,9 @@ class ModelSpec:
     """One block, applied ``depth`` times (Universal Transformer, without halting)."""
     reuse_keys: bool = False
     """Keys and values of the first application serve all; needs ``shared_weights`` and a task on tokens."""
+    positions: str = "learned"
+    """``learned``, one vector for each absolute position, or ``none`` (NoPE), for tasks on tokens: a causal network can tell the
+    order without them, and one that is tested on longer sequences than it was trained on meets no untrained vector."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "depth", "heads"):
@@ -39,6 +42,8 @@ class ModelSpec:
             raise ValueError(f"model.mlp_ratio is the width of the MLP over dim, so it is above 0; got {self.mlp_ratio}")
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"model.dropout is a share, so it lies in [0, 1); got {self.dropout}")
+        if self.positions not in ("learned", "none"):
+            raise ValueError(f"model.positions is learned or none; got {self.positions!r}")
         if self.reuse_keys and not self.shared_weights:
             raise ValueError("model.reuse_keys keeps the keys of one block for all; add model.shared_weights=true")
 
@@ -97,6 +102,8 @@ class RunSpec:
         for name in ("shared_weights", "reuse_keys"):
             if not data["model"][name]:
                 del data["model"][name]
+        if data["model"]["positions"] == "learned":
+            del data["model"]["positions"]
         return data
 
     @classmethod

@@ -74,6 +74,9 @@ def test_ids_tell_the_options_apart_and_are_as_before_without_them():
     for each in (plain, *others):
         assert RunSpec.from_dict(json.loads(json.dumps(each.to_dict()))) == each
     assert "shared_weights" not in plain.to_dict()["model"]
+    without = replace(plain, model=replace(plain.model, positions="none"))
+    assert without.run_id("1") != plain.run_id("1") and "positions" not in plain.to_dict()["model"]
+    assert RunSpec.from_dict(json.loads(json.dumps(without.to_dict()))) == without
 
 
 def test_committed_records_keep_their_ids_and_one_of_each_attention_is_composed_again():
