@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
+from jaxtyping import Bool
 from numpy.typing import NDArray
+from torch import Tensor
 
-from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
 from .parts.generated import Drawn, below, require_range, subsets
@@ -23,6 +25,11 @@ class Options(SyntheticOptions):
     """Tokens in all; even. The pairs come first, the queries stand among filler in the rest."""
     pairs: int = 16
     """Pairs of a key and its value, each asked once; at most a quarter of ``length``."""
+    fewest_pairs: int = added_later(0)
+    """Where not 0, each training and validation example has a number of pairs of its own, drawn evenly from this to ``pairs``."""
+    most_pairs: int = added_later(0)
+    """Where not 0, a ladder: the test has ``fewest_pairs``, twice as many, and so on up to this, scored apart. More than a quarter
+    of ``length`` stand in four times as many tokens; what is shorter then ends with filler."""
     vocabulary: int = 64
     """Keys and values there are, half of each; even."""
     alpha: float = 0.01
@@ -37,11 +44,17 @@ class Options(SyntheticOptions):
         if self.length % 2:
             raise ValueError(f"mqar.length is even, as keys stand at even places; got {self.length}")
         require_range("mqar.pairs", self.pairs, 1, self.length // 4, f"is at most a quarter of length={self.length}")
-        require_range("mqar.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values")
-        if self.vocabulary % 2 or self.vocabulary < 2 * self.pairs:
+        require_range("mqar.fewest_pairs", self.fewest_pairs, 0, self.pairs, f"is at most pairs={self.pairs}")
+        require_range("mqar.most_pairs", self.most_pairs, 0, 4_096, "counts pairs of the longest test sequences")
+        if self.most_pairs and not 0 < self.fewest_pairs <= self.most_pairs:
             raise ValueError(
-                f"mqar.vocabulary is even, half keys and half values, and holds {self.pairs} of each; got {self.vocabulary}"
+                f"mqar.fewest_pairs begins the ladder that ends at most_pairs={self.most_pairs} and lies in 1 to that; "
+                f"got {self.fewest_pairs}"
             )
+        require_range("mqar.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values")
+        most = max(self.pairs, self.most_pairs)
+        if self.vocabulary % 2 or self.vocabulary < 2 * most:
+            raise ValueError(f"mqar.vocabulary is even, half keys and half values, and holds {most} of each; got {self.vocabulary}")
         require_range("mqar.alpha", self.alpha, -4, 4, "is the power of the gaps")
         require_range("mqar.fillers", self.fillers, 1, 1_000, "counts tokens that mean nothing")
         self.require_sizes("mqar")
@@ -90,6 +103,17 @@ class Options(SyntheticOptions):
         ),
     },
     variants={
+        "ladder": {
+            "length": 32,
+            "pairs": 6,
+            "fewest_pairs": 3,
+            "most_pairs": 12,
+            "vocabulary": 32,
+            "causal": True,
+            "train": 1000,
+            "valid": 100,
+            "test": 100,
+        },
         "causal": {"length": 64, "pairs": 8, "vocabulary": 32, "causal": True, "train": 1000, "valid": 100, "test": 100},
         "even": {
             "length": 34,
@@ -128,20 +152,38 @@ class Mqar(SyntheticTask):
     def spec(self) -> TaskSpec:
         """Filler, keys and values are tokens; classes are the values."""
         o = self.options
-        return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), o.length, o.vocabulary // 2, labels="position", causal=o.causal)
+        longest = max(o.length, 4 * max(self._ladder(), default=0))
+        return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), longest, o.vocabulary // 2, labels="position", causal=o.causal)
+
+    def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
+        """Numbers of pairs, where there is a ladder of them."""
+        counts = (self.examples(split).labels() != UNASKED).sum(dim=1)
+        return {f"{pairs} pairs": counts == pairs for pairs in self._ladder()}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens and labels."""
+        """Tokens and labels, an equal share for each number of pairs."""
         o = self.options
-        weights = gap_weights((o.length - 2 * o.pairs) // 2, o.alpha)
+        trained = list(range(o.fewest_pairs or o.pairs, o.pairs + 1))
+        counts = (split == "test" and self._ladder()) or trained
+        blocks = [self._draw(random, rows // len(counts), pairs, max(o.length, 4 * max(counts))) for pairs in counts]
+        return tuple(np.stack(parts, axis=1).reshape(-1, parts[0].shape[1]) for parts in zip(*blocks, strict=True))  # in turn
+
+    def _ladder(self) -> list[int]:
+        """``fewest_pairs``, twice as many, and so on up to ``most_pairs``."""
+        o = self.options
+        return [o.fewest_pairs << step for step in range(o.most_pairs.bit_length()) if 0 < o.fewest_pairs << step <= o.most_pairs]
+
+    def _draw(self, random: np.random.RandomState, rows: int, pairs: int, length: int) -> Drawn:
+        o = self.options
+        weights = gap_weights((max(o.length, 4 * pairs) - 2 * pairs) // 2, o.alpha)
         first_key, first_value = 1 + o.fillers, 1 + o.fillers + o.vocabulary // 2
-        keys, values = (subsets(random, rows, o.pairs, o.vocabulary // 2) for _ in range(2))
-        asked = subsets(random, rows, o.pairs, o.pairs)  # gaps are drawn one after another, small ones first, so in another order
-        at = 2 * o.pairs + 2 * weighted_subsets(random, rows, o.pairs, weights)
-        ids = 1 + below(random, o.fillers, rows, o.length)
-        ids[:, 0 : 2 * o.pairs : 2] = first_key + keys
-        ids[:, 1 : 2 * o.pairs : 2] = first_value + values
-        labels = np.full((rows, o.length), UNASKED, dtype=np.int64)
+        keys, values = (subsets(random, rows, pairs, o.vocabulary // 2) for _ in range(2))
+        asked = subsets(random, rows, pairs, pairs)  # gaps are drawn one after another, small ones first, so in another order
+        at = 2 * pairs + 2 * weighted_subsets(random, rows, pairs, weights)
+        ids = 1 + below(random, o.fillers, rows, length)
+        ids[:, 0 : 2 * pairs : 2] = first_key + keys
+        ids[:, 1 : 2 * pairs : 2] = first_value + values
+        labels = np.full((rows, length), UNASKED, dtype=np.int64)
         np.put_along_axis(ids, at, first_key + np.take_along_axis(keys, asked, axis=1), axis=1)
         np.put_along_axis(labels, at, np.take_along_axis(values, asked, axis=1), axis=1)
         return ids, labels

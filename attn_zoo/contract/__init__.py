@@ -8,6 +8,7 @@ from attn_zoo.contract.dataset import DataSet, Layout
 from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import IMPLEMENTATIONS, auto_may_take, auto_order, unavailable
+from attn_zoo.contract.options import added_later, left_out
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
@@ -39,9 +40,11 @@ __all__ = [
     "Tokens",
     "UnknownNameError",
     "UnsupportedError",
+    "added_later",
     "auto_may_take",
     "auto_order",
     "hide_rows_without_keys",
+    "left_out",
     "real_tokens",
     "unavailable",
 ]

@@ -29,6 +29,7 @@ def build_model(
     shared_weights: bool = False,
     reuse_keys: bool = False,
     short_convolution: int = 0,
+    positions: str = "learned",
 ) -> nn.Module:
     """The classifier for a task: our small encoder on tokens, timm's VisionTransformer on patches.
 
@@ -39,10 +40,11 @@ def build_model(
         shared_weights: one block, applied ``depth`` times.
         reuse_keys: its first keys and values serve all applications; for tokens only.
         short_convolution: as of ``MultiHeadAttention``, in every block.
+        positions: ``learned`` or, for tokens only, ``none``.
 
     Raises:
-        UnsupportedError: the attention does not claim what the task needs, timm has no such VisionTransformer, or keys
-            cannot be reused.
+        UnsupportedError: the attention does not claim what the task needs, timm has no such VisionTransformer, keys cannot be
+            reused, or positions cannot be left out.
         ValueError: an option or size breaks its rule.
     """
     entry: dict[str, Any] = {"attention": attention, "implementation": implementation, "options": dict(options)}
@@ -52,6 +54,11 @@ def build_model(
             raise UnsupportedError(
                 "model.reuse_keys is for tasks on tokens: a block of timm's VisionTransformer makes its keys anew each time; "
                 "take model.shared_weights alone"
+            )
+        if positions != "learned":
+            raise UnsupportedError(
+                f"model.positions={positions} is for tasks on tokens: timm's VisionTransformer learns its positions; "
+                "take model.positions=learned"
             )
         sizes: dict[str, Any] = {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
         if not backbone:
@@ -66,7 +73,7 @@ def build_model(
     elif task.labels == "position":
         kind = PositionClassifier
     sizes = {"dim": dim, "depth": depth, "heads": heads, "mlp_ratio": mlp_ratio, "dropout": dropout}
-    sizes |= {"shared_weights": shared_weights, "reuse_keys": reuse_keys}
+    sizes |= {"shared_weights": shared_weights, "reuse_keys": reuse_keys, "positions": positions}
     return kind(vocabulary=task.inputs.vocabulary, length=task.length, classes=task.classes, causal=task.causal, **sizes, **entry)
 
 

@@ -40,7 +40,10 @@ class Block(nn.Module):
 
 
 class TokenEncoder(nn.Module):
-    """Vectors of a token sequence, one a position. Positions are learned and absolute.
+    """Vectors of a token sequence, one a position. Positions are learned and absolute, or left out.
+
+    Without them (``positions="none"``; Haviv et al. 2022, arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466) a causal
+    network still tells the order, from how much each position sees.
 
     With ``shared_weights`` one block is applied ``depth`` times (Universal Transformer; Dehghani et al. 2018,
     arXiv:1807.03819), without halting. Differs: positions are added once, before the first
@@ -54,10 +57,11 @@ class TokenEncoder(nn.Module):
         shared_weights: one block, applied ``depth`` times; in the eyes of options that concern the stack, one layer.
         reuse_keys: keys and values of the first application serve all; the others make queries only.
         short_convolution: as of ``MultiHeadAttention``, in every block.
+        positions: ``learned`` or ``none``.
         attention: name of a registered attention; ``options`` and ``implementation`` are its own.
 
     Raises:
-        ValueError: ``reuse_keys`` without ``shared_weights``.
+        ValueError: ``reuse_keys`` without ``shared_weights``, or ``positions`` is neither.
         UnsupportedError: ``reuse_keys`` with an attention that makes queries and keys by one projection.
     """
 
@@ -79,27 +83,31 @@ class TokenEncoder(nn.Module):
         shared_weights: bool = False,
         reuse_keys: bool = False,
         short_convolution: int = 0,
+        positions: str = "learned",
     ) -> None:
         super().__init__()
         if reuse_keys and not shared_weights:
             raise ValueError("reuse_keys keeps the keys of one block, so it needs shared_weights=True")
+        if positions not in ("learned", "none"):
+            raise ValueError(f"positions is learned or none; got {positions!r}")
         self.length, self.depth, self.reuse_keys = length, depth, reuse_keys
-        positions = length + class_token
+        seen = length + class_token
         self.embedding = nn.Embedding(vocabulary, dim)
         self.class_token = nn.Parameter(torch.zeros(dim)) if class_token else None
-        self.positions = nn.Parameter(torch.zeros(positions, dim))
+        self.positions = nn.Parameter(torch.zeros(seen, dim)) if positions == "learned" else None
         # Positions start small beside tokens: equally large ones hide which token it is, and recall is learned many times later.
         nn.init.normal_(self.embedding.weight, std=1.0)
         if self.class_token is not None:
             nn.init.normal_(self.class_token, std=1.0)
-        nn.init.normal_(self.positions, std=0.1)
+        if self.positions is not None:
+            nn.init.normal_(self.positions, std=0.1)
         self.dropout = nn.Dropout(dropout)
         layers = (
             MultiHeadAttention(
                 dim,
                 heads,
                 attention,
-                length=positions,
+                length=seen,
                 causal=causal,
                 implementation=implementation,
                 output_dropout=dropout,
@@ -132,7 +140,7 @@ class TokenEncoder(nn.Module):
         if self.class_token is not None:
             x = torch.cat([self.class_token.to(x.dtype).expand(tokens.shape[0], 1, -1), x], dim=1)
             valid = None if valid is None else F.pad(valid, (1, 0), value=True)
-        x = self.dropout(x + self.positions[: x.shape[1]])
+        x = self.dropout(x if self.positions is None else x + self.positions[: x.shape[1]])
         blocks = self._applications()
         remembered = blocks[0].remember(x, valid) if self.reuse_keys else None
         for block in blocks:

@@ -37,6 +37,9 @@ class ModelSpec:
     """Keys and values of the first application serve all; needs ``shared_weights`` and a task on tokens."""
     short_convolution: int = 0
     """Tokens that a depthwise convolution takes together before every attention; 0 is none, 4 the usual number."""
+    positions: str = "learned"
+    """``learned``, one vector for each absolute position, or ``none`` (NoPE), for tasks on tokens: a causal network can tell the
+    order without them, and one that is tested on longer sequences than it was trained on meets no untrained vector."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "depth", "heads"):
@@ -53,6 +56,8 @@ class ModelSpec:
                 "model.short_convolution counts tokens taken together, and 0 is none, so it cannot be negative; "
                 f"got {self.short_convolution}"
             )
+        if self.positions not in ("learned", "none"):
+            raise ValueError(f"model.positions is learned or none; got {self.positions!r}")
         if self.reuse_keys and not self.shared_weights:
             raise ValueError("model.reuse_keys keeps the keys of one block for all; add model.shared_weights=true")
 
@@ -111,6 +116,8 @@ class RunSpec:
         for name in ("shared_weights", "reuse_keys", "short_convolution"):
             if not data["model"][name]:
                 del data["model"][name]
+        if data["model"]["positions"] == "learned":
+            del data["model"]["positions"]
         return data
 
     @classmethod

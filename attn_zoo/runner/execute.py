@@ -6,7 +6,7 @@ import statistics
 import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from enum import Enum
 from typing import Any
 
@@ -27,6 +27,7 @@ from attn_zoo.contract import (
     TaskSpec,
     UnknownNameError,
     UnsupportedError,
+    left_out,
 )
 from attn_zoo.cost import attention_parameters, count_parameters, doubts_of_model
 from attn_zoo.encoder import backbone_sizes, build_paired_model
@@ -68,8 +69,13 @@ def resolve_spec(spec: RunSpec) -> RunSpec:
 
 
 def plain_options(options: Any) -> dict[str, Any]:
-    """An options dataclass as plain data; an enum member becomes its name."""
-    return {name: value.name if isinstance(value, Enum) else value for name, value in asdict(options).items()}
+    """An options dataclass as plain data; an enum member becomes its name, and what was added later and is off is left out."""
+    given = {
+        option.name: getattr(options, option.name)
+        for option in fields(options)
+        if not left_out(option, getattr(options, option.name))
+    }
+    return {name: value.name if isinstance(value, Enum) else value for name, value in given.items()}
 
 
 def run(

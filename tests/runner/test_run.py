@@ -297,6 +297,18 @@ def test_records_name_the_implementation_that_auto_took():
     assert (refused.status, refused.implementation) == ("refused", "eager")
 
 
+def test_an_option_added_later_is_left_out_of_specs_where_it_is_off():
+    """As committed records of its entry, which are older, do not have it."""
+    plain, ladder = (
+        resolve_spec(RunSpec("softmax", "mqar", task_options=given))
+        for given in ({"fewest_pairs": 0, "most_pairs": 0}, {"fewest_pairs": 4, "most_pairs": 8})
+    )
+    assert {"pairs", "vocabulary"} <= set(plain.task_options)
+    assert not {"fewest_pairs", "most_pairs"} & set(plain.task_options)
+    assert (ladder.task_options["fewest_pairs"], ladder.task_options["most_pairs"]) == (4, 8)
+    assert resolve_spec(plain) == plain and resolve_spec(ladder) == ladder
+
+
 def test_specs_are_resolved_whole_and_bad_ones_refused():
     resolved = resolve_spec(RunSpec("performer", "mnist", implementation="auto", device="auto"))
     assert resolved.implementation == "auto"

@@ -74,6 +74,9 @@ def test_ids_tell_the_options_apart_and_are_as_before_without_them():
     for each in (plain, *others):
         assert RunSpec.from_dict(json.loads(json.dumps(each.to_dict()))) == each
     assert {"shared_weights", "reuse_keys", "short_convolution"}.isdisjoint(plain.to_dict()["model"])
+    without = replace(plain, model=replace(plain.model, positions="none"))
+    assert without.run_id("1") != plain.run_id("1") and "positions" not in plain.to_dict()["model"]
+    assert RunSpec.from_dict(json.loads(json.dumps(without.to_dict()))) == without
 
 
 def test_a_short_convolution_is_run_counted_and_told_apart():

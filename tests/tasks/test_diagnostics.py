@@ -67,6 +67,18 @@ def most_frequent(examples: Examples, at: Tensor | None = None) -> float:
     return right / len(asked)
 
 
+def mqar_answers(ids: list[int], first_key: int, first_value: int) -> dict[int, int]:
+    """Pairs end where no value stands at an odd place any more."""
+    end = next((at for at in range(0, len(ids), 2) if ids[at + 1] < first_value), len(ids))
+    pairs = dict(zip(ids[:end:2], ids[1:end:2], strict=True))
+    assert all(value >= first_value > key >= first_key for key, value in pairs.items())
+    assert len(set(pairs.values())) == len(pairs) == end // 2
+    queries = {at: ids[at] for at in range(end, len(ids)) if ids[at] >= first_key}
+    assert sorted(queries.values()) == sorted(pairs), "each key is asked once"
+    assert all(at % 2 == 0 for at in queries)
+    return {at: pairs[key] - first_value for at, key in queries.items()}
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -80,16 +92,7 @@ def test_mqar_is_solved_by_looking_up_pairs(options):
     o = task.options
     first_key, first_value = 1 + o.fillers, 1 + o.fillers + o.vocabulary // 2
 
-    def oracle(ids):
-        pairs = {ids[at]: ids[at + 1] for at in range(0, 2 * o.pairs, 2) if ids[at] >= first_key}
-        assert all(value >= first_value > key for key, value in pairs.items())
-        assert len(set(pairs.values())) == len(pairs)
-        queries = {at: ids[at] for at in range(2 * o.pairs, o.length) if ids[at] >= first_key}
-        assert sorted(queries.values()) == sorted(pairs), "each key is asked once"
-        assert all(at % 2 == 0 for at in queries)
-        return {at: pairs[key] - first_value for at, key in queries.items()}
-
-    assert_solved(task, oracle)
+    assert_solved(task, lambda ids: mqar_answers(ids, first_key, first_value))
 
 
 def test_mqar_tells_nothing_but_by_the_pairs():
@@ -104,6 +107,24 @@ def test_mqar_tells_nothing_but_by_the_pairs():
         share = (values[rows, pair] == asked).float()
         assert share.mean() == pytest.approx(1 / 8, abs=0.001)
         assert share[at == at.min()].mean() == pytest.approx(1 / 8, abs=0.03)
+
+
+def test_mqar_as_a_ladder_trains_on_mixed_pairs_and_scores_each_number_apart():
+    options = {"length": 32, "pairs": 6, "vocabulary": 32, "causal": True, "train": 3000, "valid": 50, "test": 400}
+    task = build_task("mqar", fewest_pairs=3, most_pairs=12, **options)
+    assert task.spec.length == 48
+    assert_solved(task, lambda ids: mqar_answers(ids, first_key=2, first_value=18))
+    (_, trained), (ids, tested) = (everything(task.examples(split)) for split in ("train", "test"))
+    counts = (trained != UNASKED).sum(1)
+    assert (counts.bincount(minlength=7)[3:7] / 3000 - 1 / 4).abs().max() < 0.02 and trained.shape[1] == 32
+    parts = task.slices("test")
+    assert list(parts) == ["3 pairs", "6 pairs", "12 pairs"]
+    for number, members in zip((3, 6, 12), parts.values(), strict=True):
+        assert ((tested[members] != UNASKED).sum(1) == number).all() and abs(int(members.sum()) - 400 / 3) < 1
+        assert (ids[members][:, max(32, 4 * number) :] == 1).all(), "filler after what is as long as in training"
+    assert not build_task("mqar").slices("test")
+    mixed = build_task("mqar", fewest_pairs=3, **options)
+    assert mixed.spec.length == 32 and set((everything(mixed.examples("test"))[1] != UNASKED).sum(1).tolist()) == {3, 4, 5, 6}
 
 
 def test_mqar_gaps_follow_the_power_law():
@@ -316,6 +337,9 @@ def test_ten_thousand_examples_take_seconds(name):
         ("mqar", {"length": 64, "pairs": 17}, "at most a quarter of length=64 and lies in 1 to 16; got 17"),
         ("mqar", {"pairs": 16, "vocabulary": 30}, "holds 16 of each; got 30"),
         ("mqar", {"alpha": 9.0}, "alpha is the power"),
+        ("mqar", {"fewest_pairs": 17}, "mqar.fewest_pairs is at most pairs=16"),
+        ("mqar", {"most_pairs": 32}, "begins the ladder that ends at most_pairs=32 and lies in 1 to that; got 0"),
+        ("mqar", {"fewest_pairs": 4, "most_pairs": 64}, "holds 64 of each; got 64"),
         ("mqar", {"fillers": 0}, "fillers counts tokens"),
         ("copying", {"length": 32, "tokens": 16}, "copying.tokens .* lies in 1 to 15; got 16"),
         ("copying", {"order": "sideways"}, "copying.order must be forward or reversed; got 'sideways'"),
