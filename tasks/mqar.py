@@ -75,6 +75,12 @@ class Options(SyntheticOptions):
             options={"causal": True, "pairs": 8, "train": 40_000},
             differs="64 tokens in place of 8,192, one thirtieth of the steps, and blocks with an MLP",
         ),
+        "quick": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            budget={"steps": 400, "batch_size": 32, "learning_rate": 5e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"length": 32, "pairs": 4, "vocabulary": 32},
+            differs="reads both ways; 32 tokens, 4 pairs, and a hundredth of the steps",
+        ),
         "profile_encoder": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
             budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},

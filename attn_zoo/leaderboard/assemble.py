@@ -213,19 +213,24 @@ def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
 
 
 def _labels(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
-    """A name for every row: the attention, its implementation unless eager, options in which its rows differ, whether tuned."""
+    """A name for every row: the attention, an implementation asked for by name, options in which its rows differ.
+
+    A tuned row says so where the records also hold rows of its attention that are not.
+    """
     by_attention: dict[str, dict[str, RunRecord]] = defaultdict(dict)
     for key, record in ((key, record) for members in tables for key, record in members.items()):
         by_attention[record.spec.attention][key] = record
     labels = {}
     for name, members in by_attention.items():
         known = dict.fromkeys(option for record in members.values() for option in record.spec.options)
+        plain = any(record.tuning is None for record in members.values())
         differing = [option for option in known if len(_values(option, members.values())) > 1]
         for key, record in members.items():
             kernel = [] if record.spec.implementation in ("auto", "eager") else [f"({record.spec.implementation})"]
             own = own_options(record)
             dials = [f"{option}={own[option]}" for option in differing if option in own]
-            labels[key] = " ".join([name, *kernel, *dials, *(["(tuned)"] if record.tuning else [])])
+            tuned = ["(tuned)"] if record.tuning and plain else []
+            labels[key] = " ".join([name, *kernel, *dials, *tuned])
     return _told_apart(labels, tables)
 
 
@@ -242,7 +247,7 @@ def _told_apart(labels: Mapping[str, str], tables: Sequence[Mapping[str, RunReco
         named = [labels[key] for key in members]
         for key, record in members.items():
             if record.tuning and named.count(labels[key]) > 1:
-                found[key] = f"{labels[key].removesuffix(')')}, {record.tuning.study})"
+                found[key] = f"{labels[key]} (study {record.tuning.study})"
     return found
 
 
