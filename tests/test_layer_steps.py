@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import FrozenInstanceError, replace
 from functools import partial
 
+import convolved_layers as checks
 import pytest
 import torch
+from convolved_layers import DIM, HEADS, LENGTH, in_steps, tokens
 from torch import Tensor
 
 from attn_zoo import UnsupportedError, attentions, card
 from attn_zoo.contract import CarriedState
 from attn_zoo.cost.counted.formulas import layer_cost
 from attn_zoo.integrations.timm import attention_layer
-from attn_zoo.layer import LayerState, MultiHeadAttention
+from attn_zoo.layer import LayerState
 
-LENGTH, DIM, HEADS = 21, 8, 2
 STEPWISE = [name for name in attentions() if card(name).can.stepwise]
-WAYS = {
-    "token by token": [1] * LENGTH,
-    "in pieces": [2, 1, 7, 1, 10],
-    "as a prefix and the last": [LENGTH - 1, 1],
-    "at once": [LENGTH],
-}
+PIECES = [2, 1, 7, 1, LENGTH - 11]
 
-
-def build(attention: str = "linear", width: int = 4, **kwargs) -> MultiHeadAttention:
-    torch.manual_seed(0)
-    kwargs = {"causal": True, "short_convolution": width, **kwargs}
-    layer = MultiHeadAttention(DIM, HEADS, attention, length=LENGTH, **kwargs).double().eval()
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return layer
-
-
-def tokens(batch: int = 3, length: int = LENGTH) -> Tensor:
-    return torch.randn(batch, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-
-
-def in_steps(layer: MultiHeadAttention, x: Tensor, sizes: Sequence[int]) -> Tensor:
-    state, out = layer.initial_state(x.shape[0], dtype=x.dtype), []
-    for piece in x.split(list(sizes), dim=1):
-        answer, state = layer.step(piece, state)
-        out.append(answer)
-    assert state.position == x.shape[1]
-    return torch.cat(out, dim=1)
+build = partial(checks.build, causal=True)
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("width", [0, 1, 2, 4, LENGTH + 3])
 @pytest.mark.parametrize("name", STEPWISE)
 def test_steps_answer_as_one_call_in_outputs_and_gradients(name, width, fused):
-    layer = build(name, width, fused=fused)
-
-    def outputs_and_gradients(answer) -> list[Tensor]:
-        x = tokens().requires_grad_()
-        out = answer(x)
-        return [out, *torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])]
-
-    whole = outputs_and_gradients(layer)
-    for what, sizes in WAYS.items():
-        for found, expected in zip(outputs_and_gradients(partial(in_steps, layer, sizes=sizes)), whole, strict=True):
-            limit = 1e-10 * max(1.0, expected.abs().max().item())
-            assert torch.allclose(found, expected, rtol=0, atol=limit), what
+    checks.check_steps(name, width, fused=fused)
 
 
 @pytest.mark.parametrize("width", [0, 4])
@@ -73,7 +36,7 @@ def test_a_state_is_as_small_as_stated_and_left_alone(name, width):
     layer = build(name, width).float()
     with torch.no_grad():
         state = layer.initial_state(2)
-        for piece in tokens(2).float().split([1, 1, 5, 14], dim=1):
+        for piece in tokens(2).float().split([1, 1, 5, LENGTH - 7], dim=1):
             tail, first = state.tail.clone(), layer.step(piece, state)[0]
             assert torch.equal(layer.step(piece, state)[0], first) and torch.equal(state.tail, tail)
             _, state = layer.step(piece, state)
@@ -89,10 +52,10 @@ def test_a_state_is_as_small_as_stated_and_left_alone(name, width):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_other_dtypes(dtype):
-    layer, x = build().to(dtype), tokens().to(dtype)
+    layer, x = build("linear").to(dtype), tokens().to(dtype)
     assert layer.initial_state(3).tail.dtype is dtype
     with torch.no_grad():
-        rough, exact = in_steps(layer, x, WAYS["in pieces"]), build()(tokens())
+        rough, exact = in_steps(layer, x, PIECES), build("linear")(tokens())
     assert rough.dtype is dtype
     assert (rough.double() - exact).norm() < 0.05 * exact.norm()
 
@@ -101,7 +64,7 @@ def test_a_layer_of_timm_steps_with_its_norms():
     torch.manual_seed(0)
     kind = attention_layer("gated_linear", length=LENGTH, causal=True, short_convolution=4)
     layer = kind(DIM, HEADS, qk_norm=True, scale_norm=True, norm_layer=torch.nn.LayerNorm).double().eval()
-    torch.testing.assert_close(in_steps(layer, tokens(), WAYS["in pieces"]), layer(tokens(), is_causal=True), rtol=0, atol=1e-10)
+    torch.testing.assert_close(in_steps(layer, tokens(), PIECES), layer(tokens(), is_causal=True), rtol=0, atol=1e-10)
 
 
 def test_what_cannot_step_is_refused():
@@ -115,9 +78,9 @@ def test_what_cannot_step_is_refused():
             layer.initial_state(3)
         with pytest.raises(UnsupportedError, match=words):
             layer.step(x, None)  # type: ignore[arg-type]
-    layer = build()
+    layer = build("linear")
     state = layer.initial_state(3)
-    with pytest.raises(UnsupportedError, match="built for 21 tokens, this step ends at 22"):
+    with pytest.raises(UnsupportedError, match="built for 24 tokens, this step ends at 25"):
         build("cosformer").step(tokens(length=LENGTH + 1), build("cosformer").initial_state(3))
     _, after = layer.step(x[:, :5], state)
     bad: tuple[tuple[Tensor, object, str], ...] = (
@@ -134,4 +97,4 @@ def test_what_cannot_step_is_refused():
         with pytest.raises(ValueError, match=words):
             layer.step(given, carried)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"holds a tail \(3, 0, 8\)"):
-        build(width=0).step(x, after)
+        build("linear", 0).step(x, after)

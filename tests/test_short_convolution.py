@@ -4,49 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import convolved_layers as checks
 import pytest
 import torch
-from torch import Tensor
+from convolved_layers import DIM, HEADS, LENGTH, build, by_hand, padding, tokens
 
 from attn_zoo import UnsupportedError, attentions, card
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.short_convolution import ShortConvolution
 
-LENGTH, DIM, HEADS = 24, 8, 2
 CAUSAL = [name for name in attentions() if card(name).can.causal]
 PADDED = [name for name in attentions() if card(name).can.key_padding]
-
-
-def build(attention: str, width: int = 4, *, start: bool = False, **kwargs) -> MultiHeadAttention:
-    """A layer whose taps are drawn, unless it is to be as it starts."""
-    torch.manual_seed(0)
-    layer = MultiHeadAttention(DIM, HEADS, attention, length=LENGTH, short_convolution=width, **kwargs).double().eval()
-    if layer.short_convolution is not None and not start:
-        torch.nn.init.normal_(layer.short_convolution.weight)
-    return layer
-
-
-def tokens(batch: int = 3, length: int = LENGTH, seed: int = 1) -> Tensor:
-    return torch.randn(batch, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-
-
-def padding() -> Tensor:
-    valid = torch.ones(3, LENGTH, dtype=torch.bool)
-    valid[0, 15:] = False
-    valid[1, 5:9] = False
-    valid[1, :2] = False
-    return valid
-
-
-def by_hand(convolution: ShortConvolution, x: Tensor) -> Tensor:
-    """Position by position."""
-    before, n = convolution.before, x.shape[1]
-    out = torch.zeros_like(x)
-    for i in range(n):
-        for tap in range(convolution.weight.shape[1]):
-            if 0 <= i + tap - before < n:
-                out[:, i] += convolution.weight[:, tap] * x[:, i + tap - before]
-    return out
 
 
 @pytest.mark.parametrize(
@@ -67,44 +35,41 @@ def test_taps_lie_where_the_width_says(width, causal, reach):
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("name", attentions())
 def test_a_new_layer_is_the_one_without(name, fused):
-    plain, new = build(name, 0, fused=fused), build(name, start=True, fused=fused)
-    missing = new.load_state_dict(plain.state_dict(), strict=False)
-    assert missing.missing_keys == ["short_convolution.weight"] and not missing.unexpected_keys
-    assert torch.equal(new(tokens()), plain(tokens()))
+    checks.check_start(name, fused=fused)
 
 
 @pytest.mark.parametrize("name", attentions())
 def test_a_layer_convolves_the_tokens_that_it_projects(name):
-    plain, new = build(name, 0), build(name)
-    plain.load_state_dict({k: v for k, v in new.state_dict().items() if not k.startswith("short_convolution")})
-    assert new.short_convolution is not None
-    torch.testing.assert_close(new(tokens()), plain(by_hand(new.short_convolution, tokens())), rtol=0, atol=1e-10)
-    if card(name).can.key_padding:
-        clean = tokens().masked_fill(~padding()[..., None], 0)
-        expected = plain(by_hand(new.short_convolution, clean), key_valid=padding())
-        torch.testing.assert_close(new(tokens(), key_valid=padding())[padding()], expected[padding()], rtol=0, atol=1e-10)
+    checks.check_tokens(name)
+
+
+@pytest.mark.parametrize("order", ["project_first", "compress_first"])
+def test_padding_is_neither_compressed_nor_convolved(order):
+    for check in (checks.check_tokens, checks.check_padding):
+        check("linformer", projected_length=3, order=order)
 
 
 @pytest.mark.parametrize("name", PADDED)
 def test_padding_has_no_influence_wherever_it_lies(name):
-    layer, valid = build(name), padding()
-    clean, dirty = tokens().requires_grad_(), tokens().masked_fill(~valid[..., None], float("nan")).requires_grad_()
-    outs = [layer(x, key_valid=valid) for x in (clean, dirty)]
-    assert all(out.isfinite().all() for out in outs)
-    torch.testing.assert_close(outs[0][valid], outs[1][valid], rtol=0, atol=1e-12)
-    for out, x in zip(outs, (clean, dirty), strict=True):
-        slopes = torch.autograd.grad(out[valid].square().sum(), [x, *layer.parameters()], allow_unused=True)
-        assert all(slope is None or slope.isfinite().all() for slope in slopes)
-        assert slopes[0] is not None
-        assert (slopes[0][~valid] == 0).all(), "padding got a gradient"
+    checks.check_padding(name)
 
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_causal_layers_see_no_token_of_the_future(name):
-    layer, at = build(name, causal=True), 11
-    other = torch.where((torch.arange(LENGTH) < at)[:, None], tokens(), tokens(seed=2))
-    torch.testing.assert_close(layer(tokens())[:, :at], layer(other)[:, :at], rtol=0, atol=1e-10)
-    assert not torch.allclose(layer(tokens())[:, at:], layer(other)[:, at:])
+    checks.check_causality(name)
+
+
+@pytest.mark.parametrize("name", ["softmax", "linear", "performer", "convolution", "linformer_causal"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_are_those_of_differences(name, causal):
+    if not causal or card(name).can.causal:
+        checks.check_gradients(name, causal=causal)
+
+
+@pytest.mark.parametrize("name", attentions())
+def test_what_is_counted_is_what_the_formula_says(name):
+    for causal in {False, card(name).can.causal}:
+        checks.check_cost(name, causal=causal)
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -66,7 +66,7 @@ def test_models_of_timm_are_pickled_saved_and_loaded():
 
 def test_attention_of_a_trained_model_is_replaced_and_its_taps_are_told():
     torch.manual_seed(0)
-    model = timm.create_model("vit_tiny_patch16_224", **{**SIZES, "embed_dim": 18, "num_heads": 3}).eval()
+    model: Any = timm.create_model("vit_tiny_patch16_224", **{**SIZES, "embed_dim": 18, "num_heads": 3}).eval()
     nn.init.normal_(model.head.weight)
     expected = model(IMAGES)
     timm_side.replace_attention(model, "softmax", short_convolution=4)
