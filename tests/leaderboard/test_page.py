@@ -18,7 +18,7 @@ from make import make_record
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.page import html_page, records_from
-from attn_zoo.records import RunRecord, Store
+from attn_zoo.records import ModelSpec, RunRecord, Store
 
 
 class Seen(HTMLParser):
@@ -164,6 +164,13 @@ def test_other_data_have_a_table_of_their_own(tmp_path, plain):
     text = page(store.load()[0])
     assert "f" * 8 in Seen(text).text
     assert len(re.findall(r'<section[^>]* class="task"', text)) == 2
+
+
+def test_a_page_tells_of_shared_blocks_and_short_convolutions(tmp_path, plain):
+    text = page(some(tmp_path, spec_model=ModelSpec(shared_weights=True, reuse_keys=True, short_convolution=4)))
+    assert (
+        "4 heads, one block for all layers, its keys and values made once, a short convolution (4) before every attention" in text
+    )
 
 
 def test_same_records_same_page(whole):

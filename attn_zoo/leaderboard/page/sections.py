@@ -14,7 +14,7 @@ from attn_zoo.leaderboard.page.details import Run, Runs
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.plots.style import Style
 from attn_zoo.leaderboard.render.costs import budget_notes
-from attn_zoo.leaderboard.render.text import estimated, figure, mebibytes, optional, score, seconds, short, unit
+from attn_zoo.leaderboard.render.text import beyond_sizes, estimated, figure, mebibytes, optional, score, seconds, short, unit
 from attn_zoo.leaderboard.rows import Board, Comparison, Entry, Row, Table
 from attn_zoo.leaderboard.tuned import tuning_notes
 
@@ -216,7 +216,10 @@ def _facts(table: Table) -> tuple[tuple[str, str], ...]:
         ("data", f"{table.data_title}; licence: {task.get('licence', '-')}"),
         ("source", str(task.get("source", "-"))),
         ("task options", ", ".join(f"{key}={value}" for key, value in dials.items()) or "-"),
-        ("network", f"{backbone} width {model['dim']}, depth {model['depth']}, {model['heads']} heads{_shared(model)}".strip()),
+        (
+            "network",
+            f"{backbone} width {model['dim']}, depth {model['depth']}, {model['heads']} heads{beyond_sizes(model)}".strip(),
+        ),
         ("budget", f"{budget['steps']:,} steps of {budget['batch_size']} examples; {rates}"),
         ("run as", f"{table.precision} on {table.device}, protocol {table.protocol}, task version {task['version']}"),
         *(
@@ -229,14 +232,6 @@ def _facts(table: Table) -> tuple[tuple[str, str], ...]:
 def _plain(setting: Any) -> str:
     """A number, or the range that rows were tuned over."""
     return setting if isinstance(setting, str) else f"{setting:g}"
-
-
-def _shared(model: Mapping[str, Any]) -> str:
-    """What layers have in common, and what they have beside the attention; records older than that do not say."""
-    shared = ", one block for all layers" if model.get("shared_weights") else ""
-    shared += ", its keys and values made once" if model.get("reuse_keys") else ""
-    width = model.get("short_convolution")
-    return shared + (f", a short convolution ({width}) before every attention" if width else "")
 
 
 def _notes(table: Table) -> list[str]:

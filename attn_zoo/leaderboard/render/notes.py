@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.render.costs import budget_notes, fronts_legend
-from attn_zoo.leaderboard.render.text import figure, lines, unit
+from attn_zoo.leaderboard.render.text import beyond_sizes, figure, lines, unit
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.tuned import tuning_notes
 
@@ -25,7 +25,7 @@ def table_notes(table: Table, format: str) -> str:
     budget, model, test = table.budget, table.model, table.data.get("test", {})
     notes.append(f"data: {table.data_title}")
     notes.append(
-        f"task options {changed}; network dim={model['dim']} depth={model['depth']} heads={model['heads']}; "
+        f"task options {changed}; network dim={model['dim']} depth={model['depth']} heads={model['heads']}{beyond_sizes(model)}; "
         f"{budget['steps']} steps of {budget['batch_size']} examples; {table.precision} on {table.device}; "
         f"test split of {test.get('examples', '?')}, digest {str(test.get('digest', '?'))[:8]}"
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tabulate import tabulate
 
@@ -85,3 +86,11 @@ def seconds(value: float, spread: float | None = None) -> str:
 def optional(value: float | None, form: Callable[[float], str]) -> str:
     """A figure, or ``-`` where there is none."""
     return "-" if value is None else form(value)
+
+
+def beyond_sizes(model: Mapping[str, Any]) -> str:
+    """A network's weight sharing and short convolution, each after a comma; records older than these do not tell of them."""
+    shared = ", one block for all layers" if model.get("shared_weights") else ""
+    shared += ", its keys and values made once" if model.get("reuse_keys") else ""
+    width = model.get("short_convolution")
+    return shared + (f", a short convolution ({width}) before every attention" if width else "")
