@@ -73,7 +73,7 @@ class ShortConvolution(nn.Module):
         # As an image of height 1, whose channels lie innermost as those of tokens do: on a CPU two to four times as fast as conv1d.
         image = filled.transpose(1, 2).unsqueeze(2)
         mixed = F.conv2d(image, self.weight[:, None, None], groups=self.weight.shape[0])
-        return mixed.squeeze(2).transpose(1, 2)
+        return mixed.squeeze(2).transpose(1, 2).contiguous()  # as it is already where channels stay innermost; not so on meta
 
     def extra_repr(self) -> str:
         return f"dim={self.weight.shape[0]}, before={self.before}, after={self.after}"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo import card
-from attn_zoo.cost.counted import tally
+from attn_zoo.cost.counted import Tally, tally
 from attn_zoo.cost.counted.formulas import layer_cost
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.short_convolution import ShortConvolution
@@ -103,11 +103,16 @@ def check_gradients(name: str, **kwargs) -> None:
 
 
 def check_cost(name: str, **kwargs) -> None:
-    """What the formula says is what PyTorch counts."""
-    with torch.device("meta"):
-        layer = MultiHeadAttention(DIM, HEADS, name, length=LENGTH, short_convolution=4, **kwargs).eval()
-        x = torch.empty(1, LENGTH, DIM, requires_grad=True)
-        found = tally(lambda: layer(x), [x, *layer.parameters(), *layer.buffers()])
+    """What the formula says is what PyTorch counts, on shapes alone as on numbers."""
+
+    def counted(device: str, batch: int) -> tuple[MultiHeadAttention, Tally]:
+        with torch.device(device):
+            layer = MultiHeadAttention(DIM, HEADS, name, length=LENGTH, short_convolution=4, **kwargs).eval()
+            x = torch.zeros(batch, LENGTH, DIM, requires_grad=True)
+            return layer, tally(lambda: layer(x), [x, *layer.parameters(), *layer.buffers()])
+
+    assert counted("cpu", 3)[1] == counted("meta", 3)[1]
+    layer, found = counted("meta", 1)
     stated = layer_cost(layer)
     assert (stated.flops, stated.backward_flops) == (found.flops, found.backward_flops)
     assert stated.parameters == sum(parameter.numel() for parameter in layer.parameters())

@@ -54,6 +54,14 @@ class Uncounted(ShortConvolution):
         return torch.stack([filled[:, at : at + n] * tap for at, tap in taps]).sum(dim=0)
 
 
+class Strided(ShortConvolution):
+    """Leaves its result in the strides that a device chooses, so that on ``meta`` more is kept than on a CPU."""
+
+    def slide(self, filled: Tensor) -> Tensor:
+        image = filled.transpose(1, 2).unsqueeze(2)
+        return F.conv2d(image, self.weight[:, None, None], groups=self.weight.shape[0]).squeeze(2).transpose(1, 2)
+
+
 class Stubborn(ShortConvolution):
     """Lets no gradient reach its own tap."""
 
@@ -77,6 +85,7 @@ MUTANTS: list[tuple[type[ShortConvolution], Callable[[], None]]] = [
     (FillingPadding, lambda: checks.check_tokens("linformer", projected_length=3, order="compress_first")),
     (Shifting, lambda: checks.check_start("softmax")),
     (Uncounted, lambda: checks.check_cost("softmax")),
+    (Strided, lambda: checks.check_cost("softmax")),
     (Stubborn, lambda: checks.check_gradients("softmax")),
     (Forgetful, lambda: checks.check_steps("linear")),
 ]

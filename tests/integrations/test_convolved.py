@@ -125,6 +125,20 @@ def test_decoders_see_no_future_and_generate_without_a_cache(name):
         model(ids, use_cache=True)
 
 
+def test_a_convolved_model_of_transformers_compiles_whole_and_is_checkpointed():
+    model, batch = drawn(replace_attention(tiny.build("bert"), "luna", short_convolution=4)), tiny.inputs("bert", "left")
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(run(compiled, batch), run(model, batch))
+    found = []
+    for enable in (model.gradient_checkpointing_disable, model.gradient_checkpointing_enable):
+        enable()
+        model.zero_grad()
+        run(model.train(), batch).square().sum().backward()
+        found.append(tiny.gradients(model))
+    torch.testing.assert_close(found[1], found[0])
+    assert all((convolution.weight.grad != 0).all() for convolution in convolutions(model) if convolution.weight.grad is not None)
+
+
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_models_of_transformers_are_saved_and_loaded(name, tmp_path):
     model, batch = drawn(replace_attention(tiny.build(name), "softmax", short_convolution=3)), tiny.inputs(name)
