@@ -5,6 +5,7 @@ from . import cifar100 as cifar100
 from . import copying as copying
 from . import digits as digits
 from . import fashion_mnist as fashion_mnist
+from . import fuzzy_recall as fuzzy_recall
 from . import haystack as haystack
 from . import image_arrays as image_arrays
 from . import image_folder as image_folder

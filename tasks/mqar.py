@@ -13,7 +13,7 @@ from torch import Tensor
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, require_range, subsets
+from .parts.generated import Drawn, below, require_range, subsets, weighted_subsets
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
@@ -199,15 +199,3 @@ def gap_weights(gaps: int, alpha: float) -> NDArray[np.int64]:
     """g^(alpha - 1) for g of 1 to ``gaps``, the largest made 2^32: whole numbers, equal on every machine."""
     powers = [Decimal(gap) ** (Decimal(str(alpha)) - 1) for gap in range(1, gaps + 1)]
     return np.array([max(1, int(power / max(powers) * 2**32)) for power in powers], dtype=np.int64)
-
-
-def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """``size`` different places in each row, drawn one after another by the weights of those not yet taken."""
-    left = np.tile(weights, (rows, 1))
-    chosen = np.empty((rows, size), dtype=np.int64)
-    for turn in range(size):
-        sums = left.cumsum(axis=1)
-        mark = np.minimum((random.random_sample(rows) * sums[:, -1]).astype(np.int64), sums[:, -1] - 1)
-        chosen[:, turn] = (sums <= mark[:, None]).sum(axis=1)
-        np.put_along_axis(left, chosen[:, turn : turn + 1], 0, axis=1)
-    return chosen

@@ -81,6 +81,18 @@ def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDA
     return np.argsort(chance, axis=1, kind="stable")[:, :size]
 
 
+def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
+    """``size`` different places in each row, drawn one after another by the weights of those not yet taken."""
+    left = np.tile(weights, (rows, 1))
+    chosen = np.empty((rows, size), dtype=np.int64)
+    for turn in range(size):
+        sums = left.cumsum(axis=1)
+        mark = np.minimum((random.random_sample(rows) * sums[:, -1]).astype(np.int64), sums[:, -1] - 1)
+        chosen[:, turn] = (sums <= mark[:, None]).sum(axis=1)
+        np.put_along_axis(left, chosen[:, turn : turn + 1], 0, axis=1)
+    return chosen
+
+
 def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
     """An option must lie between two numbers, both included.
 

@@ -12,27 +12,13 @@ import pytest
 import torch
 from attn_zoo.tasks import copying, haystack, induction, mqar, selective
 from attn_zoo.tasks.parts import generated
+from oracles import assert_solved, everything, most_frequent
 from torch import Tensor
 
 from attn_zoo import build_task, task_card
-from attn_zoo.contract import SPLITS, UNASKED, Examples, Split, Task, Tokens
+from attn_zoo.contract import UNASKED, Split, Task, Tokens
 
 NAMES = ("mqar", "copying", "induction", "selective", "haystack")
-
-
-def everything(examples: Examples) -> tuple[Tensor, Tensor]:
-    batch = examples.batch(range(len(examples)))
-    assert batch.valid is None
-    return batch.inputs, batch.labels
-
-
-def assert_solved(task: Task, oracle) -> None:
-    """The oracle sees one example's tokens and says all labels: an integer, or a dictionary of the positions asked."""
-    for split in SPLITS:
-        for ids, label in zip(*everything(task.examples(split)), strict=True):
-            asked = (label != UNASKED).nonzero()[:, 0].tolist() if label.dim() else None
-            expected = {at: int(label[at]) for at in asked} if asked is not None else int(label)
-            assert oracle(ids.tolist()) == expected
 
 
 def bag_of_tokens_accuracy(task: Task, steps: int = 300) -> float:
@@ -56,15 +42,6 @@ def bag_of_tokens_accuracy(task: Task, steps: int = 300) -> float:
 def depths_of(task: Task, split: Split) -> Tensor:
     assert isinstance(task, haystack.Haystack)
     return task.depths(split)
-
-
-def most_frequent(examples: Examples, at: Tensor | None = None) -> float:
-    """Accuracy of the most frequent label, of the whole split or by each value of ``at``."""
-    labels = examples.labels()
-    asked = labels[labels != UNASKED]
-    groups = torch.zeros_like(asked) if at is None else at
-    right = sum(int(asked[groups == group].bincount().max()) for group in groups.unique())
-    return right / len(asked)
 
 
 def mqar_answers(ids: list[int], first_key: int, first_value: int) -> dict[int, int]:
@@ -131,9 +108,9 @@ def test_mqar_gaps_follow_the_power_law():
     weights = mqar.gap_weights(4, -1.0)
     assert weights.tolist() == [2**32, 2**32 // 4, 2**32 // 9, 2**32 // 16]
     assert set(mqar.gap_weights(9, 1.0).tolist()) == {2**32}
-    drawn = mqar.weighted_subsets(np.random.RandomState(0), 20_000, 1, weights)[:, 0]
+    drawn = generated.weighted_subsets(np.random.RandomState(0), 20_000, 1, weights)[:, 0]
     assert np.bincount(drawn) / 20_000 == pytest.approx(weights / weights.sum(), abs=0.01)
-    drawn = mqar.weighted_subsets(np.random.RandomState(0), 500, 4, weights)
+    drawn = generated.weighted_subsets(np.random.RandomState(0), 500, 4, weights)
     assert (np.sort(drawn, axis=1) == np.arange(4)).all(), "never twice the same place"
     near, even = (
         (build_task("mqar", alpha=alpha, length=128, pairs=4, train=2000).examples("train").labels() != UNASKED)
