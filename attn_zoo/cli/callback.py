@@ -8,6 +8,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from attn_zoo.leaderboard import leaderboard
+from attn_zoo.leaderboard.heatmap.terminal import colours_here
 
 
 class LeaderboardCallback(Callback):
@@ -16,9 +17,9 @@ class LeaderboardCallback(Callback):
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """After a sweep."""
         if config.report and not config.tuning.space:  # trials are no rows
-            print(f"\n{leaderboard(config.records)}")
+            print(f"\n{leaderboard(config.records, colours=colours_here())}")
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         """After a single run."""
         if config.report:
-            print(f"\n{leaderboard(config.records)}")
+            print(f"\n{leaderboard(config.records, colours=colours_here())}")
