@@ -11,10 +11,15 @@ from pathlib import Path
 
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
 from attn_zoo.leaderboard.beside_text import render_published
+from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
+from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
+from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.leaderboard.plots import draw, missing_plots
 from attn_zoo.records import RunRecord, Store
 
+_FORMAT = "html: one page that needs no network; svg: the heat map of mechanisms by tasks (default: terminal)"
 _COSTS = {"time": "time", "flops": "FLOPs", "memory": "memory"}
 _UNITS = {
     "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
@@ -28,7 +33,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--records", default="runs", help="folder of records (default: runs)")
     parser.add_argument("--task", help="only this task")
     parser.add_argument("--attention", help="only this attention; its ranks and margins stay those among all")
-    parser.add_argument("--format", default="terminal", choices=(*FORMATS, "html"))
+    parser.add_argument("--format", default="terminal", choices=(*FORMATS, "html", "svg"), help=_FORMAT)
     parser.add_argument("--by", default="score", choices=ORDERS, help="what rows are ordered by (default: score)")
     parser.add_argument(
         "--equal",
@@ -38,12 +43,20 @@ def fill(parser: argparse.ArgumentParser) -> None:
         help="budget of a board: time=30s, flops=2e12 or memory=64MiB; may be repeated (default: what every contender has spent)",
     )
     parser.add_argument("--seeds", action="store_true", help="the test score of every seed as well")
-    parser.add_argument("--overview", action="store_true", help="one table of scores by attention and task, without the costs")
+    scores = "scores by attention and task alone; in the terminal a heat map, shaded from the best control of each task"
+    parser.add_argument("--overview", action="store_true", help=scores)
+    parser.add_argument(
+        "--costs",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="costs beside the heat map: what attn-zoo measure experiment=counted output=FILE counted, causal=true for the state; "
+        "may be repeated (default: FLOPs as recorded)",
+    )
     published = "scores beside those that others have published, how their settings differ, and which of their orderings hold"
     parser.add_argument("--published", action="store_true", help=published)
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write to a file; with --format html, one page that needs no network"
-    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw scores against costs and learning curves as PNG and SVG")
     parser.set_defaults(handler=_leaderboard)
 
@@ -80,7 +93,7 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     if parsed.plots:
         drawn = draw(_tables(parsed, Store(parsed.records).load()[0]), parsed.plots)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
-    text = _page(parsed) if parsed.format == "html" else _text(parsed)
+    text = {"html": _page, "svg": _picture}.get(parsed.format, _text)(parsed)
     if parsed.output is None:
         print(text)
     else:
@@ -98,6 +111,10 @@ def _refuse(parsed: argparse.Namespace) -> None:
     said = [f"--{name}" for name in ("overview", "seeds", "published") if getattr(parsed, name)]
     if parsed.format == "html" and said:
         raise ValueError(f"the page of --format html shows all of that in any case; leave out {', '.join(said)}")
+    if parsed.format == "svg" and said:
+        raise ValueError(f"the picture of --format svg shows test scores by task and no more; leave out {', '.join(said)}")
+    if parsed.costs and parsed.format not in ("terminal", "html", "svg"):
+        raise ValueError(f"--costs stands beside the heat map of --format terminal, html or svg; there is none in {parsed.format}")
     if parsed.plots and (reason := missing_plots()):
         raise ValueError(reason)
     if parsed.output and (parsed.output.is_dir() or not parsed.output.parent.is_dir()):
@@ -116,6 +133,11 @@ def _page(parsed: argparse.Namespace) -> str:
     return html_page(_tables(parsed, records), records, damaged, records_at=records_at)
 
 
+def _picture(parsed: argparse.Namespace) -> str:
+    made = _tables(parsed, Store(parsed.records).load()[0])
+    return heat_map_svg(heat_map(made, counted_columns(parsed.costs) or recorded_columns(made))).rstrip()
+
+
 def _text(parsed: argparse.Namespace) -> str:
     made = tables(Store(parsed.records).load()[0], task=parsed.task) if parsed.published else []
     if made:
@@ -129,4 +151,6 @@ def _text(parsed: argparse.Namespace) -> str:
         by=parsed.by,
         equal=budgets(parsed.equal),
         seeds=parsed.seeds,
+        costs=counted_columns(parsed.costs),
+        colours=colours_here() if parsed.output is None else None,
     )

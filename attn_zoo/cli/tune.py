@@ -18,6 +18,7 @@ from attn_zoo.cli.run import in_words, run_command, scratch_folder
 from attn_zoo.cli.search import Study
 from attn_zoo.cli.trial import settings
 from attn_zoo.leaderboard import leaderboard
+from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.reproduce import command as command_of
 from attn_zoo.records import RunSpec, Store, Tuning
 from attn_zoo.records.tuning import best_of, ledger, trials_of
@@ -81,7 +82,7 @@ def tune(words: Sequence[str]) -> int:
     with scratch_folder():
         status = _do(planned, asked, command)
     if status == 0:
-        print(f"\n{leaderboard(next(iter(planned.values()))[1].records)}")
+        print(f"\n{leaderboard(next(iter(planned.values()))[1].records, colours=colours_here())}")
     return status
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from make import make_record
 
@@ -9,7 +11,7 @@ from attn_zoo.leaderboard import Table, tables
 from attn_zoo.leaderboard.heatmap.shades import shades, unshaded
 
 
-def table_of(scores: dict[str, float | tuple[float, ...]], **changes) -> Table:
+def table_of(scores: Mapping[str, float | tuple[float, ...]], **changes) -> Table:
     """A table of rows with these scores, one a seed."""
     records = []
     for name, found in scores.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 from attn_zoo.leaderboard.beside import RULE, Beside, beside
 from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
+from attn_zoo.leaderboard.heatmap.model import titles
 from attn_zoo.leaderboard.page.columns import Cell, Column, cells, columns
 from attn_zoo.leaderboard.page.details import Run, Runs
 from attn_zoo.leaderboard.page.inline import NAMES
@@ -69,14 +70,11 @@ class Section:
 
 def sections(tables: Sequence[Table], style: Style, runs: Runs, machines: Mapping[str, str]) -> list[Section]:
     """All tables as sections, each with an id and a title of its own."""
-    titles = [str(table.task["title"]) for table in tables]
     used: set[str] = set()
-    made = []
-    for number, table in enumerate(tables):
-        many = titles.count(titles[number]) > 1
-        title = f"{titles[number]} #{titles[: number + 1].count(titles[number])}" if many else titles[number]
-        made.append(_section(table, title, _id(table.task["name"], used), style, runs, machines))
-    return made
+    return [
+        _section(table, title, _id(table.task["name"], used), style, runs, machines)
+        for table, title in zip(tables, titles(tables), strict=True)
+    ]
 
 
 def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machines: Mapping[str, str]) -> Section:
