@@ -120,6 +120,8 @@ class TuningConfig:
     """Attentions that ``attn-zoo tune`` takes unless it is told others."""
     task: List[str] = field(default_factory=list)  # noqa: UP006
     """Tasks that it takes unless it is told others."""
+    settings: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
+    """By attention, values of its options; it searches each of them apart, so that they make a curve of rows."""
 
 
 @dataclass

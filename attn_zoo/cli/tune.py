@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import hydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig
 
 from attn_zoo.cli.config import store_groups
-from attn_zoo.cli.plan import Plan, plan
+from attn_zoo.cli.plan import Plan, RefusedSearchError, plan
 from attn_zoo.cli.run import in_words, run_command, scratch_folder
 from attn_zoo.cli.search import Study
 from attn_zoo.cli.trial import settings
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.reproduce import command as command_of
+from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.records import RunSpec, Store, Tuning
 from attn_zoo.records.tuning import best_of, ledger, trials_of
 
@@ -44,13 +46,15 @@ class Request:
 
     experiment: str
     """Search that the trials belong to."""
-    pairs: tuple[tuple[str, str], ...]
-    """Attentions and tasks."""
+    searches: tuple[tuple[str, ...], ...]
+    """Words of each search beside the others: attention, task and, of a row of a curve, an option of the attention."""
     rest: tuple[str, ...]
     """For Hydra, of trials and runs alike."""
     ranges: tuple[str, ...]
     """For Hydra, of trials alone."""
     seeds: tuple[int, ...]
+    named: bool
+    """Whether the attentions were typed, and not taken from the experiment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +81,18 @@ def tune(words: Sequence[str]) -> int:
     store_groups()
     with in_words():
         asked = read_request(words)
-        planned = {pair: _planned(pair, asked) for pair in asked.pairs}  # all of them, so that nothing starts if one is wrong
+        planned = _all_planned(asked)  # so that nothing starts if one is wrong
     command = (f"{sys.argv[0]} tune", *words)
     with scratch_folder():
         status = _do(planned, asked, command)
     if status == 0:
-        print(f"\n{leaderboard(next(iter(planned.values()))[1].records, colours=colours_here())}")
+        print(f"\n{leaderboard(planned[0][1].records, colours=colours_here())}")
     return status
 
 
-def _do(planned: Mapping[tuple[str, str], tuple[list[str], Plan]], asked: Request, command: Sequence[str]) -> int:
-    """The trials of each pair, then its runs with the best settings."""
-    for arguments, searched in planned.values():
+def _do(planned: Sequence[tuple[list[str], Plan]], asked: Request, command: Sequence[str]) -> int:
+    """The trials of each search, then its runs with the best settings."""
+    for arguments, searched in planned:
         if status := run_command(arguments, command=command):
             return status
         assert searched.study is not None
@@ -103,8 +107,10 @@ def read_request(words: Sequence[str]) -> Request:
     by_key = {str(override.get_key_element()): override for override in given}
     own = {key: _values(by_key.pop(key)) for key in ("experiment", "attention", "task", *_OWN) if key in by_key}
     (experiment,) = own.pop("experiment", ["tune"])
-    own = {**_written_down(experiment), **own}
+    tuning = _written_down(experiment)
+    named = "attention" in own
     for key in ("attention", "task"):
+        own[key] = own.get(key) or list(tuning[key])
         if not own[key]:
             raise ValueError(f"{key}= is missing; attn-zoo tune attention=linformer,softmax task=digits")
     seeds = tuple(_count("seeds", value) for value in own.get("seeds", ["1", "2", "3"]))
@@ -112,11 +118,23 @@ def read_request(words: Sequence[str]) -> Request:
     if "trials" in own:
         rest.append(f"hydra.sweeper.n_trials={_count('trials', ','.join(own['trials']))}")
     ranges = [str(override.input_line) for override in by_key.values() if override.is_sweep_override()]
-    return Request(experiment, tuple(product(own["attention"], own["task"])), tuple(rest), tuple(ranges), seeds)
+    searches = [
+        (f"attention={attention}", f"task={task}", *setting)
+        for task, attention in product(own["task"], own["attention"])
+        for setting in _settings(attention, tuning, by_key)
+    ]
+    return Request(experiment, tuple(searches), tuple(rest), tuple(ranges), seeds, named)
 
 
-def _written_down(experiment: str) -> dict[str, list[str]]:
-    """Attentions and tasks that an experiment names.
+def _settings(attention: str, tuning: DictConfig, given: Collection[str]) -> list[tuple[str, ...]]:
+    """Words of each row of the curve that an experiment writes down for an attention; one without words where it draws none."""
+    rows = tuning.settings.get(attention) or {}
+    found = [(f"attention.{name}={hydra_value(value)}",) for name, values in rows.items() for value in values]
+    return [words for words in found if words[0].partition("=")[0] not in given] or [()]
+
+
+def _written_down(experiment: str) -> DictConfig:
+    """The search that an experiment writes down.
 
     Raises:
         ValueError: the experiment is no search.
@@ -125,7 +143,7 @@ def _written_down(experiment: str) -> dict[str, list[str]]:
         tuning = hydra.compose("run", overrides=[f"experiment={experiment}"]).tuning
     if not tuning.space:
         raise ValueError(f"experiment={experiment} searches nothing; attn-zoo run -m experiment={experiment} does its runs")
-    return {"attention": list(tuning.attention), "task": list(tuning.task)}
+    return tuning
 
 
 def _values(override: Override) -> list[str]:
@@ -139,10 +157,30 @@ def _count(key: str, value: str) -> int:
         raise ValueError(f"{key} takes whole numbers; got {value!r}") from error
 
 
-def _planned(pair: tuple[str, str], asked: Request) -> tuple[list[str], Plan]:
-    """Words of the trials of a pair, and what they mean."""
-    attention, task = pair
-    words = ["-m", f"experiment={asked.experiment}", f"attention={attention}", f"task={task}", *asked.rest, *asked.ranges]
+def _all_planned(asked: Request) -> list[tuple[list[str], Plan]]:
+    """Every search. Of a list that the experiment writes down, mechanisms that refuse the task are named and left out.
+
+    Raises:
+        ValueError: a word is wrong, or a mechanism that was asked for by name refuses the task.
+    """
+    found, refused = [], []
+    for search in asked.searches:
+        try:
+            found.append(_planned(search, asked))
+        except ValueError as error:
+            if asked.named or not isinstance(error, RefusedSearchError):
+                raise
+            refused.append(f"{' '.join(search)} is left out: {error}")
+    if not found:
+        raise ValueError(refused[0])
+    for words in refused:
+        print(words, flush=True)
+    return found
+
+
+def _planned(search: Sequence[str], asked: Request) -> tuple[list[str], Plan]:
+    """Words of the trials of a search, and what they mean."""
+    words = ["-m", f"experiment={asked.experiment}", *search, *asked.rest, *asked.ranges]
     planned = plan(words)
     assert planned is not None and planned.study is not None, "the experiment is a search"
     taken = planned.specs[0].seed
