@@ -5,6 +5,7 @@ from . import cifar100 as cifar100
 from . import copying as copying
 from . import digits as digits
 from . import fashion_mnist as fashion_mnist
+from . import flip_flop as flip_flop
 from . import fuzzy_recall as fuzzy_recall
 from . import haystack as haystack
 from . import image_arrays as image_arrays
@@ -19,4 +20,5 @@ from . import pixels as pixels
 from . import retrieval as retrieval
 from . import selective as selective
 from . import sentences as sentences
+from . import state_words as state_words
 from . import text as text

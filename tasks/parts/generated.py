@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -91,6 +91,11 @@ def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weight
         chosen[:, turn] = (sums <= mark[:, None]).sum(axis=1)
         np.put_along_axis(left, chosen[:, turn : turn + 1], 0, axis=1)
     return chosen
+
+
+def in_turn(blocks: Sequence[Drawn]) -> Drawn:
+    """Examples of blocks of one size in turn: the first of each block, then the second of each, and so on."""
+    return tuple(np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*blocks, strict=True))
 
 
 def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
