@@ -13,6 +13,7 @@ from . import image_folder as image_folder
 from . import induction as induction
 from . import listops as listops
 from . import masked_language as masked_language
+from . import memorise as memorise
 from . import mnist as mnist
 from . import mqar as mqar
 from . import needle as needle

@@ -45,7 +45,7 @@ def draw_splits(
     seen: set[bytes] = set()
     found = {}
     for split in reversed(SPLITS):
-        random = np.random.RandomState(_words(f"{name} {seed} {split}"))
+        random = stream(f"{name} {seed} {split}")
         blocks: list[Drawn] = []
         count = in_vain = 0
         while count < sizes[split]:
@@ -59,6 +59,12 @@ def draw_splits(
             blocks.append(block)
         found[split] = tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
     return found
+
+
+def stream(name: str) -> np.random.RandomState:
+    """Random numbers that follow from a name."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return np.random.RandomState([int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)])
 
 
 def examples_of(drawn: Drawn) -> ArrayExamples:
@@ -138,8 +144,3 @@ def _compact(array: NDArray[np.int64]) -> torch.Tensor:
     low, high = int(array.min()), int(array.max())
     kind = np.uint8 if low >= 0 and high < 256 else np.int16 if high < 2**15 else np.int32
     return torch.from_numpy(array.astype(kind))
-
-
-def _words(text: str) -> list[int]:
-    digest = hashlib.sha256(text.encode()).digest()
-    return [int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)]

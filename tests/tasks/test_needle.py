@@ -78,4 +78,6 @@ def test_bad_options_are_refused(options, message):
 
 def test_the_same_bytes_on_every_machine():
     digest = build_task("needle", **SMALL).examples("test").digest()
-    assert digest == "7ad174ef4723da1806162e28a075acc51921378643a69479907f4c7fe18dd4aa", "the examples changed; raise the task's version, then this digest"
+    assert digest == "7ad174ef4723da1806162e28a075acc51921378643a69479907f4c7fe18dd4aa", (
+        "the examples changed; raise the task's version, then this digest"
+    )
