@@ -13,7 +13,7 @@ from torch import Tensor
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, require_range, subsets, weighted_subsets
+from .parts.generated import Drawn, below, in_turn, require_range, subsets, weighted_subsets
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
@@ -172,7 +172,7 @@ class Mqar(SyntheticTask):
         trained = list(range(o.fewest_pairs or o.pairs, o.pairs + 1))
         counts = (split == "test" and self._ladder()) or trained
         blocks = [self._draw(random, rows // len(counts), pairs, max(o.length, 4 * max(counts))) for pairs in counts]
-        return tuple(np.stack(parts, axis=1).reshape(-1, parts[0].shape[1]) for parts in zip(*blocks, strict=True))  # in turn
+        return in_turn(blocks)
 
     def _ladder(self) -> list[int]:
         """``fewest_pairs``, twice as many, and so on up to ``most_pairs``."""

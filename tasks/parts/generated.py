@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -45,7 +45,7 @@ def draw_splits(
     seen: set[bytes] = set()
     found = {}
     for split in reversed(SPLITS):
-        random = np.random.RandomState(_words(f"{name} {seed} {split}"))
+        random = stream(f"{name} {seed} {split}")
         blocks: list[Drawn] = []
         count = in_vain = 0
         while count < sizes[split]:
@@ -59,6 +59,12 @@ def draw_splits(
             blocks.append(block)
         found[split] = tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
     return found
+
+
+def stream(name: str) -> np.random.RandomState:
+    """Random numbers that follow from a name."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return np.random.RandomState([int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)])
 
 
 def examples_of(drawn: Drawn) -> ArrayExamples:
@@ -91,6 +97,11 @@ def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weight
         chosen[:, turn] = (sums <= mark[:, None]).sum(axis=1)
         np.put_along_axis(left, chosen[:, turn : turn + 1], 0, axis=1)
     return chosen
+
+
+def in_turn(blocks: Sequence[Drawn]) -> Drawn:
+    """Examples of blocks of one size in turn: the first of each block, then the second of each, and so on."""
+    return tuple(np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*blocks, strict=True))
 
 
 def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
@@ -133,8 +144,3 @@ def _compact(array: NDArray[np.int64]) -> torch.Tensor:
     low, high = int(array.min()), int(array.max())
     kind = np.uint8 if low >= 0 and high < 256 else np.int16 if high < 2**15 else np.int32
     return torch.from_numpy(array.astype(kind))
-
-
-def _words(text: str) -> list[int]:
-    digest = hashlib.sha256(text.encode()).digest()
-    return [int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)]

@@ -34,7 +34,8 @@ def test_it_is_solved_by_looking_up_motifs(options):
     first_value = 2 + o.vocabulary // 2
 
     def oracle(ids):
-        known, answers = {}, {}
+        known: dict[tuple[int, ...], list[int]] = {}
+        answers: dict[int, int] = {}
         for at, key, value in motifs(ids, first_value):
             assert max(len(key), len(value)) <= o.longest
             if tuple(key) in known:
