@@ -130,7 +130,8 @@ def _tables(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> list[Ta
 def _page(parsed: argparse.Namespace) -> str:
     records, damaged = Store(parsed.records).load()
     records_at = records_from(parsed.output, Path(parsed.records)) if parsed.output else None
-    return html_page(_tables(parsed, records), records, damaged, records_at=records_at)
+    costs = counted_columns(parsed.costs)
+    return html_page(_tables(parsed, records), records, damaged, records_at=records_at, costs=costs)
 
 
 def _picture(parsed: argparse.Namespace) -> str:

@@ -11,7 +11,11 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
-from attn_zoo.leaderboard.averages import averages
+from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
+from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES
+from attn_zoo.leaderboard.heatmap.words import footnotes as heat_notes
+from attn_zoo.leaderboard.heatmap.words import metric
 from attn_zoo.leaderboard.page.details import Runs
 from attn_zoo.leaderboard.page.inline import inlined, variables
 from attn_zoo.leaderboard.page.overview import attentions, overview, summary
@@ -30,7 +34,12 @@ _DRAWN_TASKS = 40
 
 
 def html_page(
-    tables: Sequence[Table], records: Sequence[RunRecord], damaged: Sequence[Damaged] = (), *, records_at: str | None = None
+    tables: Sequence[Table],
+    records: Sequence[RunRecord],
+    damaged: Sequence[Damaged] = (),
+    *,
+    records_at: str | None = None,
+    costs: Sequence[CostColumn] = (),
 ) -> str:
     """The page, the same text for the same records.
 
@@ -38,6 +47,7 @@ def html_page(
         records: those that the tables were made of, as ``Store.load`` gives them.
         damaged: files that were left out, which the page names.
         records_at: how to get from the page to the folder of records, see ``records_from``; None links no files.
+        costs: columns beside the heat map; those that the records hold where there are none.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -52,7 +62,7 @@ def html_page(
     script = here.joinpath("script.js").read_text(encoding="utf-8")
     styles = here.joinpath("style.css").read_text(encoding="utf-8")
     style = style_of(tables)
-    runs, means = Runs(records, records_at), averages(tables)
+    runs, found = Runs(records, records_at), heat_map(tables, costs or recorded_columns(tables))
     machines = machine_names(tables)
     made = sections(tables, style, runs, machines)
     unplotted = missing_plots() or ""
@@ -60,8 +70,11 @@ def html_page(
         unplotted = f"plots are drawn of the first {_DRAWN_TASKS} tables; attn-zoo leaderboard --plots FOLDER draws all"
     return environment.get_template("template.html.j2").render(
         summary=summary(tables, records),
-        overview=overview(tables, made, style, means),
-        averages=means,
+        overview=overview(found, made, style),
+        heat=found,
+        metrics=[metric(column) for column in found.columns],
+        heat_notes=heat_notes(found),
+        shades={"light": LIGHT_SHADES, "dark": DARK_SHADES},
         sections=made,
         attentions=attentions(tables, style),
         implementations=sorted(
