@@ -24,7 +24,7 @@ from attn_zoo.transplant.table import transplant_table
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {
-    README: ("quickstart", "zoo", "peers", "tasks", "lra_cpu", "crossover", "honesty"),
+    README: ("quickstart", "zoo", "peers", "tasks", "crossover", "honesty"),
     ROOT / "results" / "README.md": (
         "quickstart_tasks",
         "family",
@@ -52,7 +52,6 @@ def tables() -> dict[str, str]:
         "zoo": attention_table(),
         "tasks": task_table(),
         "family": leaderboard(ROOT / "results" / "family", format="github"),
-        "lra_cpu": leaderboard(ROOT / "results" / "lra_cpu", format="github", overview=True),
         "lra_cpu_tasks": leaderboard(ROOT / "results" / "lra_cpu", format="github"),
         "tasks_cpu": leaderboard(ROOT / "results" / "tasks_cpu", format="github"),
         "published": render_published(leaderboard_tables(_records("lra_cpu"), attention="linformer"), "github"),
