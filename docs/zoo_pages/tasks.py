@@ -64,8 +64,8 @@ def task_index(table_of_all: str) -> str:
 
 
 def board(results: Results) -> str:
-    """ListOps of the quickstart, to be read column by column."""
-    made = [table for folder, table in results.boards_of("listops") if folder == "quickstart"]
+    """Recall (MQAR) of the quickstart, to be read column by column."""
+    made = [table for folder, table in results.boards_of("mqar") if folder == "quickstart"]
     return aligned(render_tables(made, "github")) + "\n" if made else "The committed records hold no run of it.\n"
 
 
