@@ -20,6 +20,7 @@ from attn_zoo.leaderboard.plots import draw, missing_plots
 from attn_zoo.records import RunRecord, Store
 
 _FORMAT = "html: one page that needs no network; svg: the heat map of mechanisms by tasks (default: terminal)"
+_PLOTS = "draw scores against costs, as points and as curves over hyperparameters, and learning curves as PNG and SVG"
 _COSTS = {"time": "time", "flops": "FLOPs", "memory": "memory"}
 _UNITS = {
     "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
@@ -57,7 +58,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     published = "scores beside those that others have published, how their settings differ, and which of their orderings hold"
     parser.add_argument("--published", action="store_true", help=published)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw scores against costs and learning curves as PNG and SVG")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
     parser.set_defaults(handler=_leaderboard)
 
 
@@ -152,6 +153,6 @@ def _text(parsed: argparse.Namespace) -> str:
         by=parsed.by,
         equal=budgets(parsed.equal),
         seeds=parsed.seeds,
-        costs=counted_columns(parsed.costs),
+        costs=parsed.costs,
         colours=colours_here() if parsed.output is None else None,
     )

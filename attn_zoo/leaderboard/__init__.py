@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from attn_zoo.leaderboard.assemble import tables
-from attn_zoo.leaderboard.heatmap.costs import CostColumn
+from attn_zoo.leaderboard.heatmap.costs import counted_columns
 from attn_zoo.leaderboard.orders import ORDERS, ordered
 from attn_zoo.leaderboard.render import FORMATS, render
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate
 from attn_zoo.records import Store
-
-if TYPE_CHECKING:
-    from attn_zoo.leaderboard.heatmap.terminal import Colours
 
 __all__ = ["FORMATS", "ORDERS", "Estimate", "Row", "Table", "estimate", "leaderboard", "ordered", "render", "tables"]
 
@@ -30,8 +26,8 @@ def leaderboard(
     by: str = "score",
     equal: Mapping[str, float] | None = None,
     seeds: bool = False,
-    costs: Sequence[CostColumn] = (),
-    colours: Colours | None = None,
+    costs: Sequence[str | Path] = (),
+    colours: str | None = None,
 ) -> str:
     """The tables of a records folder as text; files that are no records are named beneath, and stop nothing.
 
@@ -40,11 +36,12 @@ def leaderboard(
         by: order of rows, one of ``ORDERS``.
         equal: budgets of the boards; see ``tables``.
         seeds: show the score of every seed as well.
-        costs: columns beside the heat map of the terminal; those that the records hold where there are none.
-        colours: of the terminal; None for plain text.
+        costs: files of ``attn-zoo measure experiment=counted``, whose figures stand beside the heat map of the terminal; without
+            any, FLOPs as recorded do.
+        colours: of the terminal: ``truecolor``, ``256`` or ``standard``; None for plain text.
 
     Raises:
-        ValueError: no such format or order.
+        ValueError: no such format or order, or a file of costs is of another kind.
     """
     records, damaged = Store(root).load()
     made = [ordered(table, by) for table in tables(records, task=task, attention=attention, equal=equal)]
@@ -53,7 +50,7 @@ def leaderboard(
         text = f"no records{' of' + wanted if wanted else ''} in {str(root)!r} yet; attn-zoo run makes one"
         text = text if format not in ("csv", "json") else render([], format)
     else:
-        text = render(made, format, overview=overview, seeds=seeds, costs=costs, colours=colours)
+        text = render(made, format, overview=overview, seeds=seeds, costs=counted_columns(map(Path, costs)), colours=colours)
     if damaged and format not in ("csv", "json"):
         text += "\n\nFiles that are no whole records and were left out:\n"
         text += "\n".join(f"- {item.path.name}: {item.reason}" for item in damaged)

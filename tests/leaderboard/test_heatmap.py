@@ -246,6 +246,9 @@ def test_without_a_file_costs_are_those_of_the_records():
     long = [make_record(name, "listops", task_card=card, **cost(at)) for name, at in (("softmax", 1000), ("linformer", 250))]
     (column,) = recorded_columns(tables([*short, *long]))
     assert column.head == "FLOPs at 2,048" and column.cells == {"softmax": "1×", "linformer": "0.25×"}
+    settings = [make_record("linformer", test=at / 10, spec_options={"dial": at}, **cost(10 * at)) for at in (3, 7, 5)]
+    (column,) = recorded_columns(tables([short[0], *settings]))
+    assert column.cells["linformer"] == "0.7×", "of the setting that the map shows"
     assert recorded_columns(tables([make_record("linformer")])) == []
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attn_zoo.leaderboard.heatmap.settings import shown_rows
 from attn_zoo.leaderboard.rows import Table
 
 LENGTH = 4096
@@ -45,7 +46,7 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
         return []
     table = max(known, key=lambda table: (sum(row.flops_per_example is not None for row in table.rows), table.task["length"]))
     assert table.softmax_flops, "only such tables are known"
-    flops = {row.attention: row.flops_per_example for row in reversed(table.rows)}
+    flops = {name: row.flops_per_example for name, row in shown_rows(table).items()}
     cells = {name: _times(count / table.softmax_flops) for name, count in flops.items() if count is not None}
     length = int(table.task["length"])
     said = f"FLOPs: forward pass of the whole network on {table.task['title']} ({length:,} positions), times softmax's"

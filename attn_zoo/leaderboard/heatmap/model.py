@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from attn_zoo.leaderboard.averages import Averages, averages
 from attn_zoo.leaderboard.heatmap.costs import CostColumn
+from attn_zoo.leaderboard.heatmap.settings import shown_rows
 from attn_zoo.leaderboard.heatmap.shades import shades, unshaded
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
@@ -82,7 +83,7 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatM
     A mechanism has one line. Where a table holds several rows of it, the row of the best validation score is shown, so that
     the choice does not see the test. Lines are in the order of their average shade, in which an empty cell counts as no shade.
     """
-    shown = [_shown(table) for table in tables]
+    shown = [shown_rows(table) for table in tables]
     columns = tuple(
         Column(table, title, unshaded(table, list(rows.values())))
         for table, title, rows in zip(tables, titles(tables), shown, strict=True)
@@ -116,21 +117,6 @@ def titles(tables: Sequence[Table]) -> list[str]:
     """A title for each table: its task's, numbered where a task stands there in several settings."""
     names = [str(table.task["title"]) for table in tables]
     return [name if names.count(name) == 1 else f"{name} #{names[: number + 1].count(name)}" for number, name in enumerate(names)]
-
-
-def _shown(table: Table) -> dict[str, Row]:
-    """By attention, the row of the best validation score; one that only failed where there is no other."""
-    sign = 1 if table.higher_is_better else -1
-
-    def place(row: Row) -> tuple[bool, bool, float]:
-        return row.score is not None, row.valid is not None, sign * row.valid.mean if row.valid else 0.0
-
-    by_attention: dict[str, Row] = {}
-    for row in sorted(table.rows, key=lambda row: row.label):
-        known = by_attention.get(row.attention)
-        if known is None or place(row) > place(known):
-            by_attention[row.attention] = row
-    return by_attention
 
 
 def _repeated(table: Table) -> set[str]:

@@ -23,7 +23,6 @@ _NAME = 20
 _DETAILS = ((1, True, 10), (1, False, 5), (0, False, 3))
 """Decimals, whether intervals are told, and letters of a task's name: the first for which every column finds room is taken."""
 _GAPS = {"refused": "ref", "diverged": "div", "time-out": "t/o", "failed": "err"}
-Colours = Literal["standard", "256", "truecolor", "windows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +37,19 @@ class _Strip:
         return 1 + max(len(self.head), *(len(cell) for cell in self.cells))
 
 
-def colours_here() -> Colours | None:
+def colours_here() -> str | None:
     """Colours that the standard output shows; None where it is no terminal, or none are wanted (NO_COLOR)."""
     console = Console()
-    return None if console.no_color or not console.is_terminal else cast("Colours | None", console.color_system)
+    return None if console.no_color or not console.is_terminal else console.color_system
 
 
-def heat_map_text(found: HeatMap, colours: Colours | None = None) -> str:
+def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
     """The map as lines of at most ``WIDTH`` columns; columns for which there is no room side by side stand beneath.
 
     Without ``colours``, ``*`` marks the best of a task, and ``<`` what is no better than its best control.
+
+    Args:
+        colours: those of rich: ``truecolor``, ``256``, ``standard``, ``windows``.
     """
     name_width = min(_NAME, max(len(line.attention) + 4 * line.control for line in found.lines))
     several = any(count > 1 for count in found.seeds)
@@ -59,7 +61,8 @@ def heat_map_text(found: HeatMap, colours: Colours | None = None) -> str:
         if len(blocks) == 1:
             break
     out = io.StringIO()
-    console = Console(file=out, width=WIDTH, color_system=colours, force_terminal=colours is not None, legacy_windows=False)
+    system = cast("Literal['standard', '256', 'truecolor', 'windows'] | None", colours)
+    console = Console(file=out, width=WIDTH, color_system=system, force_terminal=colours is not None, legacy_windows=False)
     for block in blocks:
         for line in _written(found, block, name_width):
             console.print(line, no_wrap=True, crop=False)

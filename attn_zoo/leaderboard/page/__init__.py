@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
+
+from markupsafe import Markup
 
 from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
@@ -20,7 +23,7 @@ from attn_zoo.leaderboard.page.details import Runs
 from attn_zoo.leaderboard.page.inline import inlined, variables
 from attn_zoo.leaderboard.page.overview import attentions, overview, summary
 from attn_zoo.leaderboard.page.sections import Section, sections
-from attn_zoo.leaderboard.plots import missing_plots, pictures, svg
+from attn_zoo.leaderboard.plots import Picture, missing_plots, pictures, svg, tradeoffs
 from attn_zoo.leaderboard.plots.style import Style, style_of
 from attn_zoo.leaderboard.render.costs import machine_names
 from attn_zoo.leaderboard.render.notes import footnotes
@@ -31,6 +34,18 @@ __all__ = ["html_page", "records_from"]
 
 _DRAWN_TASKS = 40
 """Tables with plots; a page of more is told which have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """A figure of the page."""
+
+    axis: str
+    """What it is drawn along."""
+    caption: str
+    wide: bool
+    """Whether it has several panels."""
+    svg: Markup
 
 
 def html_page(
@@ -80,6 +95,7 @@ def html_page(
         implementations=sorted(
             {row.implementation for table in tables for row in table.rows}, key=lambda name: (name != "eager", name)
         ),
+        tradeoffs=_tradeoffs(tables, style),
         figures=_figures(tables, made, style),
         environments=runs.environments,
         damaged=[(item.path.name, item.reason) for item in damaged],
@@ -103,17 +119,24 @@ def records_from(page: Path, records: Path) -> str | None:
     return quote(way.as_posix()) + "/"
 
 
-def _figures(
-    tables: Sequence[Table], made: Sequence[Section], style: Style
-) -> dict[str, dict[str, list[tuple[str, str, str, str]]]]:
-    """By section and kind of figure: what it is drawn along, its title, its caption and its SVG."""
+def _tradeoffs(tables: Sequence[Table], style: Style) -> list[_Figure]:
+    """Curves of scores against each cost over hyperparameters."""
+    return [] if missing_plots() else [_drawn(picture, style) for picture in tradeoffs(tables)]
+
+
+def _figures(tables: Sequence[Table], made: Sequence[Section], style: Style) -> dict[str, dict[str, list[_Figure]]]:
+    """By section and kind of figure."""
     if missing_plots():
         return {}
-    found: dict[str, dict[str, list[tuple[str, str, str, str]]]] = {}
+    found: dict[str, dict[str, list[_Figure]]] = {}
     for number, section in islice(enumerate(made), _DRAWN_TASKS):
-        kinds: dict[str, list[tuple[str, str, str, str]]] = {}
+        kinds: dict[str, list[_Figure]] = {}
         for picture in pictures(tables, number):
-            drawn = inlined(svg(picture, style), picture.name, f"{picture.title}. {picture.caption}")
-            kinds.setdefault(picture.kind, []).append((picture.axis, picture.title, picture.caption, drawn))
+            kinds.setdefault(picture.kind, []).append(_drawn(picture, style))
         found[section.id] = kinds
     return found
+
+
+def _drawn(picture: Picture, style: Style) -> _Figure:
+    drawn = inlined(svg(picture, style), picture.name, f"{picture.title}. {picture.caption}")
+    return _Figure(picture.axis, picture.caption, len(picture.tables) > 1, drawn)

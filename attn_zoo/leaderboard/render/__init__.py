@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
@@ -13,9 +12,6 @@ from attn_zoo.leaderboard.render.notes import footnotes, table_notes
 from attn_zoo.leaderboard.render.overview import overview_table
 from attn_zoo.leaderboard.render.scores import parts_table, scores_table, seeds_table
 from attn_zoo.leaderboard.rows import Table
-
-if TYPE_CHECKING:
-    from attn_zoo.leaderboard.heatmap.terminal import Colours
 
 FORMATS = ("terminal", "github", "csv", "json", "latex")
 
@@ -29,7 +25,7 @@ def render(
     overview: bool = False,
     seeds: bool = False,
     costs: Sequence[CostColumn] = (),
-    colours: Colours | None = None,
+    colours: str | None = None,
 ) -> str:
     """The tables in one of ``FORMATS``: an overview where there are several tasks, then each task with its costs and budgets.
 
@@ -58,7 +54,7 @@ def render(
     return "\n\n".join(part for part in parts if part)
 
 
-def _overview(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: Colours | None) -> str:
+def _overview(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: str | None) -> str:
     if format != "terminal":
         return overview_table(tables, format)
     from attn_zoo.leaderboard.heatmap.terminal import heat_map_text  # here, as rich takes time that other formats have no use for
