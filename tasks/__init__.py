@@ -1,5 +1,6 @@
 """The first plugin: the zoo's own tasks, registered through the same door as a stranger's."""
 
+from . import causal_language as causal_language
 from . import cifar10 as cifar10
 from . import cifar100 as cifar100
 from . import copying as copying
