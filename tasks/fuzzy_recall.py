@@ -61,6 +61,20 @@ class Options(SyntheticOptions):
             options={"train": 40_000},
             differs="width 64, 8 keys an example, a third of the steps, on fresh data",
         ),
+        "profile_decoder": Level(
+            model={
+                "dim": 64,
+                "depth": 2,
+                "heads": 2,
+                "mlp_ratio": 2.0,
+                "dropout": 0.0,
+                "short_convolution": 4,
+                "positions": "none",
+            },
+            budget={"steps": 500, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
+            options={"length": 96, "pairs": 6},
+            differs="width 64, 96 tokens, 6 keys an example, a fortieth of the steps, on fresh data",
+        ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},

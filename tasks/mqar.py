@@ -87,6 +87,20 @@ class Options(SyntheticOptions):
             options={"pairs": 8, "train": 40_000},
             differs="reads both ways; 64 tokens, a vocabulary of 64, one thirtieth of the steps, and blocks with an MLP",
         ),
+        "profile_decoder": Level(
+            model={
+                "dim": 64,
+                "depth": 2,
+                "heads": 2,
+                "mlp_ratio": 2.0,
+                "dropout": 0.0,
+                "short_convolution": 4,
+                "positions": "none",
+            },
+            budget={"steps": 400, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
+            options={"fewest_pairs": 4, "most_pairs": 32, "vocabulary": 128, "causal": True},
+            differs="trained on 64 tokens with 4 to 16 pairs and tested up to 32, a sixtieth of the steps, and blocks with an MLP",
+        ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
