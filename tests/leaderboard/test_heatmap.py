@@ -20,7 +20,7 @@ from attn_zoo.leaderboard.heatmap.model import MOST_LINES, HeatMap, heat_map
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LEVELS, LIGHT_SHADES, contrast, level, luminance
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.heatmap.terminal import WIDTH, heat_map_text
-from attn_zoo.records import RunRecord, Store
+from attn_zoo.records import RunRecord, Store, Tuning
 
 SVG = "{http://www.w3.org/2000/svg}"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -100,6 +100,13 @@ def test_of_several_settings_the_best_on_validation_is_shown():
     assert [line.attention for line in found.lines] == ["softmax", "linformer", "uniform"]
     assert cell_of(found, "linformer", "digits").row.label == "linformer dial=1", "the choice does not see the test"
     assert found.several == ("linformer",) and "best on validation: linformer" in heat_map_text(found)
+
+
+def test_what_was_tuned_is_said():
+    study = Tuning("abc", {"budget.learning_rate": "choice(1,2)"}, trials=2, failed=0, best_trial=1, best_valid=0.9, seed=0)
+    written = heat_map_text(heat_map(tables([make_record("linformer", tuning=study)])))
+    assert "Each row with its own budget.learning_rate, chosen on validation" in written
+    assert "chosen on validation" not in heat_map_text(heat_map(tables([make_record("linformer")])))
 
 
 def test_a_mechanism_that_fails_in_one_setting_shows_the_other():

@@ -49,16 +49,28 @@ def test_a_curve_joins_the_settings_of_a_mechanism_by_ascending_cost():
     assert curves_of(table, "memory") == [], "all rows took the same memory"
 
 
-def test_what_was_tuned_or_failed_is_no_part_of_a_curve_and_kernels_have_their_own():
-    records = [dialled("linformer", 100, 0.5), dialled("linformer", 200, 0.8), dialled("linformer", 300, 0.9, status="diverged")]
-    kernels = [replace(r, spec=replace(r.spec, implementation="sdpa")) for r in records[:2]]
-    study = Tuning("abc", {"attention.dial": "range(1,500)"}, trials=4, failed=0, best_trial=2, best_valid=0.9, seed=0)
-    tuned = dialled("linformer", 400, 0.95, tuning=study)
-    (table,) = tables([*records, *kernels, tuned])
-    assert any(row.tuning for row in table.rows)
-    curves = curves_of(table, "FLOPs")
-    assert sorted(curve.name for curve in curves) == ["linformer", "linformer (sdpa)"]
-    assert all([row.flops_per_example for row in curve.rows] == [100, 200] for curve in curves)
+def tuned(flops: int, test: float, *more: str) -> RunRecord:
+    space = dict.fromkeys(("budget.learning_rate", *more), "choice(1,2)")
+    study = Tuning(f"study{flops}", space, trials=2, failed=0, best_trial=1, best_valid=test, seed=0)
+    return dialled("linformer", flops, test, tuning=study)
+
+
+def test_settings_may_each_be_tuned_but_no_searched_hyperparameter_is_a_point():
+    (table,) = tables([tuned(100, 0.8), tuned(200, 0.8), tuned(300, 0.9, "attention.dial")])
+    assert len(table.rows) == 3
+    (curve,) = curves_of(table, "FLOPs")
+    assert curve.name == "linformer" and [row.flops_per_example for row in curve.rows] == [100, 200]
+    (picture,) = [p for p in tradeoffs([table]) if p.along == "FLOPs"]
+    assert "each setting with its own budget.learning_rate, chosen on validation" in picture.caption
+
+
+def test_what_failed_is_not_joined_and_a_named_implementation_has_its_own_curve():
+    plain = [dialled("linformer", 100, 0.5), dialled("linformer", 200, 0.8), dialled("linformer", 300, 0.9, status="diverged")]
+    named = [replace(r, spec=replace(r.spec, implementation="sdpa"), implementation="sdpa") for r in plain[:2]]
+    (table,) = tables([*plain, *named])
+    curves = {curve.name: curve for curve in curves_of(table, "FLOPs")}
+    assert set(curves) == {"linformer", "linformer (sdpa)"}
+    assert all([row.flops_per_example for row in curve.rows] == [100, 200] for curve in curves.values())
 
 
 def test_of_many_curves_those_of_the_best_rows_are_drawn():

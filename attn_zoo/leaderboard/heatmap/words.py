@@ -100,6 +100,8 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
         notes.append("↓: lower is better.")
     if any(cell.row and cell.row.score and cell.row.failures for cell in cells):
         notes.append("2/3: seeds with a score, of all.")
+    if tuned := sorted({key for cell in cells if cell.row and cell.row.tuning for key in cell.row.tuning.space}):
+        notes.append(f"Each row with its own {', '.join(tuned)}, chosen on validation.")
     if found.several:
         notes.append(f"Of several settings the best on validation: {', '.join(found.several)}.")
     if found.left_out:

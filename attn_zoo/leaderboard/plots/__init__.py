@@ -155,6 +155,8 @@ def _tradeoff_caption(name: str, panels: Sequence[Table]) -> str:
     parts += ["bars: 95 % interval"] if any(row.score and row.score.half_width for row in rows) else []
     parts.append("dotted: softmax; grey band: the best control (c) with its interval")
     parts.append("counted, the same on every machine" if name in COUNTED else f"median over seeds, measured on {_machines(rows)}")
+    tuned = sorted({key for row in rows if row.tuning for key in row.tuning.space})
+    parts += [f"each setting with its own {', '.join(tuned)}, chosen on validation"] if tuned else []
     varied: dict[str, dict[str, None]] = {}
     for curve in found:
         varied.setdefault(curve.name, {})[curve.varied] = None

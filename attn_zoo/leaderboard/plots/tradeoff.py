@@ -21,46 +21,45 @@ _PANEL = (4.5, 3.1)
 """Inches."""
 _LEFT, _RIGHT, _BELOW, _ABOVE = 0.62, 0.1, 0.52, 0.3
 """Inches of a panel around its axes; names at the curves' ends take more on the right."""
-_TICKS: Sequence[Sequence[float]] = (
-    *((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)),
-    *(tuple(step / 2 for step in range(2, 20)), tuple(step / 10 for step in range(10, 100))),
-)
-"""Steps of logarithmic axes; the coarsest that gives three ticks is taken."""
+_TICKS: Sequence[Sequence[float]] = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
+"""Steps of logarithmic axes; the coarsest that gives three ticks is taken, even steps where none does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One mechanism, in one implementation, over its hyperparameters."""
+    """One mechanism over its hyperparameters."""
 
     attention: str
-    implementation: str
+    name: str
+    """Attention, and an implementation that was asked for by name."""
     rows: tuple[Row, ...]
     """By ascending cost."""
     varied: str
     """What differs between the rows: ``projected_length 8 to 128``."""
 
-    @property
-    def name(self) -> str:
-        """Attention and, unless it is eager, implementation."""
-        return self.attention if self.implementation == "eager" else f"{self.attention} ({self.implementation})"
-
 
 def curves_of(table: Table, cost: str) -> list[Curve]:
     """The curves of a table against ``cost``: of mechanisms with a score at two costs or more, the ``CURVES`` best of them.
 
-    A curve joins rows of one implementation, by a measured cost of one block. Rows whose settings were searched for are no part
-    of it: they differ in more than their cost.
+    A curve joins rows of one kind of implementation, by a measured cost of one block. Rows whose hyperparameters were themselves
+    searched for are no part of it: a study has chosen one point.
     """
     members: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
-    for row in table.rows:
-        if row.score and not row.control and not row.tuning and cost_of(row, cost):
-            members[row.attention, row.implementation, "" if cost in COUNTED else row.block].append(row)
+    for row in table.rows:  # the best first
+        searched = row.tuning is not None and any(key.startswith("attention.") for key in row.tuning.space)
+        if row.score and not row.control and not searched and cost_of(row, cost):
+            members[row.attention, _name(row), "" if cost in COUNTED else row.block].append(row)
     found = [
-        Curve(attention, implementation, tuple(sorted(rows, key=lambda row: (cost_of(row, cost), row.label))), _varied(rows))
-        for (attention, implementation, _), rows in members.items()  # in the order of the table's rows, the best first
+        Curve(attention, name, tuple(sorted(rows, key=lambda row: (cost_of(row, cost), row.label))), _varied(rows))
+        for (attention, name, _), rows in members.items()
         if len({cost_of(row, cost) for row in rows}) > 1
     ]
     return found[:CURVES]
+
+
+def _name(row: Row) -> str:
+    """A row's label without its hyperparameters."""
+    return row.attention if row.measured_as in ("auto", "eager") else f"{row.attention} ({row.measured_as})"
 
 
 def size_of(panels: int) -> tuple[float, float]:
@@ -125,13 +124,13 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: str, style: Style, r
         axes.axhline(mean, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
         axes.errorbar([cost_of(softmax, cost)], [mean], [spread], color=INK, marker="*", markersize=8, elinewidth=0.8, zorder=4)
         ends.append((end, mean))
-        labels.append((softmax.label, INK, "*"))
+        labels.append((_name(softmax), INK, "*"))
     if control and control.score:
         mean, spread = control.score.mean * scale, (control.score.half_width or 0.0) * scale
         axes.axhspan(mean - spread, mean + spread, color=MUTED, alpha=0.18, linewidth=0, zorder=0.5)
         axes.axhline(mean, color=MUTED, linewidth=1.0, zorder=0.6)
         ends.append((end, mean))
-        labels.append((f"{control.label} (c)", MUTED, "_"))
+        labels.append((f"{_name(control)} (c)", MUTED, "_"))
     names, colours, shapes = zip(*labels, strict=True)
     at_ends(figure, axes, ends, names, colours, marks=shapes, right=right, size=7.5)
 
@@ -158,14 +157,16 @@ def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cos
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers within a logarithmic axis, at least three where there are so many."""
-    found: list[float] = []
+    """Round numbers within a logarithmic axis, at least three of them."""
     for steps in _TICKS:
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         found = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
         if len(found) >= 3:
-            break
-    return found
+            return found
+    least = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(size * power for size in (1.0, 2.0, 2.5, 5.0, 10.0) if size * power >= least)
+    return [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _no_ticks() -> Any:
