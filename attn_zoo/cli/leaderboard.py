@@ -43,6 +43,13 @@ def fill(parser: argparse.ArgumentParser) -> None:
         metavar="COST=BUDGET",
         help="budget of a board: time=30s, flops=2e12 or memory=64MiB; may be repeated (default: what every contender has spent)",
     )
+    parser.add_argument(
+        "--at",
+        default=(),
+        type=times,
+        metavar="TIME,TIME",
+        help="the best validation score after each of these times of training, such as 5min,15min,30min",
+    )
     parser.add_argument("--seeds", action="store_true", help="the test score of every seed as well")
     scores = "scores by attention and task alone; in the terminal a heat map, shaded from the best control of each task"
     parser.add_argument("--overview", action="store_true", help=scores)
@@ -71,22 +78,41 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for word in words:
         cost, _, amount = word.partition("=")
-        match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z]*)", amount.lower())
-        if cost.lower() not in _COSTS or not match or match[2] not in _UNITS[cost.lower()]:
+        value = _amount(cost.lower(), amount)
+        if value is None:
             raise ValueError(
-                f"--equal takes time=SECONDS (or 5min, 1h), flops=NUMBER (or 2T) or memory=BYTES (or 64MiB); got {word!r}"
+                "--equal takes time=SECONDS (or 5min, 1h), flops=NUMBER (or 2T) or memory=BYTES (or 64MiB), above 0 and finite; "
+                f"got {word!r}"
             )
         name = _COSTS[cost.lower()]
         if name in found:
             raise ValueError(f"--equal {cost} is given twice; one budget makes one board")
-        try:
-            value = float(match[1]) * _UNITS[cost.lower()][match[2]]
-        except ValueError as error:
-            raise ValueError(f"--equal {word} has no number that can be read") from error
-        if not (0 < value < math.inf):
-            raise ValueError(f"--equal {word}: a budget is above 0 and finite")
         found[name] = value
     return found
+
+
+def times(words: str) -> tuple[float, ...]:
+    """Times such as ``5min,900s`` in seconds, the shortest first.
+
+    Raises:
+        ArgumentTypeError: one is no time.
+    """
+    found = [_amount("time", word) for word in words.split(",")]
+    if None in found:
+        raise argparse.ArgumentTypeError(f"takes times above 0, in seconds (or 5min, 1h) with commas between; got {words!r}")
+    return tuple(sorted({time for time in found if time is not None}))
+
+
+def _amount(cost: str, amount: str) -> float | None:
+    """A number with a unit of ``cost``, in its first unit; None for what is none, or is not above 0 and finite."""
+    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z]*)", amount.lower())
+    if cost not in _UNITS or not match or match[2] not in _UNITS[cost]:
+        return None
+    try:
+        value = float(match[1]) * _UNITS[cost][match[2]]
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
 
 
 def _leaderboard(parsed: argparse.Namespace) -> int:
@@ -116,6 +142,10 @@ def _refuse(parsed: argparse.Namespace) -> None:
         raise ValueError(f"the picture of --format svg shows test scores by task and no more; leave out {', '.join(said)}")
     if parsed.costs and parsed.format not in ("terminal", "html", "svg"):
         raise ValueError(f"--costs stands beside the heat map of --format terminal, html or svg; there is none in {parsed.format}")
+    alone = [f"--{name}" for name in ("overview", "published") if getattr(parsed, name)]
+    alone += [f"--format {parsed.format}"] if parsed.format in ("csv", "svg") else []
+    if parsed.at and alone:
+        raise ValueError(f"--at adds a table to those of each task, which {alone[0]} does not show; leave one of them out")
     if parsed.plots and (reason := missing_plots()):
         raise ValueError(reason)
     if parsed.output and (parsed.output.is_dir() or not parsed.output.parent.is_dir()):
@@ -124,7 +154,7 @@ def _refuse(parsed: argparse.Namespace) -> None:
 
 
 def _tables(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> list[Table]:
-    made = tables(records, task=parsed.task, attention=parsed.attention, equal=budgets(parsed.equal))
+    made = tables(records, task=parsed.task, attention=parsed.attention, equal=budgets(parsed.equal), at=parsed.at)
     return [ordered(table, parsed.by) for table in made]
 
 
@@ -152,6 +182,7 @@ def _text(parsed: argparse.Namespace) -> str:
         overview=parsed.overview,
         by=parsed.by,
         equal=budgets(parsed.equal),
+        at=parsed.at,
         seeds=parsed.seeds,
         costs=parsed.costs,
         colours=colours_here() if parsed.output is None else None,

@@ -25,6 +25,7 @@ def leaderboard(
     overview: bool = False,
     by: str = "score",
     equal: Mapping[str, float] | None = None,
+    at: Sequence[float] = (),
     seeds: bool = False,
     costs: Sequence[str | Path] = (),
     colours: str | None = None,
@@ -35,6 +36,7 @@ def leaderboard(
         overview: one table of scores by attention and task and no more, in the terminal a heat map; CSV and JSON are always whole.
         by: order of rows, one of ``ORDERS``.
         equal: budgets of the boards; see ``tables``.
+        at: seconds of training after which validation scores are shown as well.
         seeds: show the score of every seed as well.
         costs: files of ``attn-zoo measure experiment=counted``, whose figures stand beside the heat map of the terminal; without
             any, FLOPs as recorded do.
@@ -44,7 +46,7 @@ def leaderboard(
         ValueError: no such format or order, or a file of costs is of another kind.
     """
     records, damaged = Store(root).load()
-    made = [ordered(table, by) for table in tables(records, task=task, attention=attention, equal=equal)]
+    made = [ordered(table, by) for table in tables(records, task=task, attention=attention, equal=equal, at=at)]
     if not made:
         wanted = "".join(f" {kind} {name!r}" for kind, name in (("task", task), ("attention", attention)) if name)
         text = f"no records{' of' + wanted if wanted else ''} in {str(root)!r} yet; attn-zoo run makes one"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attn_zoo.leaderboard.boards import boards, flops_until
+from attn_zoo.leaderboard.boards import boards, boards_at, flops_until
 from attn_zoo.leaderboard.pareto import weighed
 from attn_zoo.leaderboard.ranking import ranked
 from attn_zoo.leaderboard.rows import SHARES, CurvePoint, Row, Table
@@ -30,6 +30,7 @@ def tables(
     task: str | None = None,
     attention: str | None = None,
     equal: Mapping[str, float] | None = None,
+    at: Sequence[float] = (),
 ) -> list[Table]:
     """All tables that the records make, in the order of task names.
 
@@ -38,11 +39,12 @@ def tables(
 
     Args:
         equal: budgets of the boards by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes) in place of the usual ones.
+        at: seconds of training of ``Table.at``.
     """
     chosen = rows_of_tables(record for record in records if task is None or record.spec.task == task)
     groups = [_counted_once(group) for group in _comparable(chosen)]
     labels = _labels([{key: record for (key, _), record in group.items()} for group in groups])
-    made = [_table(group, labels, equal or {}) for group in groups]
+    made = [_table(group, labels, equal or {}, at) for group in groups]
     if attention is not None:
         made = [replace(t, rows=tuple(row for row in t.rows if row.attention == attention)) for t in made]
     made = [table for table in made if table.rows]
@@ -75,7 +77,9 @@ def _counted_once(records: Iterable[RunRecord]) -> dict[tuple[str, int], RunReco
     return {(_row_key(record), record.spec.seed): record for record in ordered}
 
 
-def _table(group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str], equal: Mapping[str, float]) -> Table:
+def _table(
+    group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str], equal: Mapping[str, float], at: Sequence[float]
+) -> Table:
     runs: dict[str, list[RunRecord]] = defaultdict(list)
     for (key, _), record in sorted(group.items(), key=lambda item: item[0]):
         runs[labels[key]].append(record)
@@ -105,6 +109,7 @@ def _table(group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str]
         rows=tuple(rows),
         ranking=ranking,
         boards=boards(rows, runs, higher, equal),
+        at=boards_at(rows, runs, higher, at),
     )
 
 
@@ -187,13 +192,14 @@ def _parts(done: Sequence[RunRecord]) -> dict[str, Estimate]:
 
 
 def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[CurvePoint, ...]:
+    """Steps after which every seed looked; where a time ends training, the last step is each seed's own."""
     looks: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for record in done:
         for look in record.curve:
             if _is_figure(look.get("valid")) and _is_figure(look.get("train_seconds")):
                 looks[int(look["step"])].append((look["train_seconds"], look["valid"]))
     points = []
-    for step, seen in sorted(looks.items()):
+    for step, seen in sorted((step, seen) for step, seen in looks.items() if len(seen) == len(done)):
         valid = estimate([score for _, score in seen])
         assert valid is not None, "a step is there because somebody looked"
         flops = flops_until(step, done[0], training_flops)

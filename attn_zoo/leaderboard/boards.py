@@ -35,8 +35,20 @@ def boards(
     return {cost: board for cost, board in made.items() if board}
 
 
+def boards_at(
+    rows: Sequence[Row], runs: Mapping[str, Sequence[RunRecord]], higher_is_better: bool, seconds: Sequence[float]
+) -> tuple[Board, ...]:
+    """A board for each time of training, all without what ``boards`` leaves out; none where no record has a curve."""
+    made = (_trained("time", rows, runs, _seconds, time, higher_is_better) for time in seconds)
+    return tuple(board for board in made if board)
+
+
 def _seconds(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
-    return point.get("train_seconds") if len(row.machines) == 1 else None
+    """Seconds of training; the step in which the run's own time is over counts as within it."""
+    seconds, limit = point.get("train_seconds"), record.spec.budget.seconds
+    if seconds is None or len(row.machines) != 1:
+        return None
+    return min(seconds, limit) if limit else seconds
 
 
 def _flops(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:

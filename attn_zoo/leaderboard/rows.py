@@ -200,6 +200,8 @@ class Table:
     """Contenders, the best first, then controls."""
     ranking: Ranking
     boards: Mapping[str, Board]
+    at: tuple[Board, ...] = ()
+    """Boards of time, one for each time of training that was asked for."""
     """By cost: ``time``, ``FLOPs``, ``memory``; those for which the records say enough."""
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 PROTOCOL = "2.0"
@@ -17,6 +17,13 @@ was CPU tiles where a mechanism had them.
 """
 OLD_PROTOCOLS = ("1.0",)
 """Earlier versions, whose records load and stand in tables of their own."""
+
+_YOUNGER = "younger"
+
+
+def _younger(default: Any) -> Any:
+    """Field that is younger than the first records. A spec does not mention it at its default, so that older ids hold."""
+    return field(default=default, metadata={_YOUNGER: True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +38,13 @@ class ModelSpec:
     """Dropout after embedding, attention output and MLP; the weights' own dropout is the mechanism's option."""
     backbone: str = ""
     """timm's name of a VisionTransformer, for tasks on patches; the sizes above are then its own. Empty is the plain one."""
-    shared_weights: bool = False
+    shared_weights: bool = _younger(False)
     """One block, applied ``depth`` times (Universal Transformer, without halting)."""
-    reuse_keys: bool = False
+    reuse_keys: bool = _younger(False)
     """Keys and values of the first application serve all; needs ``shared_weights`` and a task on tokens."""
-    short_convolution: int = 0
+    short_convolution: int = _younger(0)
     """Tokens that a depthwise convolution takes together before every attention; 0 is none, 4 the usual number."""
-    positions: str = "learned"
+    positions: str = _younger("learned")
     """``learned``, one vector for each absolute position, or ``none`` (NoPE), for tasks on tokens: a causal network can tell the
     order without them, and one that is tested on longer sequences than it was trained on meets no untrained vector."""
 
@@ -67,6 +74,7 @@ class Budget:
     """How long and how a model is trained, identical for every row of a table."""
 
     steps: int = 400
+    """Steps of training; with ``seconds`` the most that are done."""
     batch_size: int = 64
     learning_rate: float = 2e-3
     weight_decay: float = 0.01
@@ -77,6 +85,11 @@ class Budget:
     """Steps between looks at the validation split; the best look chooses the weights that are tested."""
     max_seconds: float = 0.0
     """A run that trains longer ends as ``timed_out``; 0 sets no limit."""
+    seconds: float = _younger(0.0)
+    """Time of training, evaluation not counted, after which the run ends as ``done``; 0 leaves the end to ``steps``."""
+    schedule: str = _younger("cosine")
+    """Learning rate after the warm-up: ``cosine`` falls to zero along the share of ``steps`` or, where that is larger, of
+    ``seconds``; ``constant`` stays, so that a run cut short anywhere is a run of that length."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "evaluate_every"):
@@ -85,9 +98,16 @@ class Budget:
         for name in ("learning_rate", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"budget.{name} must be above 0; got {getattr(self, name)}")
-        for name in ("weight_decay", "warmup_steps", "max_seconds"):
-            if getattr(self, name) < 0:
+        for name in ("weight_decay", "warmup_steps", "max_seconds", "seconds"):
+            if not getattr(self, name) >= 0:
                 raise ValueError(f"budget.{name} cannot be negative; got {getattr(self, name)}")
+        if self.schedule not in ("cosine", "constant"):
+            raise ValueError(f"budget.schedule is cosine or constant; got {self.schedule!r}")
+        if self.seconds and self.max_seconds:
+            raise ValueError(
+                "budget.seconds ends a run as done, and budget.max_seconds would end it as timed_out before that or never; give "
+                f"one of them; got seconds={self.seconds:g} and max_seconds={self.max_seconds:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +131,12 @@ class RunSpec:
     """``fp32``, or ``bf16`` / ``fp16`` for autocast."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data. What is younger than the first records and off is left out, as it is there."""
+        """As plain data. A field younger than the first records is left out at its default, as it is there."""
         data = asdict(self)
-        for name in ("shared_weights", "reuse_keys", "short_convolution"):
-            if not data["model"][name]:
-                del data["model"][name]
-        if data["model"]["positions"] == "learned":
-            del data["model"]["positions"]
+        for name, part in (("model", self.model), ("budget", self.budget)):
+            for option in fields(part):
+                if _YOUNGER in option.metadata and data[name][option.name] == option.default:
+                    del data[name][option.name]
         return data
 
     @classmethod

@@ -24,7 +24,7 @@ from attn_zoo.runner.chance import generator_states
 from attn_zoo.runner.state import Training, pack, unpack
 
 _HEADER = "attn_zoo"
-_FORMAT = 1
+_FORMAT = 2
 
 
 class CheckpointError(ValueError):

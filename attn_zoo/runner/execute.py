@@ -261,7 +261,7 @@ def _measured(trained: Trained, spec: RunSpec) -> dict[str, float]:
     quartiles = statistics.quantiles(steps, n=4)
     median = statistics.median(steps)
     measured: dict[str, float] = {
-        "train_seconds": sum(trained.step_seconds),
+        "train_seconds": trained.seconds,
         "step_seconds_median": median,
         "step_seconds_iqr": quartiles[2] - quartiles[0],
         "examples_per_second": spec.budget.batch_size / median,

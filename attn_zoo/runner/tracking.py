@@ -113,7 +113,7 @@ class Tracking:
 
     def finish(self, record: RunRecord, path: Path) -> None:
         """The record: what it scored, how it ended and where it lies."""
-        step = record.spec.budget.steps
+        step = int(record.curve[-1]["step"]) if record.curve else record.spec.budget.steps
         scores = {f"best_{name}" if name == "valid" else name.replace(": ", "/"): value for name, value in record.scores.items()}
         words = {"status": record.status, "record": str(path), **({"reason": record.reason} if record.reason else {})}
 

@@ -19,7 +19,7 @@ from attn_zoo.records import Budget
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
 from attn_zoo.runner.metrics import answers, evaluate, measure_named, to_device
-from attn_zoo.runner.processes import Agreed, Processes
+from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.state import Augment, BatchSource, Training
 from attn_zoo.runner.state import Trained as Trained
 
@@ -71,7 +71,8 @@ def train(
     checkpoint: Checkpoint | None = None,
     draws: AbstractContextManager[Any] | None = None,
 ) -> None:
-    """Train in place for ``budget``, looking at validation as often as it says; ``state`` holds what is known even if it fails.
+    """Train in place for ``budget``, looking at validation as often as it says and at the end; ``state`` holds what is known even
+    if it fails.
 
     Several processes train one network: each makes the same batches and takes its part of them, and the gradient is that of
     the whole batch.
@@ -89,7 +90,7 @@ def train(
         LostProcessError: another process is gone.
     """
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_cosine(step, budget))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, budget, state.spent))
     training = Training(
         model=accelerator.prepare_model(model, evaluation_mode=True),  # placed, but not wrapped: gradients are summed in _step
         optimizer=accelerator.prepare_optimizer(optimizer),
@@ -119,7 +120,7 @@ def _go_on(
     """The steps that are left. A checkpoint is taken after a step and before its look, which draws nothing and changes nothing."""
     measure = measure_named(task.card.metric)
     state, processes, accelerator = training.state, training.processes, training.accelerator
-    agreed = Agreed(stop=0, late=False, save=False)
+    limit = budget.seconds or budget.max_seconds
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
             started = time.perf_counter()
@@ -127,25 +128,30 @@ def _go_on(
                 state.peak_bytes = peak_bytes(lambda: _step(training, next(training.source), budget.clip_norm), accelerator.device)
             else:
                 _step(training, next(training.source), budget.clip_norm)
-                state.step_seconds.append(time.perf_counter() - started)
+                state.count(time.perf_counter() - started)
             training.step = step
             if not math.isfinite(training.loss):
                 raise DivergedError(f"the loss became {training.loss} at step {step}")
-            late = bool(budget.max_seconds) and sum(state.step_seconds) > budget.max_seconds
-            agreed = processes.agree(stop=asked(), late=late, save=checkpoint is not None and checkpoint.due(step))
+            spent = state.seconds / limit if limit else 0.0
+            agreed = processes.agree(stop=asked(), spent=spent, save=checkpoint is not None and checkpoint.due(step))
+            state.spent = agreed.spent
             if agreed.stop:
                 raise StoppedError(agreed.stop)
             if agreed.save and checkpoint is not None:
                 checkpoint.save(training)
-        look = step % budget.evaluate_every == 0 or step == budget.steps
+        late = state.spent >= 1
+        last = step == budget.steps or (late and not budget.max_seconds)
+        look = last or step % budget.evaluate_every == 0
         if look or step == 1:
             _require_alike(training, training.model.buffers(), "what this network learns follows the examples that each sees")
         score = evaluate(training.model, valid, task.spec, measure, accelerator) if look else None
         if score is not None:
             _remember(training, score, measure.better(score, state.best_valid))
         progress.advance(step, training.loss, score)
-        if agreed.late:
+        if late and budget.max_seconds:
             raise TimedOutError(f"training took more than {budget.max_seconds:g} s after {step} of {budget.steps} steps")
+        if last:
+            return
 
 
 def _step(training: Training, whole: Batch, clip_norm: float) -> None:
@@ -180,8 +186,7 @@ def _require_alike(training: Training, tensors: Iterable[Tensor], otherwise: str
 
 def _remember(training: Training, score: float, is_best: bool) -> None:
     state = training.state
-    seconds = sum(state.step_seconds)
-    state.curve.append({"step": training.step, "train_seconds": seconds, "train_loss": training.loss, "valid": score})
+    state.curve.append({"step": training.step, "train_seconds": state.seconds, "train_loss": training.loss, "valid": score})
     if is_best:
         state.best_valid = score
         state.best_weights = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
@@ -196,9 +201,17 @@ def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, objec
     ]
 
 
-def _warmup_cosine(step: int, budget: Budget) -> float:
-    """Share of the learning rate at a step: up linearly, down to zero along half a cosine."""
+def _rate(step: int, budget: Budget, spent: float) -> float:
+    """Share of the learning rate at a step: up linearly, then constant or down to zero along half a cosine.
+
+    Args:
+        spent: share of the budget's time that is over.
+    """
     if step < budget.warmup_steps:
         return (step + 1) / budget.warmup_steps
+    if budget.schedule == "constant":
+        return 1.0
     done = (step - budget.warmup_steps) / max(1, budget.steps - budget.warmup_steps)
+    if budget.seconds:
+        done = max(done, spent)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))

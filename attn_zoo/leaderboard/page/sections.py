@@ -15,7 +15,18 @@ from attn_zoo.leaderboard.page.details import Run, Runs
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.plots.style import Style
 from attn_zoo.leaderboard.render.costs import budget_notes
-from attn_zoo.leaderboard.render.text import beyond_sizes, estimated, figure, mebibytes, optional, score, seconds, short, unit
+from attn_zoo.leaderboard.render.text import (
+    beyond_sizes,
+    estimated,
+    figure,
+    mebibytes,
+    optional,
+    score,
+    seconds,
+    short,
+    training_length,
+    unit,
+)
 from attn_zoo.leaderboard.rows import Board, Comparison, Entry, Row, Table
 from attn_zoo.leaderboard.tuned import tuning_notes
 
@@ -107,7 +118,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         columns=heads,
         rows=rows,
         parts=_parts(table),
-        boards=tuple(_board(board, table, machines) for board in table.boards.values()),
+        boards=tuple(_board(board, table, machines) for board in (*table.boards.values(), *table.at)),
         comparisons=tuple((pair, estimated(pair.difference, table, "+")) for pair in pairs),
         facts=_facts(table),
         notes=tuple(_notes(table)),
@@ -218,7 +229,7 @@ def _facts(table: Table) -> tuple[tuple[str, str], ...]:
             "network",
             f"{backbone} width {model['dim']}, depth {model['depth']}, {model['heads']} heads{beyond_sizes(model)}".strip(),
         ),
-        ("budget", f"{budget['steps']:,} steps of {budget['batch_size']} examples; {rates}"),
+        ("budget", f"{training_length(budget)}; {rates}"),
         ("run as", f"{table.precision} on {table.device}, protocol {table.protocol}, task version {task['version']}"),
         *(
             (f"{split} split", f"{d.get('examples', 0):,} examples, SHA-256 {d.get('digest', '-')}")

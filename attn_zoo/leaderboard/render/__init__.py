@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
-from attn_zoo.leaderboard.render.costs import budgets_table, costs_table, machine_names
+from attn_zoo.leaderboard.render.costs import budgets_table, costs_table, machine_names, times_table
 from attn_zoo.leaderboard.render.data import as_csv, as_json
 from attn_zoo.leaderboard.render.notes import footnotes, table_notes
 from attn_zoo.leaderboard.render.overview import overview_table
@@ -49,7 +49,12 @@ def render(
     parts = [_overview(tables, format, costs, colours)] if overview or len(tables) > 1 else []
     for table in () if overview else tables:
         parts += [scores_table(table, format), costs_table(table, machines, format), budgets_table(table, machines, format)]
-        parts += [parts_table(table, format), seeds_table(table, format) if seeds else "", table_notes(table, format)]
+        parts += [
+            times_table(table, machines, format),
+            parts_table(table, format),
+            seeds_table(table, format) if seeds else "",
+            table_notes(table, format),
+        ]
     parts.append(footnotes(tables, machines, format, overview))
     return "\n\n".join(part for part in parts if part)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from attn_zoo.leaderboard.render.text import estimated, figure, mebibytes, name, optional, seconds, short, tabulated, unit
-from attn_zoo.leaderboard.rows import COSTS, Entry, Row, Table
+from attn_zoo.leaderboard.rows import COSTS, Board, Entry, Row, Table
 
 _FRONTS = {cost: cost[0].upper() for cost in COSTS}
 _BUDGETS: Mapping[str, Callable[[float], str]] = {
@@ -36,13 +36,21 @@ def budgets_table(table: Table, machines: Mapping[str, str], format: str) -> str
     if not boards:
         return ""
     head = ["attention", *(f"{board.score} at equal {board.cost}{unit(table)}" for board in boards)]
-    entries = [{entry.label: entry for entry in board.entries} for board in boards]
-    lines = [(row, [name(row), *(_reached(known.get(row.label), table) for known in entries)]) for row in table.rows]
 
     def budgets(block: str) -> list[str]:
         return [optional(board.budgets.get(block), _BUDGETS[board.cost]) for board in boards]
 
-    return tabulated(f"{table.task['title']}, at equal budgets", head, _in_blocks(lines, machines, budgets, "budget"), format)
+    body = _in_blocks(_entries(table, boards), machines, budgets, "budget")
+    return tabulated(f"{table.task['title']}, at equal budgets", head, body, format)
+
+
+def times_table(table: Table, machines: Mapping[str, str], format: str) -> str:
+    """Validation scores after each time of training that was asked for; empty where none was, or no record has a curve."""
+    if not table.at:
+        return ""
+    head = ["attention", *(f"after {optional(board.budget, _BUDGETS['time'])}{unit(table)}" for board in table.at)]
+    title = f"{table.task['title']}, best validation score by time of training"
+    return tabulated(title, head, _in_blocks(_entries(table, table.at), machines), format)
 
 
 def budget_notes(table: Table) -> list[str]:
@@ -52,11 +60,14 @@ def budget_notes(table: Table) -> list[str]:
     shown = {row.label for row in table.rows}
     for board in table.boards.values():
         rules.setdefault(board.rule, []).append(board.cost)
+    named = [(f"at equal {board.cost}", board) for board in table.boards.values()]
+    named += [(f"after {optional(board.budget, _BUDGETS['time'])}", board) for board in table.at]
+    for where, board in named:
         told: dict[str, list[str]] = {}
         for entry in board.entries:
             if entry.score and entry.note and entry.label in shown:
                 told.setdefault(entry.note if board.cost == "memory" else "spent less than the budget", []).append(entry.label)
-        notes += [f"at equal {board.cost}, {', '.join(labels)}: {note}" for note, labels in told.items()]
+        notes += [f"{where}, {', '.join(labels)}: {note}" for note, labels in told.items()]
     chosen = "; ".join(f"of {' and '.join(costs)} {rule}" for rule, costs in rules.items())
     return [f"equal budgets: {chosen}", *notes] if chosen else []
 
@@ -81,6 +92,12 @@ def _costs(row: Row, table: Table) -> list[str]:
         " ".join(_FRONTS[cost] for cost in row.fronts) or "-",
         first + (f" +{len(others)}" if others else ""),
     ]
+
+
+def _entries(table: Table, boards: Sequence[Board]) -> list[tuple[Row, list[str]]]:
+    """Cells of each row: its name, and the score that it has on each board."""
+    entries = [{entry.label: entry for entry in board.entries} for board in boards]
+    return [(row, [name(row), *(_reached(known.get(row.label), table) for known in entries)]) for row in table.rows]
 
 
 def _reached(entry: Entry | None, table: Table) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.render.costs import budget_notes, fronts_legend
-from attn_zoo.leaderboard.render.text import beyond_sizes, figure, lines, unit
+from attn_zoo.leaderboard.render.text import beyond_sizes, figure, lines, training_length, unit
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.tuned import tuning_notes
 
@@ -26,7 +26,7 @@ def table_notes(table: Table, format: str) -> str:
     notes.append(f"data: {table.data_title}")
     notes.append(
         f"task options {changed}; network dim={model['dim']} depth={model['depth']} heads={model['heads']}{beyond_sizes(model)}; "
-        f"{budget['steps']} steps of {budget['batch_size']} examples; {table.precision} on {table.device}; "
+        f"{training_length(budget)}; {table.precision} on {table.device}; "
         f"test split of {test.get('examples', '?')}, digest {str(test.get('digest', '?'))[:8]}"
     )
     return lines(notes, format)
@@ -84,11 +84,13 @@ def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[st
 
 def _of_boards(tables: Sequence[Table]) -> str:
     rows = [row for table in tables for row in table.rows]
+    cosine = any(table.budget.get("schedule", "cosine") == "cosine" for table in tables)
     derived = any(not row.training_flops_counted and row.training_flops_per_example for row in rows)
     return (
-        "Equal time and FLOPs: the best validation score seen while training had spent no more, under a learning rate planned for "
-        "all steps. Equal memory: of each attention the row that is best on validation among those whose training step fits, by "
-        f"its test score.{' FLOPs of training are taken as three forward passes where they were not counted.' if derived else ''}"
+        "Equal time and FLOPs: the best validation score seen while training had spent no more"
+        f"{', under a learning rate planned for all steps' if cosine else ''}. Equal memory: of each attention the row that is "
+        "best on validation among those whose training step fits, by its test score."
+        f"{' FLOPs of training are taken as three forward passes where they were not counted.' if derived else ''}"
     )
 
 

@@ -88,6 +88,15 @@ def optional(value: float | None, form: Callable[[float], str]) -> str:
     return "-" if value is None else form(value)
 
 
+def training_length(budget: Mapping[str, Any]) -> str:
+    """How long rows are trained, and at a rate that stays where it does: ``400 steps of 64 examples``."""
+    steps, examples = budget["steps"], f"of {budget['batch_size']} examples"
+    length = f"{steps} steps {examples}"
+    if budget.get("seconds"):
+        length = f"{seconds(budget['seconds'])} s of training, at most {steps:,} steps {examples}"
+    return length + (" at a constant learning rate" if budget.get("schedule") == "constant" else "")
+
+
 def beyond_sizes(model: Mapping[str, Any]) -> str:
     """A network's weight sharing and short convolution, each after a comma; records older than these do not tell of them."""
     shared = ", one block for all layers" if model.get("shared_weights") else ""
