@@ -18,6 +18,7 @@ from attn_zoo.export import table as export_table
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.beside_text import render_published
+from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.transplant.table import transplant_table
 
@@ -40,6 +41,7 @@ PAGES = {
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
+    ROOT / "docs" / "findings.md": ("findings",),
 }
 """Files with generated tables, and which ones each has."""
 
@@ -63,6 +65,7 @@ def tables() -> dict[str, str]:
         "error_random": error_table(_measured("error_random"), "github"),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
         "transplant": transplant_table(_measured("transplant"), "github"),
+        "findings": findings(leaderboard_tables(_records("profile")), _measured("transplant"), format="github"),
         "export": export_table(_measured("export")),
         "linformer_table3": linformer_table3_table(_measured("linformer_table3")),
     }

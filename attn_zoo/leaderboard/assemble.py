@@ -151,6 +151,8 @@ def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
         flops_per_example=flops,
         training_flops_per_example=training_flops,
         training_flops_counted=training is not None,
+        mechanism_flops_4096=counted.get("mechanism_flops_4096"),
+        state_bytes=counted.get("state_bytes"),
         examples_per_second=_median(r.measured.get("examples_per_second") for r in done),
         train_seconds=_median(seconds),
         train_seconds_range=(min(seconds), max(seconds)) if seconds else None,

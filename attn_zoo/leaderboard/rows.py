@@ -73,6 +73,12 @@ class Row:
     """Of a forward and backward pass; three times a forward pass where the records do not count it."""
     training_flops_counted: bool
     """Whether the records count it."""
+    mechanism_flops_4096: int | None
+    """Of the mechanisms of all layers without projections, forward, at 4,096 tokens; None where they do not take as many, or older
+    records do not count it."""
+    state_bytes: int | None
+    """Carried from token to token by the mechanisms of all layers, at the task's length; None where a mechanism has no causal form
+    of a known state, or the task is not causal."""
     examples_per_second: float | None
     """Median over seeds, in training."""
     train_seconds: float | None

@@ -74,7 +74,7 @@ def _columns(found: Mapping[str, Any]) -> Iterator[CostColumn]:
     points.sort(key=lambda point: point["implementation"] == "eager")  # the eager form is counted where there are several
     where = f"{setting['level']}, {length:,} tokens, width {setting['dim']}, {setting['heads']} heads"
     if setting["causal"]:
-        held = {p["attention"]: _bytes(p["state_bytes"]) for p in points if p.get("state_bytes") is not None}
+        held = {p["attention"]: byte_count(p["state_bytes"]) for p in points if p.get("state_bytes") is not None}
         said = f"State: bytes carried from token to token, one sequence, float32, causal {where}"
         yield CostColumn(f"state at {length:,}", said, held)
         return
@@ -89,7 +89,8 @@ def _times(ratio: float) -> str:
     return f"{ratio:.3f}×" if ratio < 0.01 else f"{ratio:.2g}×" if ratio < 10 else f"{ratio:,.0f}×"
 
 
-def _bytes(count: int) -> str:
+def byte_count(count: int) -> str:
+    """``64 KiB``, with three digits."""
     for size, unit in ((2**30, "G"), (2**20, "M"), (2**10, "k")):
         if count >= size:
             return f"{count / size:.3g} {unit}iB".replace("kiB", "KiB")
