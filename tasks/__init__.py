@@ -16,6 +16,7 @@ from . import listops as listops
 from . import masked_language as masked_language
 from . import memorise as memorise
 from . import mnist as mnist
+from . import mosaic as mosaic
 from . import mqar as mqar
 from . import needle as needle
 from . import pathfinder as pathfinder

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.generated import Drawn, below, choice, require_range, subsets
+from .parts.generated import Drawn, balance, below, choice, counts_of, require_range, subsets
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 MARK = 1
@@ -68,6 +68,11 @@ class Options(SyntheticOptions):
             options={"causal": True},
             differs="nothing was published at this size",
         ),
+        "profile_encoder": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            budget={"steps": 600, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            differs="reads both ways; nothing was published",
+        ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
@@ -123,27 +128,11 @@ class Selective(SyntheticTask):
             ordered = np.sort(counts, axis=1)
             clear = ordered[:, -1] > ordered[:, -2]
             chosen, counts = chosen[clear], counts[clear]
-        others = _make_up(random, counts, o.length - 1 - 2 * o.marked)
+        others = balance(random, counts, o.length - 1 - 2 * o.marked)
         ids, labels = (np.full((len(chosen), o.length), fill, dtype=np.int64) for fill in (ASK, UNASKED))
         ids[:, :-1] = _arrange(random, chosen, others)
         labels[:, -1] = counts.argmax(axis=1) if majority else chosen.sum(axis=1) % o.modulus
         return ids, labels
-
-
-def counts_of(digits: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
-    """How often each digit occurs in each row."""
-    return np.stack([(digits == digit).sum(axis=1) for digit in range(modulus)], axis=1)
-
-
-def _make_up(random: np.random.RandomState, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """``size`` digits a row, in random order, that make all counts of a row equal, up to those left over."""
-    rows, modulus = counts.shape
-    each, over = divmod(size + int(counts[0].sum()), modulus)
-    lacking = each - counts
-    np.add.at(lacking, (np.arange(rows)[:, None], subsets(random, rows, over, modulus)), 1)
-    ends = lacking.cumsum(axis=1)
-    digits = (np.arange(size) >= ends[:, :, None]).sum(axis=1)
-    return np.take_along_axis(digits, subsets(random, rows, size, size), axis=1)
 
 
 def _arrange(random: np.random.RandomState, chosen: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -104,6 +104,22 @@ def in_turn(blocks: Sequence[Drawn]) -> Drawn:
     return tuple(np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*blocks, strict=True))
 
 
+def counts_of(digits: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
+    """How often each digit occurs in each row."""
+    return np.stack([(digits == digit).sum(axis=1) for digit in range(modulus)], axis=1)
+
+
+def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """``size`` digits a row, in random order, that make all counts of a row equal, up to those left over."""
+    rows, modulus = counts.shape
+    each, over = divmod(size + int(counts[0].sum()), modulus)
+    lacking = each - counts
+    np.add.at(lacking, (np.arange(rows)[:, None], subsets(random, rows, over, modulus)), 1)
+    ends = lacking.cumsum(axis=1)
+    digits = (np.arange(size) >= ends[:, :, None]).sum(axis=1)
+    return np.take_along_axis(digits, subsets(random, rows, size, size), axis=1)
+
+
 def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
     """An option must lie between two numbers, both included.
 
@@ -143,4 +159,4 @@ def _unseen(block: Drawn, seen: set[bytes], at_most: int) -> Drawn:
 def _compact(array: NDArray[np.int64]) -> torch.Tensor:
     low, high = int(array.min()), int(array.max())
     kind = np.uint8 if low >= 0 and high < 256 else np.int16 if high < 2**15 else np.int32
-    return torch.from_numpy(array.astype(kind))
+    return torch.from_numpy(array.astype(kind, copy=False))
