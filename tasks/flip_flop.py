@@ -60,6 +60,20 @@ class Options(SyntheticOptions):
             options={"length": 256, "train": 40_000},
             differs="256 tokens in place of 512, one layer of width 64 in place of six of width 512, a tenth of the steps",
         ),
+        "profile_decoder": Level(
+            model={
+                "dim": 64,
+                "depth": 2,
+                "heads": 2,
+                "mlp_ratio": 2.0,
+                "dropout": 0.0,
+                "short_convolution": 4,
+                "positions": "none",
+            },
+            budget={"steps": 400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"symbols": 8, "test": 1_500},
+            differs="128 tokens, 8 symbols, 2 layers of width 64, a twelfth of the tokens",
+        ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},

@@ -65,6 +65,20 @@ class Options(SyntheticOptions):
             options={"length": 128, "train": 40_000},
             differs="trained from scratch on the task alone, on 128 tokens in place of language models and 1,024 to 8,192 words",
         ),
+        "profile_decoder": Level(
+            model={
+                "dim": 64,
+                "depth": 2,
+                "heads": 2,
+                "mlp_ratio": 2.0,
+                "dropout": 0.0,
+                "short_convolution": 4,
+                "positions": "none",
+            },
+            budget={"steps": 500, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
+            options={"needles": 8, "valid": 500, "test": 1_800},
+            differs="trained from scratch on the task alone, on 64 tokens in place of language models and 1,024 to 8,192 words",
+        ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
             budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
