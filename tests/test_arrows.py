@@ -23,6 +23,7 @@ ALLOWED = {
     "cost": {"contract", "registry", "layer", "encoder", "kernels", "published"},
     "records": set(),
     "published": set(),
+    "reference": set(),
     "analysis": {"contract", "registry", "encoder", "records", "leaderboard"},  # the latter for how pictures look
     "parallel": {"contract", "attention", "layer"},  # attention as what is shared out is Linformer's own projection
     "export": {"contract", "registry", "layer"},
@@ -34,7 +35,7 @@ ALLOWED = {
     "leaderboard": {"records", "published"},
     "recommend": {"contract", "registry", "layer", "cost", "records", "leaderboard"},
     "conformance": {"contract", "registry", "cost"},
-    "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend"}
+    "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
     | {"conformance", "analysis", "export", "layer", "scaffold", "transplant"},
     "configs": set(),
     "data": {"contract"},

@@ -7,10 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from attn_zoo.cli.records_of import add_records, records_root
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.findings.abilities import ACCEPT
 from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.records import Store
+from attn_zoo.reference import TRANSPLANT
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +21,11 @@ def fill(parser: argparse.ArgumentParser) -> None:
         "What every mechanism is good and bad at and what it costs, and what to take for five needs; each sentence is computed "
         "from records, and says so where they do not suffice."
     )
-    parser.add_argument("--records", default="runs", metavar="FOLDER", help="folder of records (default: runs)")
-    encoder = "what attn-zoo transplant output=FILE wrote, for the need of a drop-in for a trained encoder"
+    add_records(parser)
+    encoder = (
+        "what attn-zoo transplant output=FILE wrote, for the need of a drop-in for a trained encoder (default: with --reference "
+        "the one that came with the package)"
+    )
     parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
     accept = f"what may be lost to softmax and still count as good (default: {ACCEPT:g} of 100)"
     parser.add_argument("--accept", type=float, default=ACCEPT, metavar="POINTS", help=accept)
@@ -28,8 +33,9 @@ def fill(parser: argparse.ArgumentParser) -> None:
 
 
 def _findings(parsed: argparse.Namespace) -> int:
-    records, damaged = Store(parsed.records).load()
-    found = None if parsed.transplant is None else _read(parsed.transplant)
+    records, damaged = Store(records_root(parsed)).load()
+    transplant = parsed.transplant or (None if parsed.reference is None else TRANSPLANT)
+    found = None if transplant is None else _read(transplant)
     print(findings(tables(records), found, accept=parsed.accept))
     for item in damaged:
         print(f"- left out, as it is no whole record: {item.path}: {item.reason}")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from attn_zoo.cli.records_of import add_records, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
 from attn_zoo.leaderboard.beside_text import render_published
 from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
@@ -31,7 +32,7 @@ _UNITS = {
 
 def fill(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
-    parser.add_argument("--records", default="runs", help="folder of records (default: runs)")
+    add_records(parser)
     parser.add_argument("--task", help="only this task")
     parser.add_argument("--attention", help="only this attention; its ranks and margins stay those among all")
     parser.add_argument("--format", default="terminal", choices=(*FORMATS, "html", "svg"), help=_FORMAT)
@@ -117,6 +118,7 @@ def _amount(cost: str, amount: str) -> float | None:
 
 def _leaderboard(parsed: argparse.Namespace) -> int:
     _refuse(parsed)
+    parsed.records = records_root(parsed)
     if parsed.plots:
         drawn = draw(_tables(parsed, Store(parsed.records).load()[0]), parsed.plots)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
@@ -160,7 +162,7 @@ def _tables(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> list[Ta
 
 def _page(parsed: argparse.Namespace) -> str:
     records, damaged = Store(parsed.records).load()
-    records_at = records_from(parsed.output, Path(parsed.records)) if parsed.output else None
+    records_at = records_from(parsed.output, parsed.records) if parsed.output and parsed.records.is_dir() else None
     costs = counted_columns(parsed.costs)
     return html_page(_tables(parsed, records), records, damaged, records_at=records_at, costs=costs)
 

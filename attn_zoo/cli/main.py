@@ -30,7 +30,7 @@ COMMANDS = {
     "check": Command("the conformance kit on attentions and tasks", "check"),
     "measure": Command("time and memory: growth with length, crossovers, the Linformer paper's Table 3, public peers", "measure"),
     "data": Command("data sets: which there are, fetching them, checking them", "data"),
-    "records": Command("a folder of records: whether it can be believed", "records"),
+    "records": Command("a folder of records: whether it can be believed, and whether runs come out the same again", "records"),
     "recommend": Command("which attention to take for a length, device and needs, with evidence and doubt", "recommend"),
     "analyze": Command(
         "look inside: how low-rank attention is, how far mechanisms are from softmax, what matrix they form", "analyze"

@@ -53,6 +53,7 @@ NEEDS = (
     Need(
         "Vision at high resolution",
         {
+            ("mosaic", False): "one patch must be found by what another shows",
             ("pathfinder", False): "two ends of a long line in a picture must be joined",
             ("pixels", False): "a picture is read pixel by pixel",
             ("cifar10", False): "objects are told by small patches of a photograph",

@@ -33,6 +33,8 @@ def of_ability(ability: Ability) -> str:
 def of_mechanism(attention: str, abilities: Sequence[Ability], accept: float) -> list[str]:
     """What a mechanism is good at, what it is bad at, its cost and, if anything, what was not judged: a sentence each."""
     judged = [judge(ability, attention, accept) for ability in abilities if not ability.silent]
+    if not judged:
+        return ["No task that was measured says anything of it.", _cost(attention, abilities)]
     said = [_good(attention, judged), _bad(attention, judged), _cost(attention, abilities)]
     return [*said, *_unjudged(judged)]
 
@@ -123,9 +125,9 @@ def of_answer(answer: Answer) -> Iterator[str]:
         return
     if answer.chosen:
         first, *others = answer.chosen
-        also = f" Also close enough: {', '.join(f'{one.label} ({one.costs})' for one in others[:_OTHERS])}" if others else ""
-        also += f" and {len(others) - _OTHERS} more" if len(others) > _OTHERS else ""
-        yield f"{head}Take {_choice(first)}.{also}{'.' if also else ''}"
+        named = [one.label for one in others[:_OTHERS]] + ([f"{len(others) - _OTHERS} more"] if len(others) > _OTHERS else [])
+        also = f" Also close enough, in this order: {_listed(named)}." if named else ""
+        yield f"{head}Take {_choice(first)}.{also}"
     else:
         near = f" The nearest is {_choice(answer.nearest)}." if answer.nearest else ""
         yield f"{head}{NOTHING}.{near}"
