@@ -190,7 +190,7 @@ def test_quickstart_is_five_mechanisms_two_controls_two_tasks_three_seeds():
     cells = {(spec.attention, spec.task, spec.seed) for spec in planned.specs}
     assert len(cells) == len(planned.specs) == 42
     assert {spec.implementation for spec in planned.specs} == {"auto"}
-    for task in ("digits", "listops"):
+    for task in ("digits", "mqar"):
         same = {(spec.model, spec.budget, str(spec.task_options)) for spec in planned.specs if spec.task == task}
         assert len(same) == 1, "every row has the same network, budget and data"
 

@@ -310,3 +310,13 @@ def test_the_command_refuses_what_it_could_not_do(folder, monkeypatch, capsys, w
     monkeypatch.chdir(folder)
     assert main(["leaderboard", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_task_read_both_ways_and_causally_has_a_column_of_each():
+    card = make_record(task="mqar").task_card
+    records = [
+        make_record(name, "mqar", task_card={**card, "causal": causal}, spec_task_options={"causal": causal})
+        for name in ("softmax", "linear")
+        for causal in (False, True)
+    ]
+    assert sorted(column.title for column in heat_map(tables(records)).columns) == ["Mqar", "Mqar, causal"]

@@ -114,8 +114,10 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatM
 
 
 def titles(tables: Sequence[Table]) -> list[str]:
-    """A title for each table: its task's, numbered where a task stands there in several settings."""
+    """A title for each table: its task's, and where a task stands there in several settings, causal ones as such, others numbered."""
     names = [str(table.task["title"]) for table in tables]
+    forms = [f"{name}, causal" if table.task.get("causal") else name for name, table in zip(names, tables, strict=True)]
+    names = [form if names.count(name) > 1 else name for name, form in zip(names, forms, strict=True)]
     return [name if names.count(name) == 1 else f"{name} #{names[: number + 1].count(name)}" for number, name in enumerate(names)]
 
 
