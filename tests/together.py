@@ -156,7 +156,7 @@ def run_by_own_clock(spec: Any, step_seconds: Sequence[float]) -> dict[str, Any]
     """The record of a run in which a step takes each process so long by its own clock."""
     from attn_zoo.runner import run, train
 
-    train.time = StepClock(step_seconds[int(os.environ["RANK"])])  # type: ignore[assignment, attr-defined]  # a clock of its own
+    vars(train)["time"] = StepClock(step_seconds[int(os.environ["RANK"])])
     return run(spec, Quiet()).to_dict()
 
 

@@ -91,6 +91,23 @@ def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Ma
     return model
 
 
+def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
+    """The encoder of a task's classifier under a head that tells the tokens of its inputs, so that both train the same encoder.
+
+    The head's weights are drawn anew.
+
+    Raises:
+        UnsupportedError: the inputs of the task are patches, or it labels positions.
+    """
+    if not isinstance(model, TokenClassifier | PairClassifier) or isinstance(task.inputs, Patches):
+        other = "patches" if isinstance(task.inputs, Patches) else "labelled by position, which trains all of the encoder as it is"
+        raise UnsupportedError(
+            "budget.pretrain_steps trains an encoder of tokens for tasks with one label an example, and the inputs of this task "
+            f"are {other}; take budget.pretrain_steps=0"
+        )
+    return PositionClassifier(classes=task.inputs.vocabulary, encoder=model.encoder)
+
+
 @torch.no_grad()
 def share_initial_weights(model: nn.Module, reference: nn.Module) -> None:
     """Copy every parameter that both models hold under one name and shape, then restart streams from their projections."""

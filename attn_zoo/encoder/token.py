@@ -195,12 +195,18 @@ class PairClassifier(nn.Module):
 
 
 class PositionClassifier(nn.Module):
-    """Class scores at positions of a token sequence."""
+    """Class scores at positions of a token sequence.
 
-    def __init__(self, *, classes: int, **rest: Any) -> None:
+    Args:
+        classes: number of classes.
+        encoder: that of another classifier, to read from and to train with it; its class token is not read. None makes one
+            without a class token, of what is left.
+    """
+
+    def __init__(self, *, classes: int, encoder: TokenEncoder | None = None, **rest: Any) -> None:
         super().__init__()
-        self.encoder = TokenEncoder(class_token=False, **rest)
-        self.head = nn.Linear(rest["dim"], classes)
+        self.encoder = encoder or TokenEncoder(class_token=False, **rest)
+        self.head = nn.Linear(self.encoder.embedding.embedding_dim, classes)
 
     def forward(
         self,
@@ -213,4 +219,5 @@ class PositionClassifier(nn.Module):
         Arguments and errors else as of ``TokenEncoder``.
         """
         x = self.encoder(tokens, valid)
+        x = x if self.encoder.class_token is None else x[:, 1:]
         return self.head(self.encoder.norm(x if asked is None else x[asked]))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attn_zoo.leaderboard.boards import boards, boards_at, flops_until
+from attn_zoo.leaderboard.boards import boards, boards_at, flops_until, pretrain_seconds
 from attn_zoo.leaderboard.pareto import weighed
 from attn_zoo.leaderboard.ranking import ranked
 from attn_zoo.leaderboard.rows import SHARES, CurvePoint, Row, Table
@@ -128,7 +128,7 @@ def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
     flops = counted.get("flops_per_example")
     training = counted.get("training_flops_per_example")
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
-    seconds = _figures(r.measured.get("train_seconds") for r in done)
+    seconds = _figures(r.measured["train_seconds"] + pretrain_seconds(r) for r in done if "train_seconds" in r.measured)
     machines = tuple(sorted({machine(r.environment) for r in done or members}))
     return Row(
         label=label,
@@ -199,7 +199,7 @@ def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[Cur
     for record in done:
         for look in record.curve:
             if _is_figure(look.get("valid")) and _is_figure(look.get("train_seconds")):
-                looks[int(look["step"])].append((look["train_seconds"], look["valid"]))
+                looks[int(look["step"])].append((look["train_seconds"] + pretrain_seconds(record), look["valid"]))
     points = []
     for step, seen in sorted((step, seen) for step, seen in looks.items() if len(seen) == len(done)):
         valid = estimate([score for _, score in seen])

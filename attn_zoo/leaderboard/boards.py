@@ -44,11 +44,16 @@ def boards_at(
 
 
 def _seconds(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
-    """Seconds of training; the step in which the run's own time is over counts as within it."""
+    """Seconds of pretraining and training; the step in which the run's own time is over counts as within it."""
     seconds, limit = point.get("train_seconds"), record.spec.budget.seconds
     if seconds is None or len(row.machines) != 1:
         return None
-    return min(seconds, limit) if limit else seconds
+    return (min(seconds, limit) if limit else seconds) + pretrain_seconds(record)
+
+
+def pretrain_seconds(record: RunRecord) -> float:
+    """Seconds of pretraining; 0 without."""
+    return float(record.measured.get("pretrain_seconds", 0.0))
 
 
 def _flops(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
@@ -56,8 +61,11 @@ def _flops(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | N
 
 
 def flops_until(step: float, record: RunRecord, training_flops_per_example: float | None) -> float | None:
-    """FLOPs that training had spent after so many steps."""
-    return None if training_flops_per_example is None else step * record.spec.budget.batch_size * training_flops_per_example
+    """FLOPs that training had spent after so many steps, pretraining included."""
+    budget, before = record.spec.budget, record.counted.get("pretraining_flops_per_example")
+    if training_flops_per_example is None or (budget.pretrain_steps and before is None):
+        return None
+    return budget.batch_size * (step * training_flops_per_example + budget.pretrain_steps * (before or 0))
 
 
 def _trained(

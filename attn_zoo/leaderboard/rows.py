@@ -82,7 +82,7 @@ class Row:
     examples_per_second: float | None
     """Median over seeds, in training."""
     train_seconds: float | None
-    """Median over seeds, of all training steps."""
+    """Median over seeds, of all training steps, pretraining included."""
     train_seconds_range: tuple[float, float] | None
     """Least and most over seeds."""
     peak_bytes: float | None

@@ -68,11 +68,12 @@ class RunRecord:
     counted: Mapping[str, int]
     """Same on every machine. Of the network: ``parameters``, ``attention_parameters`` (projections and mechanism),
     ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward) and, where it is sure,
-    ``activation_bytes_per_example`` (what autograd keeps of a training batch). Of the mechanisms alone, in all layers:
+    ``activation_bytes_per_example`` (what autograd keeps of a training batch); ``pretraining_flops_per_example`` (forward and
+    backward) where there was pretraining. Of the mechanisms alone, in all layers:
     ``mechanism_flops`` (forward), ``mechanism_flops_4096`` (at 4,096 tokens) and, in causal tasks, ``state_bytes``."""
     measured: Mapping[str, float]
-    """Of this machine: ``train_seconds``, ``step_seconds_median``, ``step_seconds_iqr``, ``examples_per_second``,
-    ``peak_bytes``."""
+    """Of this machine: ``pretrain_seconds``, ``train_seconds`` (without those), ``step_seconds_median``, ``step_seconds_iqr``,
+    ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
     """Versions, device, cores, commit, dirty, UTC start, command; of several processes their number and backend; of a run that was
     interrupted, as ``resumed``, the parts before the last."""

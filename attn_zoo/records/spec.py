@@ -87,6 +87,8 @@ class Budget:
     """A run that trains longer ends as ``timed_out``; 0 sets no limit."""
     seconds: float = _younger(0.0)
     """Time of training, evaluation not counted, after which the run ends as ``done``; 0 leaves the end to ``steps``."""
+    pretrain_steps: int = _younger(0)
+    """Steps before those, in which the encoder learns to tell masked tokens of the task's training inputs (Amos et al. 2023)."""
     schedule: str = _younger("cosine")
     """Learning rate after the warm-up: ``cosine`` falls to zero along the share of ``steps`` or, where that is larger, of
     ``seconds``; ``constant`` stays, so that a run cut short anywhere is a run of that length."""
@@ -98,7 +100,7 @@ class Budget:
         for name in ("learning_rate", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"budget.{name} must be above 0; got {getattr(self, name)}")
-        for name in ("weight_decay", "warmup_steps", "max_seconds", "seconds"):
+        for name in ("weight_decay", "warmup_steps", "max_seconds", "seconds", "pretrain_steps"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"budget.{name} cannot be negative; got {getattr(self, name)}")
         if self.schedule not in ("cosine", "constant"):

@@ -7,13 +7,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from attn_zoo.contract import Batch, Geometry, Pairs, Patches, TaskSpec, UnsupportedError
 from attn_zoo.cost import count_flops, count_model
 from attn_zoo.cost.counted import as_on_a_cpu, kept_bytes
-from attn_zoo.encoder import build_model
+from attn_zoo.encoder import PositionClassifier, build_model, build_token_reader
 from attn_zoo.records import RunSpec
 from attn_zoo.registry import card, make_options
+from attn_zoo.runner.pretrain import asked_tokens
 
 LONG = 4096
 """Tokens at which the cost of a mechanism is told beside what it can do."""
@@ -41,6 +43,8 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
     assert found.flops is not None and found.backward_flops is not None
     counted = {"flops_per_example": found.flops, "training_flops_per_example": found.flops + found.backward_flops}
     counted |= count_mechanisms(spec, task)
+    if spec.budget.pretrain_steps:
+        counted["pretraining_flops_per_example"] = count_pretraining(spec, task)
     kept = _activation_bytes(spec, task, implementation)
     return counted if kept is None else {**counted, "activation_bytes_per_example": kept}
 
@@ -63,6 +67,32 @@ def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
         entry.build(long, options)
         counted[f"mechanism_flops_{LONG}"] = model.depth * entry.cost(long, options).flops
     return counted
+
+
+def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
+    """FLOPs of a step of pretraining, forward and backward, for one example of full length; the head reads what is asked alone.
+
+    Raises:
+        UnsupportedError: the task has no pretraining.
+    """
+    with torch.device("meta"):
+        reader = build_token_reader(build_model(task, implementation="eager", **model_arguments(spec)), task)
+        batch = _batch(task, 1)
+        found = count_model(_AsksFirst(reader), batch._replace(inputs=batch.inputs.flatten(0, -2))).pytorch
+    assert found.flops is not None and found.backward_flops is not None
+    return found.flops + found.backward_flops
+
+
+class _AsksFirst(nn.Module):
+    """Asks for the first of the tokens, as many as pretraining asks for anywhere: shapes alone cannot tell where those stand."""
+
+    def __init__(self, reader: PositionClassifier) -> None:
+        super().__init__()
+        self.reader = reader
+
+    def forward(self, tokens: Tensor, valid: None) -> Tensor:
+        encoder, asked = self.reader.encoder, int(asked_tokens(torch.tensor(tokens.shape[1], device="cpu")))
+        return self.reader.head(encoder.norm(encoder(tokens, valid)[:, :asked]))
 
 
 def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int | None:

@@ -30,13 +30,14 @@ from attn_zoo.contract import (
     left_out,
 )
 from attn_zoo.cost import attention_parameters, count_parameters, doubts_of_model
-from attn_zoo.encoder import backbone_sizes, build_paired_model
+from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
 from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.registry import build_attention, build_task, card, make_options, task_card
 from attn_zoo.runner.chance import SharedDraws
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
 from attn_zoo.runner.count import count_per_example, model_arguments
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named
+from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.processes import ElsewhereError, LostProcessError, Processes
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
 
@@ -179,15 +180,11 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
         **count_per_example(spec, task.spec, implementation),
     }
     found.warnings = doubts_of_model(model)
-    AcceleratorState._reset_state()  # one process runs many specs, and accelerate remembers the first one's precision
-    accelerator = Accelerator(
-        cpu=spec.device == "cpu",
-        mixed_precision=_PRECISIONS[spec.precision],
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # whatever a launcher was configured to ask for
-        dataloader_config=DataLoaderConfiguration(split_batches=True),  # a step of the schedule is one of all processes
-    )
+    reader = _reader(model, spec, task.spec)
+    accelerator, trained = _accelerator(spec), found.trained
     draws = _draws(spec)
-    trained = found.trained
+    if reader is not None:
+        pretrain(reader, task, splits["train"], spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws)
     train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws)
     model.load_state_dict(trained.best_weights)
     assert trained.best_valid is not None
@@ -211,6 +208,24 @@ def _implementation(spec: RunSpec, task: TaskSpec) -> str:
     with torch.device("meta"):
         built = build_attention(spec.attention, geometry, implementation="auto", device=spec.device, **spec.options)
     return built.implementation
+
+
+def _reader(model: nn.Module, spec: RunSpec, task: TaskSpec) -> PositionClassifier | None:
+    """Network of the pretraining, its head the same for every attention; None without pretraining."""
+    if not spec.budget.pretrain_steps:
+        return None
+    torch.manual_seed(spec.seed)
+    return build_token_reader(model, task)
+
+
+def _accelerator(spec: RunSpec) -> Accelerator:
+    AcceleratorState._reset_state()  # one process runs many specs, and accelerate remembers the first one's precision
+    return Accelerator(
+        cpu=spec.device == "cpu",
+        mixed_precision=_PRECISIONS[spec.precision],
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # whatever a launcher was configured to ask for
+        dataloader_config=DataLoaderConfiguration(split_batches=True),  # a step of the schedule is one of all processes
+    )
 
 
 def _draws(spec: RunSpec) -> AbstractContextManager[Any]:
@@ -256,11 +271,12 @@ def _what_went_wrong(error: Exception) -> tuple[Status, str]:
 def _measured(trained: Trained, spec: RunSpec) -> dict[str, float]:
     """Of this machine; the first step, which also warms up, is left out of the spread."""
     steps = trained.step_seconds[1:]
+    measured = {"pretrain_seconds": trained.pretrain_seconds} if trained.pretrain_seconds else {}
     if len(steps) < 4:
-        return {}
+        return measured
     quartiles = statistics.quantiles(steps, n=4)
     median = statistics.median(steps)
-    measured: dict[str, float] = {
+    measured |= {
         "train_seconds": trained.seconds,
         "step_seconds_median": median,
         "step_seconds_iqr": quartiles[2] - quartiles[0],

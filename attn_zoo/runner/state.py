@@ -28,14 +28,20 @@ class Trained:
     step_seconds: list[float] = field(default_factory=list)
     seconds: float = 0.0
     """Sum of ``step_seconds``."""
+    pretrain_seconds: float = 0.0
+    """Time of the steps of pretraining."""
     spent: float = 0.0
     """Share of the budget's time that was over after the last step, the same in all processes; 0 without such a limit."""
     peak_bytes: int = 0
     resumed: list[dict[str, Any]] = field(default_factory=list)
-    """Of each part before this one, ``step`` of its last checkpoint and the environment that it ran in."""
+    """Of each part before this one, ``step`` of its last checkpoint (of ``pretraining`` where it says so) and the environment that
+    it ran in."""
 
-    def count(self, seconds: float) -> None:
+    def count(self, seconds: float, pretraining: bool) -> None:
         """Add a step that took so long."""
+        if pretraining:
+            self.pretrain_seconds += seconds
+            return
         self.step_seconds.append(seconds)
         self.seconds += seconds
 
@@ -88,6 +94,8 @@ class Training:
     draws: AbstractContextManager[Any]
     """Context of the forward pass; ``SharedDraws`` where processes share a run with dropout."""
     state: Trained
+    pretraining: bool = False
+    """Whether the steps are those of pretraining, before the task's own."""
     step: int = 0
     loss: float = float("nan")
 
@@ -120,6 +128,7 @@ def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[di
     }
     scaler = training.accelerator.scaler
     facts = {
+        "pretraining": training.pretraining,
         "step": training.step,
         "loss": training.loss,
         "at": at,
@@ -129,6 +138,7 @@ def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[di
         "counters": _counters(training.model),
         "best_valid": state.best_valid,
         "curve": state.curve,
+        "pretrain_seconds": state.pretrain_seconds,
         "spent": state.spent,
         "peak_bytes": state.peak_bytes,
         "resumed": state.resumed,
@@ -167,6 +177,7 @@ def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str
     state.curve, state.peak_bytes = facts["curve"], facts["peak_bytes"]
     state.step_seconds = tensors["clock.step_seconds"].tolist()
     state.seconds, state.spent = sum(state.step_seconds), facts["spent"]
+    state.pretrain_seconds = facts["pretrain_seconds"]
     training.step, training.loss = facts["step"], facts["loss"]
 
 

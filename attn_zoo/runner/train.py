@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -31,7 +31,7 @@ class Progress(Protocol):
         """A run begins that will take so many steps."""
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """So many steps are done."""
+        """So many steps are done; those of pretraining are counted up to 0, which is the last of them."""
 
     def stop(self) -> None:
         """The run is over, however it ended."""
@@ -89,25 +89,49 @@ def train(
         ElsewhereError: the run went wrong in another process.
         LostProcessError: another process is gone.
     """
+    source = batches(splits["train"], budget.batch_size, seed, task.augment)
+    training = begun(model, source, budget, budget.steps, accelerator, state, draws)
+    with resumable(training, checkpoint):
+        _go_on(training, task, splits["valid"], budget, progress, checkpoint)
+
+
+def begun(
+    model: nn.Module,
+    source: Iterator[Batch],
+    budget: Budget,
+    steps: int,
+    accelerator: Accelerator,
+    state: Trained,
+    draws: AbstractContextManager[Any] | None,
+    *,
+    pretraining: bool = False,
+) -> Training:
+    """Training of a model before its first step, with the optimiser and the learning rates that ``budget`` sets for ``steps``."""
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, budget, state.spent))
-    training = Training(
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps, budget, state.spent))
+    return Training(
         model=accelerator.prepare_model(model, evaluation_mode=True),  # placed, but not wrapped: gradients are summed in _step
         optimizer=accelerator.prepare_optimizer(optimizer),
         schedule=accelerator.prepare_scheduler(schedule),
-        source=batches(splits["train"], budget.batch_size, seed, task.augment),
+        source=source,
         accelerator=accelerator,
         processes=Processes(),
         draws=draws or nullcontext(),
         state=state,
+        pretraining=pretraining,
     )
+
+
+@contextmanager
+def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[None]:
+    """Context of the steps that are left, after those of the checkpoint; Ctrl-C and SIGTERM end it by saving another."""
     if checkpoint is not None:
         checkpoint.resume(training)
     _require_alike(training, training.model.state_dict().values(), "they start from different weights")
-    model.train()
+    training.model.train()
     with Interrupts() if checkpoint is not None else nullcontext():
         try:
-            _go_on(training, task, splits["valid"], budget, progress, checkpoint)
+            yield
         except StoppedError as stopped:
             assert checkpoint is not None
             checkpoint.save(training)
@@ -118,40 +142,69 @@ def _go_on(
     training: Training, task: Task, valid: Examples, budget: Budget, progress: Progress, checkpoint: Checkpoint | None
 ) -> None:
     """The steps that are left. A checkpoint is taken after a step and before its look, which draws nothing and changes nothing."""
-    measure = measure_named(task.card.metric)
-    state, processes, accelerator = training.state, training.processes, training.accelerator
-    limit = budget.seconds or budget.max_seconds
+    measure, state = measure_named(task.card.metric), training.state
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
-            started = time.perf_counter()
-            if step == 2:  # the first step also allocates the optimiser's state, which is not the model's doing
-                state.peak_bytes = peak_bytes(lambda: _step(training, next(training.source), budget.clip_norm), accelerator.device)
-            else:
-                _step(training, next(training.source), budget.clip_norm)
-                state.count(time.perf_counter() - started)
-            training.step = step
-            if not math.isfinite(training.loss):
-                raise DivergedError(f"the loss became {training.loss} at step {step}")
-            spent = state.seconds / limit if limit else 0.0
-            agreed = processes.agree(stop=asked(), spent=spent, save=checkpoint is not None and checkpoint.due(step))
-            state.spent = agreed.spent
-            if agreed.stop:
-                raise StoppedError(agreed.stop)
-            if agreed.save and checkpoint is not None:
-                checkpoint.save(training)
-        late = state.spent >= 1
-        last = step == budget.steps or (late and not budget.max_seconds)
+            next_step(training, budget, checkpoint)
+        last = step == budget.steps or (bool(budget.seconds) and state.spent >= 1)
         look = last or step % budget.evaluate_every == 0
-        if look or step == 1:
-            _require_alike(training, training.model.buffers(), "what this network learns follows the examples that each sees")
-        score = evaluate(training.model, valid, task.spec, measure, accelerator) if look else None
+        if look:
+            require_same_buffers(training)
+        score = evaluate(training.model, valid, task.spec, measure, training.accelerator) if look else None
         if score is not None:
             _remember(training, score, measure.better(score, state.best_valid))
         progress.advance(step, training.loss, score)
-        if late and budget.max_seconds:
-            raise TimedOutError(f"training took more than {budget.max_seconds:g} s after {step} of {budget.steps} steps")
+        require_time(training, budget, budget.steps)
         if last:
             return
+
+
+def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None) -> None:
+    """A step on the clock, after which all processes learn what time is spent, and a due checkpoint is taken.
+
+    Raises:
+        DivergedError: its loss is NaN or infinite.
+        StoppedError: a signal asked one of them to stop.
+        ApartError: the first step left them with different buffers.
+    """
+    step, state = training.step + 1, training.state
+    started = time.perf_counter()
+    if step == 2 and not training.pretraining:  # the first also allocates the optimiser's state, which is not the model's doing
+        device = training.accelerator.device
+        state.peak_bytes = peak_bytes(lambda: _step(training, next(training.source), budget.clip_norm), device)
+    else:
+        _step(training, next(training.source), budget.clip_norm)
+        state.count(time.perf_counter() - started, training.pretraining)
+    training.step = step
+    if not math.isfinite(training.loss):
+        raise DivergedError(f"the loss became {training.loss} at step {step}{_of(training)}")
+    save = checkpoint is not None and checkpoint.due(step)
+    agreed = training.processes.agree(stop=asked(), spent=_spent(state, budget), save=save)
+    state.spent = agreed.spent
+    if agreed.stop:
+        raise StoppedError(agreed.stop)
+    if agreed.save and checkpoint is not None:
+        checkpoint.save(training)
+    if step == 1:
+        require_same_buffers(training)
+
+
+def require_time(training: Training, budget: Budget, steps: int) -> None:
+    """Raises TimedOutError where ``budget.max_seconds`` are over, after some of so many steps."""
+    if budget.max_seconds and training.state.spent >= 1:
+        done = f"{training.step} of {steps} steps{_of(training)}"
+        raise TimedOutError(f"training took more than {budget.max_seconds:g} s after {done}")
+
+
+def _of(training: Training) -> str:
+    return " of pretraining" if training.pretraining else ""
+
+
+def _spent(state: Trained, budget: Budget) -> float:
+    """Share of the budget's time by this process's clock: of the task's own training, or of all where it is a mere limit."""
+    if budget.seconds:
+        return state.seconds / budget.seconds
+    return (state.pretrain_seconds + state.seconds) / budget.max_seconds if budget.max_seconds else 0.0
 
 
 def _step(training: Training, whole: Batch, clip_norm: float) -> None:
@@ -179,6 +232,11 @@ def _loss(scores: Tensor, labels: Tensor, questions: int) -> Tensor:
     return F.cross_entropy(scores, labels) * (len(labels) / questions)
 
 
+def require_same_buffers(training: Training) -> None:
+    """Raises ApartError where the processes hold different buffers."""
+    _require_alike(training, training.model.buffers(), "what this network learns follows the examples that each sees")
+
+
 def _require_alike(training: Training, tensors: Iterable[Tensor], otherwise: str) -> None:
     if not training.processes.alike(tensors):
         raise ApartError(f"{training.processes.count} processes do not do what one does: {otherwise}; do this run on one process")
@@ -201,8 +259,8 @@ def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, objec
     ]
 
 
-def _rate(step: int, budget: Budget, spent: float) -> float:
-    """Share of the learning rate at a step: up linearly, then constant or down to zero along half a cosine.
+def _rate(step: int, steps: int, budget: Budget, spent: float) -> float:
+    """Share of the learning rate at a step of so many: up linearly, then constant or down to zero along half a cosine.
 
     Args:
         spent: share of the budget's time that is over.
@@ -211,7 +269,7 @@ def _rate(step: int, budget: Budget, spent: float) -> float:
         return (step + 1) / budget.warmup_steps
     if budget.schedule == "constant":
         return 1.0
-    done = (step - budget.warmup_steps) / max(1, budget.steps - budget.warmup_steps)
+    done = (step - budget.warmup_steps) / max(1, steps - budget.warmup_steps)
     if budget.seconds:
         done = max(done, spent)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))

@@ -180,6 +180,23 @@ def test_times_are_shown_where_they_are_asked_for_alone():
     assert "<b>time: 3.00 s</b> (as asked for)" in page
 
 
+def test_pretraining_counts_as_time_and_flops():
+    counted = {"parameters": 1, "flops_per_example": 100, "training_flops_per_example": 300, "pretraining_flops_per_example": 400}
+    spent = {"train_seconds": 6.0, "pretrain_seconds": 2.0}
+    budget = Budget(pretrain_steps=20)
+    record = make_record(curve=SLOW, counted=counted, measured=spent, spec_budget=budget)
+    (table,) = tables([record], at=(5.0,))
+    assert table.boards["time"].budget == pytest.approx(8.0) and table.boards["FLOPs"].budget == 64 * (30 * 300 + 20 * 400)
+    (entry,) = table.at[0].entries
+    assert entry.score and entry.score.mean == 0.4, "the second look is at 4 s of training, 6 s in all"
+    (row,) = table.rows
+    assert row.train_seconds == 8.0
+    assert [point.seconds for point in row.curve] == pytest.approx([4.0, 6.0, 8.0])
+    assert "400 steps of 64 examples, after 20 of pretraining on masked tokens; fp32" in render([table], "terminal")
+    uncounted = make_record(curve=SLOW, counted={"parameters": 1, "flops_per_example": 100}, spec_budget=budget)
+    assert "FLOPs" not in tables([uncounted])[0].boards, "what pretraining took is not known"
+
+
 def test_tables_say_that_a_time_ends_training_and_that_the_rate_stays():
     text = render(tables([timed("softmax", 0.2, 0.4, 0.8)]), "terminal")
     assert "; 10.0 s of training, at most 1,000,000 steps of 64 examples at a constant learning rate; fp32" in text

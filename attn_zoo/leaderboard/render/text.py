@@ -94,7 +94,8 @@ def training_length(budget: Mapping[str, Any]) -> str:
     length = f"{steps} steps {examples}"
     if budget.get("seconds"):
         length = f"{seconds(budget['seconds'])} s of training, at most {steps:,} steps {examples}"
-    return length + (" at a constant learning rate" if budget.get("schedule") == "constant" else "")
+    length += " at a constant learning rate" if budget.get("schedule") == "constant" else ""
+    return length + (f", after {budget['pretrain_steps']} of pretraining on masked tokens" if budget.get("pretrain_steps") else "")
 
 
 def beyond_sizes(model: Mapping[str, Any]) -> str:
