@@ -63,6 +63,7 @@ def only(records: Sequence[RunRecord]) -> Ability:
         ((0.88, 0.89, 0.90), "as good"),  # below softmax for sure, by less than five points
         ((0.80, 0.82, 0.81), "worse"),
         ((0.20, 0.22, 0.21), "no better"),
+        ((0.20, 0.40, 0.25), "no better"),  # above the control in the mean alone
         ((0.99, 0.85, 0.80), "unclear"),  # noise is not equality
         ((0.20, 0.99, 0.30), "unclear"),  # nor is it failure
         ((0.93, 0.95), "few seeds"),
@@ -172,10 +173,11 @@ def test_the_cheapest_that_is_good_at_every_task_is_taken():
         both("linformer", SURE, SURE[:2]),
         both("linformer", SURE, SURE, flops=1000),
         both("linformer", SURE, SURE, flops=None),
+        [*cheap("linformer", *SURE), *cheap("linformer", *SURE, flops=None, task="copying")],
         cheap("linformer", *SURE),
         both("none", (0.88, 0.89, 0.90), (0.88, 0.89, 0.90)),
     ],
-    ids=["worse at one", "too noisy", "two seeds", "as dear as softmax", "cost unknown", "not run at one", "a control"],
+    ids=["worse", "too noisy", "two seeds", "as dear as softmax", "cost unknown", "unknown at one", "not run at one", "a control"],
 )
 def test_what_does_not_qualify_is_not_taken(unfit):
     found = chosen(BASE, unfit)
@@ -213,6 +215,14 @@ def test_a_small_state_must_be_known_and_smaller_than_softmaxs_and_the_smallest_
         need=need,
     )
     assert [choice.label for choice in found.chosen] == ["linear", "delta_rule"]
+
+
+def test_a_state_that_is_unknown_at_one_task_is_not_known():
+    need = Need("State", {("mqar", True): "it is read once", ("copying", True): "so is this"}, small_state=True)
+    base = [*yardsticks(causal=True), *yardsticks("copying", causal=True)]
+    known, unknown = (cheap("linear", *SURE, state=state, task="copying", causal=True) for state in (100, None))
+    assert chosen(base, cheap("linear", *SURE, state=100, causal=True), known, need=need).chosen
+    assert not chosen(base, cheap("linear", *SURE, state=100, causal=True), unknown, need=need).chosen
 
 
 def test_a_task_read_the_other_way_does_not_speak_and_each_way_has_its_answer():
