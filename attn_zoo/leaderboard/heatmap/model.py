@@ -114,7 +114,7 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatM
 
 
 def titles(tables: Sequence[Table]) -> list[str]:
-    """A title for each table: its task's, and where a task stands there in several settings, causal ones as such, others numbered."""
+    """A title for each table: its task's, of several settings of a task the causal ones as such, those still alike numbered."""
     names = [str(table.task["title"]) for table in tables]
     forms = [f"{name}, causal" if table.task.get("causal") else name for name, table in zip(names, tables, strict=True)]
     names = [form if names.count(name) > 1 else name for name, form in zip(names, forms, strict=True)]
