@@ -180,9 +180,15 @@ def test_the_cheapest_that_is_good_at_every_task_is_taken():
     ids=["worse", "too noisy", "two seeds", "as dear as softmax", "cost unknown", "unknown at one", "not run at one", "a control"],
 )
 def test_what_does_not_qualify_is_not_taken(unfit):
-    found = chosen(BASE, unfit)
+    found = chosen(BASE, both("mega", (0.5, 0.51, 0.52), (0.5, 0.51, 0.52), flops=5000), unfit)
     assert not found.chosen and next(of_answer(found)).startswith(f"{NOTHING}.")
     assert found.nearest is None or found.nearest.label == "linformer"
+
+
+def test_without_another_mechanism_at_every_task_nothing_is_said_to_be_too_far():
+    for beside in ([], cheap("linformer", *SURE), both("linformer", SURE, SURE[:2]), both("none", SURE, SURE)[:1]):
+        told = next(of_answer(chosen(BASE, beside)))
+        assert told == "Not measured yet: beside softmax no mechanism has 3 seeds at all that this rests on."
 
 
 def test_one_that_is_no_better_than_a_control_is_not_taken_however_little_may_be_kept():
@@ -271,6 +277,7 @@ def test_a_student_that_failed_at_a_seed_is_left_out():
     points = [{**p, "failed": "NaN"} if p["seed"] == 2 and p["attention"] != "uniform" else p for p in TRANSPLANT["points"]]
     found = drop_in({**TRANSPLANT, "points": points}, 25.0)
     assert found.spoken and not found.chosen and found.nearest is None
+    assert next(of_answer(found)).startswith("Not measured yet: beside softmax")
 
 
 def test_without_a_control_an_encoder_says_nothing():

@@ -34,7 +34,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float) -> Answer:
         ValueError: ``found`` is of another experiment.
     """
     if found is None:
-        return Answer(TITLE, "", (), (), (), (), None)
+        return Answer(TITLE, "", (), (), False, (), (), None)
     if found.get("experiment") != "transplant":
         raise ValueError(f"findings about encoders need a file of attn-zoo transplant; got one of {found.get('experiment')!r}")
     students, controls = _students(found["points"], control=False), _students(found["points"], control=True)
@@ -60,6 +60,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float) -> Answer:
         direction="",
         spoken=tuple(_QUALITIES[name] for name in spoken),
         silent=tuple(silent),
+        compared=any(len(row) >= SEEDS_NEEDED for _, row in students.values()),
         missing=(),
         chosen=tuple(good),
         nearest=None if good else max((choice for _, choice, _ in judged), key=lambda choice: choice.worst, default=None),

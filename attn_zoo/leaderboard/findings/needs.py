@@ -117,6 +117,8 @@ class Answer:
     """Abilities that it rests on, each with why it speaks for the need."""
     silent: tuple[tuple[str, str], ...]
     """Abilities that are recorded and say nothing, each with the reason."""
+    compared: bool
+    """Whether another mechanism than softmax has enough seeds at all abilities that it rests on."""
     missing: tuple[str, ...]
     """Names of tasks that speak for the need and are not recorded."""
     chosen: tuple[Choice, ...]
@@ -141,11 +143,12 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
     ours = [ability for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
     mute = [(ability.name, reason) for ability in ours if (reason := _mute(ability))]
     speaking = [ability for ability in ours if not _mute(ability)]
-    found = []
+    found, compared = [], False
     for name in {name for ability in speaking for name, row in ability.rows.items() if not row.control} - {BASELINE}:
-        spent = cost(name, speaking)
+        spent, judgements = cost(name, speaking), [judge(ability, name, accept) for ability in speaking]
+        compared |= all(_is_judged(judgement) for judgement in judgements)
         if spent.cheaper and (spent.smaller or not need.small_state):
-            found.append((spent, name, [judge(ability, name, accept) for ability in speaking]))
+            found.append((spent, name, judgements))
     found.sort(key=lambda one: (_price(need, one[0]), one[1]))
     good = [_choice(*one) for one in found if all(judgement.verdict in ("better", "as good") for judgement in one[2])]
     judged = [_choice(*one) for one in found if all(_is_judged(judgement) for judgement in one[2])]
@@ -155,6 +158,7 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
         direction="",
         spoken=tuple((ability.name, need.tasks[_key(ability)]) for ability in speaking),
         silent=tuple(mute),
+        compared=compared,
         missing=tuple(key[0] for key in need.tasks if key[1] == causal and key not in recorded),
         chosen=tuple(good),
         nearest=None if good else max(judged, key=lambda choice: choice.worst, default=None),

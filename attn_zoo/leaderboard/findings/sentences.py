@@ -128,6 +128,8 @@ def of_answer(answer: Answer) -> Iterator[str]:
         named = [one.label for one in others[:_OTHERS]] + ([f"{len(others) - _OTHERS} more"] if len(others) > _OTHERS else [])
         also = f" Also close enough, in this order: {_listed(named)}." if named else ""
         yield f"{head}Take {_choice(first)}.{also}"
+    elif not answer.compared:
+        yield f"{head}Not measured yet: beside softmax no mechanism has {SEEDS_NEEDED} seeds at all that this rests on."
     else:
         near = f" The nearest is {_choice(answer.nearest)}." if answer.nearest else ""
         yield f"{head}{NOTHING}.{near}"
