@@ -49,7 +49,7 @@ class Options(SyntheticOptions):
     "flip_flop",
     title="Flip-flop",
     version="1",
-    summary="Write, ignore or read a symbol, over and over; at a read the symbol written last is asked. Tested sparse and dense.",
+    summary="Write, ignore or read a symbol; at a read the one written last is asked. Tested sparse and dense, too.",
     source="generated; after Liu et al. 2023, arXiv:2306.00946",
     licence="Apache-2.0 (generated here)",
     options=Options,

@@ -50,7 +50,7 @@ class Options(SyntheticOptions):
     "fuzzy_recall",
     title="Fuzzy recall (MAD)",
     version="1",
-    summary="Keys and values of one to three tokens, over and over; where a key came before, its value is asked. By position.",
+    summary="Keys and values of one to three tokens; where a key came before, its value is asked. By position.",
     source="generated; after Poli et al. 2024 (MAD), arXiv:2403.17844",
     licence="Apache-2.0 (generated here)",
     options=Options,

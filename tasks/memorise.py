@@ -41,7 +41,7 @@ class Options(SyntheticOptions):
     "memorise",
     title="Memorisation (MAD)",
     version="1",
-    summary="Keys, each followed by a blank where its value is asked: one that is the same in all examples and shown in none.",
+    summary="Keys, each followed by a blank that asks its value: one and the same in all examples, shown in none.",
     source="generated; after Poli et al. 2024 (MAD), arXiv:2403.17844",
     licence="Apache-2.0 (generated here)",
     options=Options,

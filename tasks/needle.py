@@ -54,7 +54,7 @@ class Options(SyntheticOptions):
     "needle",
     title="Needles in two kinds of hay",
     version="1",
-    summary="Keys with values among repetitive or diverse filler; at the end the keys ask. Tested at 1, 2 and 4 times the length.",
+    summary="Keys with values in repetitive or diverse filler, asked at the end. Tested at 1, 2 and 4 times the length.",
     source="generated; after Hsieh et al. 2024 (RULER), arXiv:2404.06654, and Yang et al. 2024 (Gated DeltaNet), arXiv:2412.06464",
     licence="Apache-2.0 (generated here)",
     options=Options,
