@@ -70,7 +70,7 @@ class RunRecord:
     ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward) and, where it is sure,
     ``activation_bytes_per_example`` (what autograd keeps of a training batch); ``pretraining_flops_per_example`` (forward and
     backward) where there was pretraining. Of the mechanisms alone, in all layers:
-    ``mechanism_flops`` (forward), ``mechanism_flops_4096`` (at 4,096 tokens) and, in causal tasks, ``state_bytes``."""
+    ``mechanism_flops`` (forward) and, in causal tasks, ``state_bytes``; the same with ``_4096`` at 4,096 tokens."""
     measured: Mapping[str, float]
     """Of this machine: ``pretrain_seconds``, ``train_seconds`` (without those), ``step_seconds_median``, ``step_seconds_iqr``,
     ``examples_per_second``, ``peak_bytes``."""

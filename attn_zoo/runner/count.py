@@ -52,8 +52,8 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
 def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
     """Cost of the attention mechanisms of all layers, without projections, by the formulas of the card.
 
-    ``mechanism_flops`` (forward, one example), ``mechanism_flops_4096`` (the same of 4,096 tokens, where the mechanism takes as
-    many with these options) and, in causal tasks, ``state_bytes``.
+    ``mechanism_flops`` (forward, one example) and, in causal tasks, ``state_bytes``; and the same of 4,096 tokens, where the
+    mechanism takes as many with these options: ``mechanism_flops_4096`` and ``state_bytes_4096``.
     """
     entry, model = card(spec.attention), spec.model
     options = make_options(f"attention {spec.attention}", entry.options, spec.options)
@@ -65,7 +65,10 @@ def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
     long = replace(geometry, queries=LONG, keys=LONG)
     with torch.device("meta"), suppress(UnsupportedError):
         entry.build(long, options)
-        counted[f"mechanism_flops_{LONG}"] = model.depth * entry.cost(long, options).flops
+        there = entry.cost(long, options)
+        counted[f"mechanism_flops_{LONG}"] = model.depth * there.flops
+        if there.state_bytes is not None:
+            counted[f"state_bytes_{LONG}"] = model.depth * there.state_bytes
     return counted
 
 

@@ -91,6 +91,7 @@ def test_mechanisms_are_counted_here_and_at_4096_tokens():
         "mechanism_flops": layers * products * 64 * 64 * 16,
         "state_bytes": layers * (2 * 64) * 16 * 4,
         "mechanism_flops_4096": layers * products * 4096 * 4096 * 16,
+        "state_bytes_4096": 64 * layers * (2 * 64) * 16 * 4,
     }
     assert counted["linear"]["mechanism_flops_4096"] == 64 * counted["linear"]["mechanism_flops"]
     assert counted["none"]["mechanism_flops"] == counted["none"]["mechanism_flops_4096"] == 0
