@@ -13,6 +13,8 @@ from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, t
 from attn_zoo.leaderboard.beside_text import render_published
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.leaderboard.plots import draw, missing_plots
+from attn_zoo.leaderboard.render.separation import render_separations
+from attn_zoo.leaderboard.separation import separates
 from attn_zoo.records import RunRecord, Store
 
 _COSTS = {"time": "time", "flops": "FLOPs", "memory": "memory"}
@@ -41,6 +43,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overview", action="store_true", help="one table of scores by attention and task, without the costs")
     published = "scores beside those that others have published, how their settings differ, and which of their orderings hold"
     parser.add_argument("--published", action="store_true", help=published)
+    separation = "which tasks separate: ROW (default: softmax) is far above the best control, and tie groups stand apart"
+    parser.add_argument("--separation", nargs="?", const="softmax", metavar="ROW", help=separation)
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help="write to a file; with --format html, one page that needs no network"
     )
@@ -96,6 +100,10 @@ def _refuse(parsed: argparse.Namespace) -> None:
         OSError: no place for the output.
     """
     said = [f"--{name}" for name in ("overview", "seeds", "published") if getattr(parsed, name)]
+    if parsed.separation and (others := [*said, *(f"--{name}" for name in ("attention", "plots") if getattr(parsed, name))]):
+        raise ValueError(f"--separation judges whole tasks and prints nothing else; leave out {', '.join(others)}")
+    if parsed.separation and parsed.format == "html":
+        raise ValueError(f"--separation prints as {', '.join(FORMATS)}; got --format html")
     if parsed.format == "html" and said:
         raise ValueError(f"the page of --format html shows all of that in any case; leave out {', '.join(said)}")
     if parsed.plots and (reason := missing_plots()):
@@ -117,6 +125,8 @@ def _page(parsed: argparse.Namespace) -> str:
 
 
 def _text(parsed: argparse.Namespace) -> str:
+    if parsed.separation and (made := tables(Store(parsed.records).load()[0], task=parsed.task)):
+        return render_separations([separates(table, parsed.separation) for table in made], parsed.format)
     made = tables(Store(parsed.records).load()[0], task=parsed.task) if parsed.published else []
     if made:
         return render_published(made, parsed.format, attention=parsed.attention)
