@@ -12,8 +12,17 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, CompressingAttention, Geometry, Stream, UnsupportedError, hide_rows_without_keys
+from attn_zoo.contract import (
+    Attention,
+    CarriedState,
+    CompressingAttention,
+    Geometry,
+    Stream,
+    UnsupportedError,
+    hide_rows_without_keys,
+)
 from attn_zoo.registry import build_attention
+from attn_zoo.short_convolution import ShortConvolution
 
 _INPUTS = ("query", "key", "value")
 
@@ -45,6 +54,25 @@ class Remembered:
     """Of the context."""
 
 
+@dataclass(frozen=True, slots=True)
+class LayerState:
+    """What a layer carries from one piece of a sequence to the next, a ``CarriedState``; see ``MultiHeadAttention.step``."""
+
+    mechanism: CarriedState
+    tail: Float[Tensor, "batch held dim"]
+    """The last tokens read, as far as the short convolution reaches back; none where there is none."""
+
+    @property
+    def position(self) -> int:
+        """How many tokens were read."""
+        return self.mechanism.position
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers that are carried, of the whole batch."""
+        return self.mechanism.nbytes + self.tail.nbytes
+
+
 class MultiHeadAttention(nn.Module):
     """Multi-head attention over any registered mechanism: (batch, length, dim) -> same.
 
@@ -69,12 +97,14 @@ class MultiHeadAttention(nn.Module):
         output_dropout: share of outputs set to zero in training. Dropout on attention weights is ``dropout``, an
             option of those mechanisms that have weights.
         order: see ``Order``; ``compress_first`` is refused where the mechanism cannot.
+        short_convolution: positions that a depthwise convolution of the tokens takes together before they are projected
+            (self-attention only); 0 is none, 4 the usual number. See ``ShortConvolution``, which starts as the identity.
         **options: the mechanism's own.
 
     Raises:
         ValueError: ``dim`` is not divisible by ``heads``, or a rate or order is unknown.
         UnknownNameError: no such attention, implementation or option.
-        UnsupportedError: the mechanism does not claim what is asked.
+        UnsupportedError: the mechanism does not claim what is asked, or a short convolution is asked for with a context.
     """
 
     def __init__(
@@ -92,6 +122,7 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         output_dropout: float = 0.0,
         order: str = "auto",
+        short_convolution: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -111,6 +142,7 @@ class MultiHeadAttention(nn.Module):
         self.reads = tuple(name for name in _INPUTS if name in self.mechanism.card.reads)
         self.fused = fused
         self._make_projections(bias)
+        self.short_convolution = self._make_short_convolution(short_convolution)
         self.output_dropout = nn.Dropout(output_dropout)
         self._asked_order = Order(order)
         self.order = self._choose_order(self._asked_order)
@@ -135,6 +167,16 @@ class MultiHeadAttention(nn.Module):
             {s.name: nn.Linear(self.dim if s.of == "queries" else self.context_dim, self.dim, bias) for s in self.streams}
         )
         self.start_streams()
+
+    def _make_short_convolution(self, width: int) -> ShortConvolution | None:
+        if width == 0:
+            return None
+        if self.crosses:
+            raise UnsupportedError(
+                "a short convolution runs over the tokens of self-attention, and this layer reads a context; "
+                f"use short_convolution=0, got {width}"
+            )
+        return ShortConvolution(self.dim, width, causal=self.mechanism.geometry.causal)
 
     @torch.no_grad()
     def start_streams(self) -> None:
@@ -171,10 +213,8 @@ class MultiHeadAttention(nn.Module):
             return self._recall(tokens, remembered)
         source = self._source(tokens, context)
         self.mechanism.check_lengths(source.shape[0], tokens.shape[1], source.shape[1], key_valid)
-        if key_valid is not None:
-            # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
-            source = source.masked_fill(~key_valid[..., None], 0)
-            tokens = tokens if self.crosses else source
+        source = self._read(source, key_valid)
+        tokens = tokens if self.crosses else source
         if self.order is Order.compress_first:
             return self._answer_compressed(tokens, *self._compressed_key_and_value(source, key_valid), key_valid)
         query, key, value = self._project_all(tokens, source)
@@ -201,12 +241,16 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"what is remembered is (batch, length, dim={self.context_dim}), got {tuple(context.shape)}")
         batch, length = context.shape[:2]
         self.mechanism.check_lengths(batch, length, length, key_valid)
-        if key_valid is not None:
-            context = context.masked_fill(~key_valid[..., None], 0)
+        context = self._read(context, key_valid)
         if self.order is Order.compress_first:
             return Remembered(*self._compressed_key_and_value(context, key_valid), {}, key_valid, length)
         made = {name: self._project(name, context) for name in self.reads if name != "query"}
         return Remembered(made.get("key"), made["value"], self._project_streams("keys", context), key_valid, length)
+
+    @property
+    def makes_queries(self) -> bool:
+        """Whether anything is made of the tokens of the queries: the query, or a stream of theirs."""
+        return "query" in self.reads or any(stream.of == "queries" for stream in self.streams)
 
     def check_remembers(self) -> None:
         """Refuse where keys cannot stay while queries change.
@@ -220,6 +264,46 @@ class MultiHeadAttention(nn.Module):
                 f"{card.name} makes queries and keys by one projection, so its keys cannot stay while the queries change; "
                 "let it make both anew, or choose another attention"
             )
+
+    def initial_state(
+        self, batch: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> LayerState:
+        """The state before the first token of ``batch`` sequences; None stands for dtype and device of the layer's weights.
+
+        Raises:
+            UnsupportedError: the layer cannot step; see ``step``.
+        """
+        self._check_steps()
+        weight = self.out.weight
+        dtype, device = dtype or weight.dtype, device or weight.device
+        carried = self.mechanism.initial_state(batch, dtype=dtype, device=device)
+        return LayerState(carried, torch.zeros(batch, 0, self.dim, dtype=dtype, device=device))
+
+    def step(self, tokens: Float[Tensor, "batch n dim"], state: LayerState) -> tuple[Float[Tensor, "batch n dim"], LayerState]:
+        """Read the next tokens, one or many, and answer them as if all had come in one causal call.
+
+        Args:
+            tokens: without padding.
+            state: from ``initial_state`` or the step before; left as it is. Gradients flow through it.
+
+        Returns:
+            The answers, and the state after these tokens.
+
+        Raises:
+            ValueError: a shape, dtype or state does not fit, or there is no token.
+            UnsupportedError: the mechanism does not claim ``stepwise``, the layer was built with a context or without
+                causality, or it has read as many tokens as it was built for.
+        """
+        self._check_steps()
+        self._check_tokens(tokens)
+        self._check_state(tokens, state)
+        tail, start = state.tail, state.position
+        if self.short_convolution is not None:
+            tokens, tail = self.short_convolution.step(tokens, tail)
+        query, key, value = self._project_all(tokens, tokens)
+        streams = {**self._project_streams("queries", tokens, start), **self._project_streams("keys", tokens, start)}
+        mixed, carried = self.mechanism.step(query, key, value, state.mechanism, **streams)
+        return self._finish(mixed), LayerState(carried, tail)
 
     def resize_length(self, length: int) -> None:
         """Go over to another number of keys in place, and as many queries in self-attention; see ``Attention.resize_length``.
@@ -246,8 +330,8 @@ class MultiHeadAttention(nn.Module):
         if tokens.shape[0] != batch:
             raise ValueError(f"a batch of {batch} is remembered, got tokens {tuple(tokens.shape)}")
         self.mechanism.check_lengths(batch, tokens.shape[1], remembered.length, valid)
-        if valid is not None and not self.crosses:
-            tokens = tokens.masked_fill(~valid[..., None], 0)
+        if self.makes_queries and not self.crosses:
+            tokens = self._read(tokens, valid)
         if self.order is Order.compress_first:
             assert remembered.key is not None
             return self._answer_compressed(tokens, remembered.key, remembered.value, valid)
@@ -258,6 +342,26 @@ class MultiHeadAttention(nn.Module):
     def _check_tokens(self, tokens: Tensor) -> None:
         if tokens.dim() != 3 or tokens.shape[-1] != self.dim:
             raise ValueError(f"the layer was built for (batch, length, dim={self.dim}), got {tuple(tokens.shape)}")
+
+    def _check_steps(self) -> None:
+        if self.crosses:
+            raise UnsupportedError("a layer that was built with a context cannot step: its keys do not come from the tokens")
+        self.mechanism.check_steps()
+
+    def _check_state(self, tokens: Tensor, state: LayerState) -> None:
+        name = self.mechanism.card.name
+        if tokens.shape[1] == 0:
+            raise ValueError(f"{name}: a step takes a token or more, got none")
+        if not isinstance(state, LayerState):
+            raise ValueError(f"{name}: a layer's state comes from its initial_state or the step before; got {type(state).__name__}")
+        reach = 0 if self.short_convolution is None else self.short_convolution.before
+        shape, tail = (tokens.shape[0], min(reach, state.position), self.dim), state.tail
+        wanted, got = (f"{tuple(size)} {of.dtype} on {of.device}" for size, of in ((shape, tokens), (tail.shape, tail)))
+        if got != wanted:
+            raise ValueError(
+                f"{name}: after {state.position} tokens the state of these inputs holds a tail {wanted}, got {got}; start from "
+                f"initial_state({tokens.shape[0]}, dtype={tokens.dtype}, device={str(tokens.device)!r})"
+            )
 
     def _source(self, tokens: Tensor, context: Tensor | None) -> Tensor:
         self._check_tokens(tokens)
@@ -271,6 +375,13 @@ class MultiHeadAttention(nn.Module):
                 f"context must be (batch={tokens.shape[0]}, length, context_dim={self.context_dim}), got {tuple(context.shape)}"
             )
         return context
+
+    def _read(self, source: Tensor, valid: Tensor | None) -> Tensor:
+        """Tokens as they are projected or compressed: convolved where the layer does so, and zero where they are padding."""
+        if self.short_convolution is not None:
+            return self.short_convolution(source, valid)
+        # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
+        return source if valid is None else source.masked_fill(~valid[..., None], 0)
 
     def _parameters_of(self, name: str) -> tuple[Tensor, Tensor | None]:
         """Weight and bias of one projection, whether or not it is stored fused."""
@@ -296,9 +407,10 @@ class MultiHeadAttention(nn.Module):
             split = {name: self._project(name, tokens if name == "query" else source) for name in self.reads}
         return split.get("query"), split.get("key"), split["value"]
 
-    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor) -> dict[str, Tensor]:
-        asked = (stream for stream in self.streams if stream.of == of)
-        return {s.name: self._split(self.stream_projections[s.name](tokens[:, : s.first])) for s in asked}
+    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
+        """Streams of tokens, of which ``start`` came before them."""
+        firsts = {s.name: s.first if s.first is None else max(0, s.first - start) for s in self.streams if s.of == of}
+        return {name: self._split(self.stream_projections[name](tokens[:, :first])) for name, first in firsts.items()}
 
     def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
         return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import torch
 
 from attn_zoo.contract import (
-    AUTO_ORDER,
     IMPLEMENTATIONS,
     Attention,
     AttentionCard,
@@ -22,6 +21,7 @@ from attn_zoo.contract import (
     TaskCard,
     UnknownNameError,
     auto_may_take,
+    auto_order,
 )
 
 A = TypeVar("A", bound=type[Attention])
@@ -31,7 +31,7 @@ ENTRY_POINT_GROUP = "attn_zoo.plugins"
 
 RESERVED = frozenset(
     ["name", "attention", "geometry", "implementation", "device", "dim", "heads", "length", "context_length", "context_dim"]
-    + ["causal", "fused", "bias", "output_dropout", "order"]
+    + ["causal", "fused", "bias", "output_dropout", "order", "short_convolution"]
 )
 """Names that stand beside an attention's options in configurations, ``build_attention`` and ``MultiHeadAttention``."""
 
@@ -140,8 +140,8 @@ def build_attention(
     """Build a mechanism by name.
 
     Args:
-        implementation: a name on the card, or ``auto``: the first of ``AUTO_ORDER`` that the card
-            offers, the options allow and ``device`` can run. The result is in ``.implementation``.
+        implementation: a name on the card, or ``auto``: the first of ``auto_order(device)`` that the
+            card offers, the options allow and ``device`` can run. The result is in ``.implementation``.
         device: only read by ``auto``; the mechanism is built on the current default device.
         **options: fields of ``card(name).options``.
 
@@ -211,7 +211,7 @@ def _look_for_plugins() -> None:
 
 
 def _choose(entry: AttentionCard, geometry: Geometry, options: Any, device: torch.device) -> str:
-    for name in AUTO_ORDER:
+    for name in auto_order(device):
         offered = name in entry.implementations and auto_may_take(name, device)
         if offered and entry.build.refuses(name, geometry, options) is None:
             return name

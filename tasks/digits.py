@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from attn_zoo.contract import SPLITS, Examples, Level, Patches, Split, Task, TaskSpec
+from attn_zoo.data.images import Images
 from attn_zoo.registry import register_task
 
 from .parts.arrays import ArrayExamples, standardise
 
 SIDE = 8
+CLASSES = 10
 SHARES = (0.70, 0.10, 0.20)
 """Of train, valid and test, class by class."""
 
@@ -73,7 +75,7 @@ class Digits(Task):
     @property
     def spec(self) -> TaskSpec:
         """One channel, ``patch`` pixels a side."""
-        return TaskSpec(Patches(1, SIDE, SIDE, self.options.patch), (SIDE // self.options.patch) ** 2, classes=10)
+        return TaskSpec(Patches(1, SIDE, SIDE, self.options.patch), (SIDE // self.options.patch) ** 2, classes=CLASSES)
 
     @property
     def data_title(self) -> str:
@@ -87,16 +89,23 @@ class Digits(Task):
 
 @lru_cache(maxsize=4)
 def _splits(seed: int) -> tuple[ArrayExamples, ...]:
+    parts = [divided(seed)[split] for split in SPLITS]
+    scaled = standardise(*(part.levels for part in parts))
+    return tuple(ArrayExamples(x, torch.from_numpy(part.labels)) for x, part in zip(scaled, parts, strict=True))
+
+
+@lru_cache(maxsize=4)
+def divided(seed: int) -> dict[Split, Images]:
+    """Grey levels (images, 1, 8, 8) and labels of each split; do not change them."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     images, labels = images.reshape(-1, 1, SIDE, SIDE).astype(np.uint8), labels.astype(np.int64)
     order = np.random.RandomState(seed).permutation(len(labels))  # frozen by numpy: the same order in every version
     part = np.empty(len(labels), dtype=np.int64)
-    for digit in range(10):
+    for digit in range(CLASSES):
         own = order[labels[order] == digit]
         first, second = (round(len(own) * share) for share in (SHARES[0], SHARES[0] + SHARES[1]))
         part[own[:first]], part[own[first:second]], part[own[second:]] = 0, 1, 2
-    members = [order[part[order] == at] for at in range(3)]
-    scaled = standardise(*(images[own] for own in members))
-    return tuple(ArrayExamples(x, torch.from_numpy(labels[own])) for x, own in zip(scaled, members, strict=True))
+    members = {split: order[part[order] == at] for at, split in enumerate(SPLITS)}
+    return {split: Images(images[own], labels[own]) for split, own in members.items()}

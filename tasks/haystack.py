@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from random import Random
 
 import numpy as np
@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, choice, draw_splits, examples_of, require_range, subsets
+from .parts.generated import Drawn, below, choice, require_range, subsets
+from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 KEYS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 NEEDLE = "{key} is {value}. "
@@ -38,7 +38,7 @@ ALPHABETS = {Values.digits: "0123456789", Values.letters: "abcdefghijklmnopqrstu
 
 
 @dataclass
-class Options:
+class Options(SyntheticOptions):
     """Options of the haystack."""
 
     length: int = 256
@@ -53,10 +53,6 @@ class Options:
     """Depth of the needle is drawn evenly from this to ``deepest``: 0 is the start of the text, 1 its end."""
     deepest: float = 1.0
     """As ``shallowest``; equal to it for one fixed depth."""
-    train: int = 20_000
-    valid: int = 1_000
-    test: int = 2_000
-    data_seed: int = 0
 
     def __post_init__(self) -> None:
         self.values = choice("haystack.values", self.values, Values)
@@ -69,8 +65,7 @@ class Options:
                 f"haystack.shallowest and haystack.deepest are depths in 0 to 1, in this order; got {self.shallowest} and "
                 f"{self.deepest}"
             )
-        for name in ("train", "valid", "test"):
-            require_range(f"haystack.{name}", getattr(self, name), 1, 10**7, "counts examples")
+        self.require_sizes("haystack")
 
 
 @register_task(
@@ -113,7 +108,7 @@ class Options:
         "middle": {"shallowest": 0.5, "deepest": 0.5, "train": 500, "valid": 90, "test": 90},
     },
 )
-class Haystack(Task):
+class Haystack(SyntheticTask):
     """The value of the key that the question names, asked at the last byte, its question mark.
 
     The text is words of two to seven letters; in between stand the needle (``K is 7.``), needles
@@ -139,38 +134,29 @@ class Haystack(Task):
         o = self.options
         return TaskSpec(Tokens(257), o.length, len(ALPHABETS[o.values]), labels="position", causal=o.causal)
 
-    def examples(self, split: Split) -> Examples:
-        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
-        return self._splits()[split][0]
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens, labels, and where the needle starts."""
+        return self._author.draw(random, rows)
 
     def depths(self, split: Split) -> Float[Tensor, " examples"]:
         """Where the needle of each example starts, from 0 (at once) to 1 (right before the question)."""
-        return self._splits()[split][1]
+        room = self.options.length - len(QUESTION.format(key="K")) - _WIDEST
+        return torch.from_numpy(self.drawn(split)[2] / room).float()
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
         """Fifths of the depth, so that records hold a row of the map of depth against length."""
         fifth = (self.depths(split) * 5).long().clamp(0, 4)
         return {f"depth {at / 5:.1f}-{(at + 1) / 5:.1f}": fifth == at for at in range(5)}
 
-    def _splits(self) -> dict[Split, tuple[ArrayExamples, Float[Tensor, " examples"]]]:
+    @cached_property
+    def _author(self) -> _Author:
         o = self.options
-        return _splits(o.length, o.values, o.distractors, o.shallowest, o.deepest, (o.train, o.valid, o.test), o.data_seed)
+        return _Author(o.length, ALPHABETS[o.values], o.distractors, o.shallowest, o.deepest)
 
 
 def text_of(ids: Tensor) -> str:
     """An example as people read it."""
     return bytes((ids[ids > 0] - 1).tolist()).decode()
-
-
-@lru_cache(maxsize=2)
-def _splits(
-    length: int, values: Values, distractors: int, shallowest: float, deepest: float, sizes: tuple[int, int, int], seed: int
-) -> dict[Split, tuple[ArrayExamples, Float[Tensor, " examples"]]]:
-    author = _Author(length, ALPHABETS[values], distractors, shallowest, deepest)
-    train, valid, test = sizes
-    drawn = draw_splits("haystack", seed, {"train": train, "valid": valid, "test": test}, author.draw)
-    room = length - len(QUESTION.format(key="K")) - _WIDEST
-    return {split: (examples_of(parts), torch.from_numpy(parts[2] / room).float()) for split, parts in drawn.items()}
 
 
 def _bytes_not_filler(values: Values, distractors: int) -> int:
@@ -195,7 +181,7 @@ class _Author:
         self.questions = np.array([list(QUESTION.format(key=key).encode()) for key in KEYS])
         self.body = length - self.questions.shape[1]
 
-    def draw(self, random: np.random.RandomState, rows: int, _: Split) -> Drawn:
+    def draw(self, random: np.random.RandomState, rows: int) -> Drawn:
         """Tokens, labels, and where the needle starts."""
         keys = subsets(random, rows, self.distractors + 1, len(KEYS))
         values = self._deal(random, rows)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
-from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, draw_splits, examples_of, require_range, subsets
+from .parts.generated import Drawn, below, require_range, subsets
+from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 FIRST_SYMBOL = 1
 
 
 @dataclass
-class Options:
+class Options(SyntheticOptions):
     """Options of induction."""
 
     length: int = 64
@@ -28,18 +27,13 @@ class Options:
     """How often the last token occurred before; what followed the latest of these is asked."""
     causal: bool = False
     """Position i may see positions up to i only."""
-    train: int = 20_000
-    valid: int = 1_000
-    test: int = 2_000
-    data_seed: int = 0
 
     def __post_init__(self) -> None:
         require_range("induction.length", self.length, 4, 16_384, "counts tokens")
         require_range("induction.vocabulary", self.vocabulary, 3, 10_000, "counts symbols")
         most = (self.length - 1) // 2
         require_range("induction.occurrences", self.occurrences, 1, most, f"fits with what follows into length={self.length}")
-        for name in ("train", "valid", "test"):
-            require_range(f"induction.{name}", getattr(self, name), 1, 10**7, "counts examples")
+        self.require_sizes("induction")
 
 
 @register_task(
@@ -81,7 +75,7 @@ class Options:
         "repeated": {"occurrences": 4, "vocabulary": 8, "causal": True, "train": 500, "valid": 90, "test": 90},
     },
 )
-class Induction(Task):
+class Induction(SyntheticTask):
     """The symbol that followed the latest earlier occurrence of the last symbol, asked at the last position.
 
     The last symbol is drawn first; it occurs before at ``occurrences`` random places, never twice
@@ -101,26 +95,16 @@ class Induction(Task):
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 
-    def examples(self, split: Split) -> Examples:
-        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens and labels."""
         o = self.options
-        return _splits(o.length, o.vocabulary, o.occurrences, (o.train, o.valid, o.test), o.data_seed)[split]
-
-
-@lru_cache(maxsize=2)
-def _splits(length: int, vocabulary: int, occurrences: int, sizes: tuple[int, int, int], seed: int) -> dict[Split, ArrayExamples]:
-    def draw(random: np.random.RandomState, rows: int, _: Split) -> Drawn:
-        asked = below(random, vocabulary, rows, 1)
-        symbols = (asked + 1 + below(random, vocabulary - 1, rows, length)) % vocabulary  # any but the asked one
+        asked = below(random, o.vocabulary, rows, 1)
+        symbols = (asked + 1 + below(random, o.vocabulary - 1, rows, o.length)) % o.vocabulary  # any but the asked one
         symbols[:, -1:] = asked
         # Each occurrence holds the place after it, so a gap between their order and the real place makes room for that.
-        at = np.sort(subsets(random, rows, occurrences, length - 1 - occurrences), axis=1) + np.arange(occurrences)
+        at = np.sort(subsets(random, rows, o.occurrences, o.length - 1 - o.occurrences), axis=1) + np.arange(o.occurrences)
         answers = np.take_along_axis(symbols, at[:, -1:] + 1, axis=1)
         np.put_along_axis(symbols, at, asked, axis=1)
-        labels = np.full((rows, length), UNASKED, dtype=np.int64)
+        labels = np.full((rows, o.length), UNASKED, dtype=np.int64)
         labels[:, -1:] = answers
         return FIRST_SYMBOL + symbols, labels
-
-    train, valid, test = sizes
-    drawn = draw_splits("induction", seed, {"train": train, "valid": valid, "test": test}, draw)
-    return {split: examples_of(parts) for split, parts in drawn.items()}

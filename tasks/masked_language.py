@@ -2,99 +2,43 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from attn_zoo.contract import SPLITS, Examples, Level, Split, Task, TaskSpec
+from attn_zoo.contract import Level, TaskSpec
 from attn_zoo.contract import Tokens as TokenInputs
-from attn_zoo.data import cached, data_root, sha256
-from attn_zoo.data.digests import dataset_digests
 from attn_zoo.registry import register_task
 
-from .datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID, Library, read_text_files, text_files
-from .parts.arrays import ArrayExamples
+from .datasets.running_text import NOVELS, WIKITEXT2, WIKITEXT2_VALID
 from .parts.masking import first_of_word, mask
-from .parts.tokenisers import Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
-
-HELD_OUT = 8
-"""Where a set has no validation or test part, one owner of texts in so many is kept for each."""
+from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask
+from .parts.tokenisers import Tokeniser
 
 FEWEST = 8
 """Tokens of the shortest text that is taken; others tell too little of what is missing."""
 
 
-class Files(Enum):
-    """Which text."""
-
-    wikitext = "wikitext"
-    """WikiText-2 and its published parts."""
-    wikitext_valid = "wikitext_valid"
-    """The published valid part of WikiText-2, divided into train and valid, and its published test."""
-    novels = "novels"
-    """Novels, divided by author."""
-    folder = "folder"
-    """The text files below ``path``, divided by file."""
-
-
 @dataclass
-class Options:
+class Options(TextOptions):
     """Options of masked language modelling."""
 
-    files: Files = Files.wikitext
-    """``wikitext``, ``wikitext_valid``, ``novels`` or ``folder``."""
-    length: int = 256
-    """Tokens of a sequence; none reaches over the end of a text."""
-    tokens: Tokens = Tokens.bytes
-    """``bytes``, ``wordpiece`` or ``bpe`` learned from the training texts, or ``file``."""
-    vocabulary: int = 0
-    """Ids there are at most, the three of the zoo included; 0 is 259 for bytes, 8,192 for what is learned, 65,536 for a file."""
     share: float = 0.15
     """Of the tokens of a sequence, how many are asked."""
     whole_words: bool = False
     """Ask for all tokens of a word or for none."""
     draws: int = 1
     """Copies of each training sequence, each with a mask of its own."""
-    train: int = 0
-    """Training sequences, before they are copied; 0 takes all."""
-    data_seed: int = 0
-    """Decides which tokens are masked."""
-    path: str = ""
-    """Folder of text files, where ``files`` is ``folder``."""
-    tokenizer: str = ""
-    """A ``tokenizer.json``, or a folder that holds one, where ``tokens`` is ``file``."""
-    root: str = ""
-    """Folder that holds ``wikitext-2`` or ``novels``; empty means $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
-        known = [choice.value for choice in Files]
-        if not isinstance(self.files, Files):
-            if self.files not in known:
-                raise ValueError(f"masked_language.files must be one of {', '.join(known)}; got {self.files!r}")
-            self.files = Files(self.files)
-        if (self.files is Files.folder) != bool(self.path):
-            raise ValueError(f"masked_language.path names a folder where files is folder, and only there; got {self.path!r}")
-        self.tokens, _ = check_tokens("masked_language", self.tokens, self.vocabulary, self.tokenizer)
-        if not 16 <= self.length <= 16_384:
-            raise ValueError(f"masked_language.length counts tokens and lies in 16 to 16,384; got {self.length}")
+        self.require_texts("masked_language")
         if not 0.01 <= self.share <= 0.5:
             raise ValueError(f"masked_language.share lies in 0.01 to 0.5; got {self.share}")
-        for name, least, most in (("draws", 1, 100), ("train", 0, 2**31), ("data_seed", 0, 2**32 - 1)):
-            if not least <= getattr(self, name) <= most:
-                raise ValueError(f"masked_language.{name} lies in {least} to {most:,}; got {getattr(self, name)}")
-
-    @property
-    def ids(self) -> int:
-        """Ids there are."""
-        return check_tokens("masked_language", self.tokens, self.vocabulary, self.tokenizer)[1]
+        if not 1 <= self.draws <= 100:
+            raise ValueError(f"masked_language.draws lies in 1 to 100; got {self.draws}")
 
 
 @register_task(
@@ -105,7 +49,7 @@ class Options:
     source="Devlin et al. 2019, arXiv:1810.04805, Section 3.1; texts of Merity et al. 2016, or of your own",
     licence="of the texts: CC BY-SA 3.0 for WikiText-2",
     options=Options,
-    locations=("root", "path", "tokenizer"),
+    locations=LOCATIONS,
     metric="perplexity",
     datasets=(WIKITEXT2, WIKITEXT2_VALID, NOVELS),
     levels={
@@ -139,7 +83,7 @@ class Options:
         "novels": {"files": "novels", "length": 64, "train": 2_000},
     },
 )
-class MaskedLanguage(Task):
+class MaskedLanguage(TextTask):
     """Which tokens stood where some were hidden.
 
     Source: of each sequence 15 % of the tokens are asked; of these 80 % are hidden, 10 % are
@@ -157,105 +101,33 @@ class MaskedLanguage(Task):
     """
 
     options: Options
+    padded = True
 
     @property
     def spec(self) -> TaskSpec:
         """Tokens, padded at the end to ``length``, with a label where one is asked."""
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=self.options.ids, labels="position")
 
-    @property
-    def data_title(self) -> str:
-        """The texts."""
-        titles = {Files.wikitext: WIKITEXT2, Files.wikitext_valid: WIKITEXT2_VALID, Files.novels: NOVELS}
-        return "text files" if self.options.files is Files.folder else titles[self.options.files].title
-
-    def examples(self, split: Split) -> Examples:
-        """All sequences of a split.
-
-        Raises:
-            FileNotFoundError: the texts, or the tokeniser's file, are not there; the message says what to put where.
-            ImportError: tokens other than bytes, and the library is not installed.
-            ValueError: a file is damaged or not whole.
-        """
+    def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
+        """Sequences with their masks; training sequences that also stand in a later split are left out."""
         o = self.options
-        masks = (o.share, o.whole_words, o.draws, o.train, o.data_seed)
-        return _splits(data_root(o.root), o.files, o.path, o.length, (o.tokens, o.ids, o.tokenizer), masks)[SPLITS.index(split)]
-
-
-Kind = tuple[Tokens, int, str]
-"""Kind of tokens, ids, and the tokeniser's file."""
-Masks = tuple[float, bool, int, int, int]
-"""Share, whole words, draws, training sequences, and seed."""
-
-_SETS = {Files.wikitext: WIKITEXT2, Files.wikitext_valid: WIKITEXT2_VALID, Files.novels: NOVELS}
-
-
-@lru_cache(maxsize=2)
-def _splits(root: Path, files: Files, path: str, length: int, kind: Kind, masks: Masks) -> tuple[ArrayExamples, ...]:
-    recipe = {"version": 1, "length": length, "tokens": tokeniser_recipe(*kind), "masks": masks}
-    if files is Files.folder:
-        recipe["files"] = [[file.name, sha256(file)] for file in text_files(path)]
-    else:
-        recipe["files"] = dataset_digests(_SETS[files], root)
-    arrays = cached(
-        f"masked-language-{files.value}",
-        recipe,
-        lambda: _read(read_text_files(path) if files is Files.folder else _SETS[files].load(root), length, kind, masks),
-    )
-    splits = []
-    for split in SPLITS:
-        ids, labels = (torch.from_numpy(arrays[f"{split} {what}"]) for what in ("ids", "labels"))
-        splits.append(ArrayExamples(ids, labels, ids != 0))
-    return tuple(splits)
-
-
-def _read(library: Library, length: int, kind: Kind, masks: Masks) -> dict[str, NDArray[Any]]:
-    share, whole_words, draws, train, seed = masks
-    texts = divided(library)
-    tokeniser = make_tokeniser(*kind, lambda: texts["train"])
-    arrays: dict[str, NDArray[Any]] = {}
-    taken: set[bytes] = set()
-    for number, split in ((2, "test"), (1, "valid"), (0, "train")):
-        ids, words = _packed(tokeniser, texts[split], length)
-        if split == "train":
-            order = np.random.RandomState([seed, 3]).permutation(len(ids))[: train or None]
-            ids, words = ids[order], words[order]
-        copies = range(draws if split == "train" else 1)
-        places = words if whole_words else np.broadcast_to(np.arange(length), ids.shape)
-        made = [mask(ids, places, tokeniser.vocabulary, share, [seed, number, copy]) for copy in copies]
-        seen, labels = (np.concatenate([getattr(one, what) for one in made]) for what in ("ids", "labels"))
-        keys = [row.tobytes() for row in seen]
-        kept = np.array([place for place, key in enumerate(keys) if key not in taken])
-        kept = kept[np.random.RandomState([seed, 4, number]).permutation(len(kept))]
-        taken.update(keys)
-        arrays[f"{split} ids"], arrays[f"{split} labels"] = seen[kept], labels[kept]
-    return arrays
-
-
-def divided(library: Library) -> dict[str, list[str]]:
-    """Texts of each split. What has no parts, or no validation part of its own, is divided by owner, after a hash of the name.
-
-    Raises:
-        ValueError: there are fewer owners than splits.
-    """
-    if "train" in library:
-        return {split: [document.text for document in library[split]] for split in SPLITS}
-    test = library.get("test")
-    documents = library["valid"] if test is not None else library["all"]
-    owners = sorted({document.owner for document in documents}, key=lambda owner: hashlib.sha256(owner.encode()).digest())
-    held = max(1, len(owners) // HELD_OUT)
-    if len(owners) < (2 if test is not None else 3):
-        raise ValueError(f"masked_language: texts are divided by author or file; three are needed, there are {len(owners)}")
-    valid, tested = set(owners[:held]), set(owners[held : 2 * held]) if test is None else set()
-
-    def of(wanted: set[str]) -> list[str]:
-        return [document.text for document in documents if document.owner in wanted]
-
-    return {
-        "train": of(set(owners) - valid - tested),
-        "valid": of(valid),
-        "test": of(tested) if test is None else [document.text for document in test],
-    }
+        made: Arrays = {}
+        taken: set[bytes] = set()
+        for number, split in ((2, "test"), (1, "valid"), (0, "train")):
+            ids, words = _packed(tokeniser, texts[split], o.length)
+            if split == "train":
+                order = np.random.RandomState([o.data_seed, 3]).permutation(len(ids))[: o.train or None]
+                ids, words = ids[order], words[order]
+            copies = range(o.draws if split == "train" else 1)
+            places = words if o.whole_words else np.broadcast_to(np.arange(o.length), ids.shape)
+            masks = [mask(ids, places, tokeniser.vocabulary, o.share, [o.data_seed, number, copy]) for copy in copies]
+            seen, labels = (np.concatenate([getattr(one, what) for one in masks]) for what in ("ids", "labels"))
+            keys = [row.tobytes() for row in seen]
+            kept = np.array([place for place, key in enumerate(keys) if key not in taken])
+            kept = kept[np.random.RandomState([o.data_seed, 4, number]).permutation(len(kept))]
+            taken.update(keys)
+            made[f"{split} ids"], made[f"{split} labels"] = seen[kept], labels[kept]
+        return made
 
 
 def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> tuple[NDArray[Any], NDArray[np.int64]]:

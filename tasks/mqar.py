@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 
 import numpy as np
+from jaxtyping import Bool
 from numpy.typing import NDArray
+from torch import Tensor
 
-from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens, added_later
 from attn_zoo.registry import register_task
 
-from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, draw_splits, examples_of, require_range, subsets
+from .parts.generated import Drawn, below, in_turn, require_range, subsets, weighted_subsets
+from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
 @dataclass
-class Options:
+class Options(SyntheticOptions):
     """Options of multi-query associative recall."""
 
     length: int = 64
     """Tokens in all; even. The pairs come first, the queries stand among filler in the rest."""
     pairs: int = 16
     """Pairs of a key and its value, each asked once; at most a quarter of ``length``."""
+    fewest_pairs: int = added_later(0)
+    """Where not 0, each training and validation example has a number of pairs of its own, drawn evenly from this to ``pairs``."""
+    most_pairs: int = added_later(0)
+    """Where not 0, a ladder: the test has ``fewest_pairs``, twice as many, and so on up to this, scored apart. More than a quarter
+    of ``length`` stand in four times as many tokens; what is shorter then ends with filler."""
     vocabulary: int = 64
     """Keys and values there are, half of each; even."""
     alpha: float = 0.01
@@ -32,25 +38,26 @@ class Options:
     """Different tokens that stand where no query does; none is a key or a value."""
     causal: bool = False
     """Position i may see positions up to i only, as published."""
-    train: int = 20_000
-    valid: int = 1_000
-    test: int = 2_000
-    data_seed: int = 0
 
     def __post_init__(self) -> None:
         require_range("mqar.length", self.length, 8, 16_384, "counts tokens")
         if self.length % 2:
             raise ValueError(f"mqar.length is even, as keys stand at even places; got {self.length}")
         require_range("mqar.pairs", self.pairs, 1, self.length // 4, f"is at most a quarter of length={self.length}")
-        require_range("mqar.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values")
-        if self.vocabulary % 2 or self.vocabulary < 2 * self.pairs:
+        require_range("mqar.fewest_pairs", self.fewest_pairs, 0, self.pairs, f"is at most pairs={self.pairs}")
+        require_range("mqar.most_pairs", self.most_pairs, 0, 4_096, "counts pairs of the longest test sequences")
+        if self.most_pairs and not 0 < self.fewest_pairs <= self.most_pairs:
             raise ValueError(
-                f"mqar.vocabulary is even, half keys and half values, and holds {self.pairs} of each; got {self.vocabulary}"
+                f"mqar.fewest_pairs begins the ladder that ends at most_pairs={self.most_pairs} and lies in 1 to that; "
+                f"got {self.fewest_pairs}"
             )
+        require_range("mqar.vocabulary", self.vocabulary, 4, 30_000, "counts keys and values")
+        most = max(self.pairs, self.most_pairs)
+        if self.vocabulary % 2 or self.vocabulary < 2 * most:
+            raise ValueError(f"mqar.vocabulary is even, half keys and half values, and holds {most} of each; got {self.vocabulary}")
         require_range("mqar.alpha", self.alpha, -4, 4, "is the power of the gaps")
         require_range("mqar.fillers", self.fillers, 1, 1_000, "counts tokens that mean nothing")
-        for name in ("train", "valid", "test"):
-            require_range(f"mqar.{name}", getattr(self, name), 1, 10**7, "counts examples")
+        self.require_sizes("mqar")
 
 
 @register_task(
@@ -67,6 +74,32 @@ class Options:
             budget={"steps": 800, "batch_size": 32, "learning_rate": 5e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"causal": True, "pairs": 8, "train": 40_000},
             differs="64 tokens in place of 8,192, one thirtieth of the steps, and blocks with an MLP",
+        ),
+        "quick": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            budget={"steps": 400, "batch_size": 32, "learning_rate": 5e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"length": 32, "pairs": 4, "vocabulary": 32},
+            differs="reads both ways; 32 tokens, 4 pairs, and a hundredth of the steps",
+        ),
+        "profile_encoder": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            budget={"steps": 800, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"pairs": 8, "train": 40_000},
+            differs="reads both ways; 64 tokens, a vocabulary of 64, one thirtieth of the steps, and blocks with an MLP",
+        ),
+        "profile_decoder": Level(
+            model={
+                "dim": 64,
+                "depth": 2,
+                "heads": 2,
+                "mlp_ratio": 2.0,
+                "dropout": 0.0,
+                "short_convolution": 4,
+                "positions": "none",
+            },
+            budget={"steps": 400, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
+            options={"fewest_pairs": 4, "most_pairs": 32, "vocabulary": 128, "causal": True},
+            differs="trained on 64 tokens with 4 to 16 pairs and tested up to 32, a sixtieth of the steps, and blocks with an MLP",
         ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
@@ -90,6 +123,17 @@ class Options:
         ),
     },
     variants={
+        "ladder": {
+            "length": 32,
+            "pairs": 6,
+            "fewest_pairs": 3,
+            "most_pairs": 12,
+            "vocabulary": 32,
+            "causal": True,
+            "train": 1000,
+            "valid": 100,
+            "test": 100,
+        },
         "causal": {"length": 64, "pairs": 8, "vocabulary": 32, "causal": True, "train": 1000, "valid": 100, "test": 100},
         "even": {
             "length": 34,
@@ -103,7 +147,7 @@ class Options:
         },
     },
 )
-class Mqar(Task):
+class Mqar(SyntheticTask):
     """The value that a key was paired with, asked at every position where a key comes again.
 
     ``k1 v1 k2 v2 ... kP vP`` stands first, all keys different and all values different. Each key
@@ -128,27 +172,35 @@ class Mqar(Task):
     def spec(self) -> TaskSpec:
         """Filler, keys and values are tokens; classes are the values."""
         o = self.options
-        return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), o.length, o.vocabulary // 2, labels="position", causal=o.causal)
+        longest = max(o.length, 4 * max(self._ladder(), default=0))
+        return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), longest, o.vocabulary // 2, labels="position", causal=o.causal)
 
-    def examples(self, split: Split) -> Examples:
-        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
+    def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
+        """Numbers of pairs, where there is a ladder of them."""
+        counts = (self.examples(split).labels() != UNASKED).sum(dim=1)
+        return {f"{pairs} pairs": counts == pairs for pairs in self._ladder()}
+
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens and labels, an equal share for each number of pairs."""
         o = self.options
-        sizes = (o.train, o.valid, o.test)
-        return _splits(o.length, o.pairs, o.vocabulary, o.alpha, o.fillers, sizes, o.data_seed)[split]
+        trained = list(range(o.fewest_pairs or o.pairs, o.pairs + 1))
+        counts = (split == "test" and self._ladder()) or trained
+        blocks = [self._draw(random, rows // len(counts), pairs, max(o.length, 4 * max(counts))) for pairs in counts]
+        return in_turn(blocks)
 
+    def _ladder(self) -> list[int]:
+        """``fewest_pairs``, twice as many, and so on up to ``most_pairs``."""
+        o = self.options
+        return [o.fewest_pairs << step for step in range(o.most_pairs.bit_length()) if 0 < o.fewest_pairs << step <= o.most_pairs]
 
-@lru_cache(maxsize=2)
-def _splits(
-    length: int, pairs: int, vocabulary: int, alpha: float, fillers: int, sizes: tuple[int, int, int], seed: int
-) -> dict[Split, ArrayExamples]:
-    weights = gap_weights((length - 2 * pairs) // 2, alpha)
-    first_key, first_value = 1 + fillers, 1 + fillers + vocabulary // 2
-
-    def draw(random: np.random.RandomState, rows: int, _: Split) -> Drawn:
-        keys, values = (subsets(random, rows, pairs, vocabulary // 2) for _ in range(2))
+    def _draw(self, random: np.random.RandomState, rows: int, pairs: int, length: int) -> Drawn:
+        o = self.options
+        weights = gap_weights((max(o.length, 4 * pairs) - 2 * pairs) // 2, o.alpha)
+        first_key, first_value = 1 + o.fillers, 1 + o.fillers + o.vocabulary // 2
+        keys, values = (subsets(random, rows, pairs, o.vocabulary // 2) for _ in range(2))
         asked = subsets(random, rows, pairs, pairs)  # gaps are drawn one after another, small ones first, so in another order
         at = 2 * pairs + 2 * weighted_subsets(random, rows, pairs, weights)
-        ids = 1 + below(random, fillers, rows, length)
+        ids = 1 + below(random, o.fillers, rows, length)
         ids[:, 0 : 2 * pairs : 2] = first_key + keys
         ids[:, 1 : 2 * pairs : 2] = first_value + values
         labels = np.full((rows, length), UNASKED, dtype=np.int64)
@@ -156,24 +208,8 @@ def _splits(
         np.put_along_axis(labels, at, np.take_along_axis(values, asked, axis=1), axis=1)
         return ids, labels
 
-    train, valid, test = sizes
-    drawn = draw_splits("mqar", seed, {"train": train, "valid": valid, "test": test}, draw)
-    return {split: examples_of(parts) for split, parts in drawn.items()}
-
 
 def gap_weights(gaps: int, alpha: float) -> NDArray[np.int64]:
     """g^(alpha - 1) for g of 1 to ``gaps``, the largest made 2^32: whole numbers, equal on every machine."""
     powers = [Decimal(gap) ** (Decimal(str(alpha)) - 1) for gap in range(1, gaps + 1)]
     return np.array([max(1, int(power / max(powers) * 2**32)) for power in powers], dtype=np.int64)
-
-
-def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """``size`` different places in each row, drawn one after another by the weights of those not yet taken."""
-    left = np.tile(weights, (rows, 1))
-    chosen = np.empty((rows, size), dtype=np.int64)
-    for turn in range(size):
-        sums = left.cumsum(axis=1)
-        mark = np.minimum((random.random_sample(rows) * sums[:, -1]).astype(np.int64), sums[:, -1] - 1)
-        chosen[:, turn] = (sums <= mark[:, None]).sum(axis=1)
-        np.put_along_axis(left, chosen[:, turn : turn + 1], 0, axis=1)
-    return chosen

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attn_zoo.contract import UNASKED, Examples, Level, Split, Task, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
 from attn_zoo.registry import register_task
 
-from .parts.arrays import ArrayExamples
-from .parts.generated import Drawn, below, choice, draw_splits, examples_of, require_range, subsets
+from .parts.generated import Drawn, balance, below, choice, counts_of, require_range, subsets
+from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 MARK = 1
 ASK = 2
@@ -29,7 +28,7 @@ class Kind(Enum):
 
 
 @dataclass
-class Options:
+class Options(SyntheticOptions):
     """Options of selective sum and majority."""
 
     length: int = 64
@@ -42,10 +41,6 @@ class Options:
     """``sum`` of the marked digits modulo ``modulus``, or the ``majority``: the most frequent of them, never a tie."""
     causal: bool = False
     """Position i may see positions up to i only."""
-    train: int = 20_000
-    valid: int = 1_000
-    test: int = 2_000
-    data_seed: int = 0
 
     def __post_init__(self) -> None:
         self.kind = choice("selective.kind", self.kind, Kind)
@@ -55,8 +50,7 @@ class Options:
         require_range("selective.marked", self.marked, 1, most, f"is at most (length - 1) / (modulus + 1), here {most},")
         if self.kind is Kind.majority and self.marked == 2:
             raise ValueError("selective.marked of 2 has no majority but two equal digits; take 1, 3 or more; got 2")
-        for name in ("train", "valid", "test"):
-            require_range(f"selective.{name}", getattr(self, name), 1, 10**7, "counts examples")
+        self.require_sizes("selective")
 
 
 @register_task(
@@ -73,6 +67,11 @@ class Options:
             budget={"steps": 1000, "batch_size": 32, "learning_rate": 4e-3, "warmup_steps": 50, "evaluate_every": 100},
             options={"causal": True},
             differs="nothing was published at this size",
+        ),
+        "profile_encoder": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            budget={"steps": 600, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            differs="reads both ways; nothing was published",
         ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
@@ -98,7 +97,7 @@ class Options:
         "sum": {"kind": "sum", "marked": 3, "modulus": 10, "causal": True, "train": 1000, "valid": 100, "test": 100},
     },
 )
-class Selective(Task):
+class Selective(SyntheticTask):
     """A digit computed from those digits that follow a mark, and from no other.
 
     Over all tokens every digit is equally frequent, up to a few left over that are drawn apart:
@@ -119,48 +118,21 @@ class Selective(Task):
         o = self.options
         return TaskSpec(Tokens(FIRST_DIGIT + o.modulus), o.length, o.modulus, labels="position", causal=o.causal)
 
-    def examples(self, split: Split) -> Examples:
-        """All examples of a split; the three are drawn together, once per process, and are disjoint."""
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens and labels."""
         o = self.options
-        return _splits(o.length, o.marked, o.modulus, o.kind is Kind.majority, (o.train, o.valid, o.test), o.data_seed)[split]
-
-
-@lru_cache(maxsize=2)
-def _splits(
-    length: int, marked: int, modulus: int, majority: bool, sizes: tuple[int, int, int], seed: int
-) -> dict[Split, ArrayExamples]:
-    def draw(random: np.random.RandomState, rows: int, _: Split) -> Drawn:
-        chosen = below(random, modulus, rows, marked)
-        counts = counts_of(chosen, modulus)
+        majority = o.kind is Kind.majority
+        chosen = below(random, o.modulus, rows, o.marked)
+        counts = counts_of(chosen, o.modulus)
         if majority:
             ordered = np.sort(counts, axis=1)
             clear = ordered[:, -1] > ordered[:, -2]
             chosen, counts = chosen[clear], counts[clear]
-        others = _make_up(random, counts, length - 1 - 2 * marked)
-        ids, labels = (np.full((len(chosen), length), fill, dtype=np.int64) for fill in (ASK, UNASKED))
+        others = balance(random, counts, o.length - 1 - 2 * o.marked)
+        ids, labels = (np.full((len(chosen), o.length), fill, dtype=np.int64) for fill in (ASK, UNASKED))
         ids[:, :-1] = _arrange(random, chosen, others)
-        labels[:, -1] = counts.argmax(axis=1) if majority else chosen.sum(axis=1) % modulus
+        labels[:, -1] = counts.argmax(axis=1) if majority else chosen.sum(axis=1) % o.modulus
         return ids, labels
-
-    train, valid, test = sizes
-    drawn = draw_splits("selective", seed, {"train": train, "valid": valid, "test": test}, draw)
-    return {split: examples_of(parts) for split, parts in drawn.items()}
-
-
-def counts_of(digits: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
-    """How often each digit occurs in each row."""
-    return np.stack([(digits == digit).sum(axis=1) for digit in range(modulus)], axis=1)
-
-
-def _make_up(random: np.random.RandomState, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """``size`` digits a row, in random order, that make all counts of a row equal, up to those left over."""
-    rows, modulus = counts.shape
-    each, over = divmod(size + int(counts[0].sum()), modulus)
-    lacking = each - counts
-    np.add.at(lacking, (np.arange(rows)[:, None], subsets(random, rows, over, modulus)), 1)
-    ends = lacking.cumsum(axis=1)
-    digits = (np.arange(size) >= ends[:, :, None]).sum(axis=1)
-    return np.take_along_axis(digits, subsets(random, rows, size, size), axis=1)
 
 
 def _arrange(random: np.random.RandomState, chosen: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,12 +1,17 @@
-"""Tables of the README and of the page of results, printed from committed results. Run as a program to write them anew."""
+"""Tables of the README and of other pages, and the reference records of the package, from committed results.
+
+Run as a program to write them anew.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from attn_zoo import reference
 from attn_zoo.cli.analyze import error_table, spectrum_table
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cost.crossover.table import crossover_table
@@ -18,13 +23,15 @@ from attn_zoo.export import table as export_table
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.beside_text import render_published
+from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.records import RunRecord, Store
+from attn_zoo.records.packed import pack, unpack
 from attn_zoo.transplant.table import transplant_table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {
-    README: ("quickstart", "zoo", "peers", "tasks", "lra_cpu", "crossover", "honesty"),
+    README: ("quickstart", "zoo", "peers", "tasks", "crossover", "honesty"),
     ROOT / "results" / "README.md": (
         "quickstart_tasks",
         "family",
@@ -40,6 +47,7 @@ PAGES = {
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
+    ROOT / "docs" / "findings.md": ("findings",),
 }
 """Files with generated tables, and which ones each has."""
 
@@ -52,10 +60,9 @@ def tables() -> dict[str, str]:
         "zoo": attention_table(),
         "tasks": task_table(),
         "family": leaderboard(ROOT / "results" / "family", format="github"),
-        "lra_cpu": leaderboard(ROOT / "results" / "lra_cpu", format="github", overview=True),
         "lra_cpu_tasks": leaderboard(ROOT / "results" / "lra_cpu", format="github"),
         "tasks_cpu": leaderboard(ROOT / "results" / "tasks_cpu", format="github"),
-        "published": render_published(leaderboard_tables(_records("lra_cpu"), attention="linformer"), "github"),
+        "published": render_published(leaderboard_tables(records_in("lra_cpu"), attention="linformer"), "github"),
         "crossover": crossover_table(_measured("crossover")),
         "honesty": honesty_table(_measured("honesty")),
         "growth": growth_table(_measured("growth")),
@@ -64,6 +71,7 @@ def tables() -> dict[str, str]:
         "error_random": error_table(_measured("error_random"), "github"),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
         "transplant": transplant_table(_measured("transplant"), "github"),
+        "findings": findings(leaderboard_tables(records_in("profile")), _measured("transplant"), format="github"),
         "export": export_table(_measured("export")),
         "linformer_table3": linformer_table3_table(_measured("linformer_table3")),
     }
@@ -80,7 +88,7 @@ def renewed(page: Path, text: str) -> str:
     return text
 
 
-def _records(name: str) -> list[RunRecord]:
+def records_in(name: str) -> list[RunRecord]:
     return Store(ROOT / "results" / name).load()[0]
 
 
@@ -88,6 +96,24 @@ def _measured(name: str) -> Any:
     return json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
+def is_current(path: Path, wanted: Sequence[RunRecord]) -> bool:
+    """Whether a packed file holds just these records, each under the name of its file."""
+    held = unpack(path) if path.is_file() else []
+    return held == wanted and [record.source for record in held] == [record.source for record in wanted]
+
+
+def write_reference() -> None:
+    """Write the reference records that are not current; a set without records has no file."""
+    for name in reference.SETS:
+        path, wanted = reference.packed_file(name), records_in(name)
+        if not wanted:
+            path.unlink(missing_ok=True)
+        elif not is_current(path, wanted):
+            pack(wanted, path)
+    reference.TRANSPLANT.write_bytes((ROOT / "results" / "transplant.json").read_bytes())
+
+
 if __name__ == "__main__":
+    write_reference()
     for page in PAGES:
         page.write_text(renewed(page, page.read_text(encoding="utf-8")), encoding="utf-8")

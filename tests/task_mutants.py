@@ -56,6 +56,9 @@ class Sound(Task):
     def examples(self, split: Split) -> Examples:
         return Rows(*self.rows(split, self.options.data_seed))
 
+    def slices(self, split: Split) -> dict[str, torch.Tensor]:
+        return {"first ten": torch.arange(60) < 10}
+
 
 class Leaks(Sound):
     def rows(self, split, seed):
@@ -287,6 +290,24 @@ class RepeatsTokens(Sound):
         ids, _ = self.rows(split, self.options.data_seed)
         return Rows(ids, self.answers(ids))
 
+    def slices(self, split):
+        return {**super().slices(split), "fourth position": (torch.arange(6) == 3).expand(60, 6)}
+
+
+class MarksWhatIsNotAsked(RepeatsTokens):
+    def slices(self, split):
+        return {"third position": (torch.arange(6) == 2).expand(60, 6)}
+
+
+class MarksTooMany(Sound):
+    def slices(self, split):
+        return {"all": torch.ones(61, dtype=torch.bool)}
+
+
+class CountsMembers(Sound):
+    def slices(self, split):
+        return {"all": torch.arange(60)}
+
 
 class AsksNothing(RepeatsTokens):
     def answers(self, ids):
@@ -394,6 +415,9 @@ MUTANTS = [
     ("examples_are_reproducible", card_of(DigestsItsOwnWay), "not a SHA-256"),
     ("another_process_agrees", card_of(SeedsWithAHash), "other content in train, valid, test"),
     ("another_process_agrees", card_of(BreaksElsewhere), "RuntimeError: no tests here"),
+    ("slices_fit_their_split", card_of(MarksWhatIsNotAsked), "'third position' marks 60 positions that are not asked"),
+    ("slices_fit_their_split", card_of(MarksTooMany), r"'all' is torch.bool of shape \(61,\)"),
+    ("slices_fit_their_split", card_of(CountsMembers), "it is boolean"),
     ("labels_are_classes", card_of(AsksNothing), "an example that asks nothing"),
     ("inputs_fit_the_spec", card_of(AsksAtPadding), "asks for an answer at padding"),
     ("inputs_fit_the_spec", card_of(AnswersElsewhere), "labels have shape"),

@@ -15,13 +15,15 @@ ALLOWED = {
     "registry": {"contract", "attention"},  # attention only to register the built-in entries, inside load_plugins
     "attention": {"contract", "registry", "kernels"},  # kernels only inside the implementations that use them
     "kernels": set(),
-    "layer": {"contract", "registry"},
-    "integrations": {"contract", "registry", "layer"},
+    "short_convolution": set(),
+    "layer": {"contract", "registry", "short_convolution"},
+    "integrations": {"contract", "registry", "layer", "short_convolution"},
     "encoder": {"contract", "layer", "integrations"},
     # kernels only to time them, in processes of their own
     "cost": {"contract", "registry", "layer", "encoder", "kernels", "published"},
     "records": set(),
     "published": set(),
+    "reference": set(),
     "analysis": {"contract", "registry", "encoder", "records", "leaderboard"},  # the latter for how pictures look
     "parallel": {"contract", "attention", "layer"},  # attention as what is shared out is Linformer's own projection
     "export": {"contract", "registry", "layer"},
@@ -33,7 +35,7 @@ ALLOWED = {
     "leaderboard": {"records", "published"},
     "recommend": {"contract", "registry", "layer", "cost", "records", "leaderboard"},
     "conformance": {"contract", "registry", "cost"},
-    "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend"}
+    "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
     | {"conformance", "analysis", "export", "layer", "scaffold", "transplant"},
     "configs": set(),
     "data": {"contract"},

@@ -101,9 +101,24 @@ def test_wheel_holds_every_source_file(wheel):
     shipped = set(zipfile.ZipFile(wheel).namelist())
     for package, folder in PYPROJECT["tool"]["setuptools"]["package-dir"].items():
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".j2", ".py", ".yaml", ".typed") and "__pycache__" not in path.parts:
+            if path.suffix in (".j2", ".json", ".py", ".xz", ".yaml", ".typed") and "__pycache__" not in path.parts:
                 name = "/".join([*package.split("."), *path.relative_to(ROOT / folder).parts])
                 assert name in shipped, f"{path.relative_to(ROOT)} is not in the wheel"
+
+
+def test_reference_records_are_small(wheel):
+    shipped = [part for part in zipfile.ZipFile(wheel).infolist() if part.filename.startswith("attn_zoo/reference/")]
+    assert any(part.filename.endswith(".jsonl.xz") for part in shipped)
+    assert sum(part.file_size for part in shipped) <= 3 * 2**20, "thin the curves of packed records, never their scores"
+
+
+def test_a_fresh_installation_shows_the_reference_records(installed, tmp_path):
+    shown = run(installed / "attn-zoo", "leaderboard", "--reference", "--overview", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "softmax" in shown.stdout and "uniform" in shown.stdout
+    assert not list(tmp_path.iterdir())
+    told = run(installed / "attn-zoo", "findings", "--reference", cwd=tmp_path)
+    assert told.returncode == 0 and "similarity of passages" in told.stdout, "the transplant is shipped as well"
 
 
 def test_wheel_works_from_an_empty_folder(installed, tmp_path):

@@ -75,7 +75,7 @@ def test_its_commands_are_understood(line):
     if words[0] == "run":
         assert plan(words[1:]) is not None
     elif words[0] == "tune":
-        assert read_request(words[1:]).pairs
+        assert read_request(words[1:]).searches
     else:
         parser(words[0]).parse_args(words)
 

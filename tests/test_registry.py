@@ -14,13 +14,13 @@ from torch import Tensor
 
 from attn_zoo import attentions, build_attention, card, load_plugins, register_attention, registry
 from attn_zoo.contract import (
-    AUTO_ORDER,
     Attention,
     Capabilities,
     Geometry,
     UnknownNameError,
     UnsupportedError,
     auto_may_take,
+    auto_order,
     unavailable,
 )
 
@@ -79,7 +79,7 @@ def test_second_registration_of_a_name_is_refused() -> None:
 def test_unusable_implementations_are_refused_when_registering() -> None:
     with pytest.raises(ValueError, match=r"lists implementation 'sdpa' but .*Fresh has no method attend_sdpa"):
         register_attention("fresh", implementations=("eager", "sdpa"), **FACTS)(fresh())
-    with pytest.raises(ValueError, match="implementation 'cuda' is none of eager, sdpa, flex, xformers, triton"):
+    with pytest.raises(ValueError, match="implementation 'cuda' is none of eager, tiled, sdpa, flex, xformers, triton"):
         register_attention("fresh", implementations=("eager", "cuda"), **FACTS)(fresh())
 
     class Empty(Attention): ...
@@ -147,7 +147,9 @@ def several(scratch_registry: None) -> None:
 @pytest.mark.usefixtures("several")
 def test_auto_takes_the_first_that_device_and_options_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     causal = Geometry(2, 4, 6, 6, causal=True)
-    assert AUTO_ORDER.index("triton") < AUTO_ORDER.index("sdpa") < AUTO_ORDER.index("eager")
+    order = auto_order(torch.device("cuda"))
+    assert order.index("triton") < order.index("sdpa") < order.index("eager")
+    assert auto_order(torch.device("cpu")) == ("sdpa", "tiled", "eager")
     assert build_attention("several", SQUARE, implementation="auto").implementation == "sdpa"
     assert build_attention("several", causal, implementation="auto").implementation == "eager"
     monkeypatch.setattr(registry, "auto_may_take", lambda name, device: True)

@@ -37,6 +37,17 @@ class CutShort(Quiet):
             raise KeyboardInterrupt
 
 
+class StepClock:
+    """Stands for the module ``time`` of the training loop: a step takes ``seconds``, as it reads the clock before and after."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._reading = seconds, 0
+
+    def perf_counter(self) -> float:
+        self._reading += 1
+        return self._seconds * self._reading
+
+
 def meeting(count: int) -> list[dict[str, str]]:
     """Of each of ``count`` processes, the environment by which it finds the others."""
     with socket.socket() as free:
@@ -138,6 +149,14 @@ def go_wrong(kind: str, spec: Any) -> dict[str, Any]:
         return out + torch.empty(2**52).sum() if kind == "runs out of memory" else out * math.nan
 
     attention.attend = troubled
+    return run(spec, Quiet()).to_dict()
+
+
+def run_by_own_clock(spec: Any, step_seconds: Sequence[float]) -> dict[str, Any]:
+    """The record of a run in which a step takes each process so long by its own clock."""
+    from attn_zoo.runner import run, train
+
+    vars(train)["time"] = StepClock(step_seconds[int(os.environ["RANK"])])
     return run(spec, Quiet()).to_dict()
 
 

@@ -64,7 +64,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n b d",
     memory="n b + n d",
     cost=cost,
-    implementations=("eager", "flex"),
+    implementations=("eager", "tiled", "flex"),
     softmax_limit=lambda geometry: BigBird(geometry, Options(block=geometry.keys)),
     variants={
         "larger": {"block": 8, "random_blocks": 2},

@@ -192,6 +192,8 @@ class BlockPatternAttention(FlexAttends):
         dropout = self.options.dropout if self.training else 0.0
         return self.pattern().attend(query, key, value, key_valid, dropout=dropout, seeds=self.draws_by(query.device))
 
+    attend_tiled = attend
+
     def attend_flex(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads n head_dim"]:

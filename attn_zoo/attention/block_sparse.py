@@ -65,7 +65,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n b d",
     memory="n b + n d",
     cost=cost,
-    implementations=("eager", "flex"),
+    implementations=("eager", "tiled", "flex"),
     softmax_limit=lambda geometry: BlockSparse(geometry, Options(block=geometry.keys)),
     variants={
         "window": {"block": 4, "local_blocks": 2, "global_blocks": 0, "random_blocks": 0},

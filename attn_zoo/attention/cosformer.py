@@ -68,6 +68,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n d^2",
     memory="n d",
     cost=cost,
+    implementations=("eager", "tiled"),
 )
 class CosFormer(RecurrentAttention):
     """Linear attention with ReLU features whose weights fall with the distance like a cosine.

@@ -14,7 +14,7 @@ from torch import Tensor
 from attn_zoo.attention.chunks import filled, in_blocks, into_chunks
 from attn_zoo.attention.kept import FLOAT
 from attn_zoo.attention.memory import MemoryState, NormalisedMemory, gated_bytes
-from attn_zoo.contract import Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract import Capabilities, Cost, Geometry, Stream, added_later
 from attn_zoo.registry import register_attention
 
 CHUNK = 32
@@ -29,6 +29,8 @@ class Options:
 
     normalise: bool = True
     """Divide each answer by its root mean square over the head."""
+    negative_eigenvalues: bool = added_later(False)
+    """β in (0, 2) in place of (0, 1): I - β k kᵀ can then turn what the state holds at a key into its negative, as parity needs."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -64,14 +66,16 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     time="n d^2",
     memory="n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     streams=streams,
-    variants={"raw": {"normalise": False}},
+    variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
 class DeltaRule(NormalisedMemory):
     """A memory of fixed size that is corrected at each key instead of added to.
 
     Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021.
     Symbols: S → MemoryState.summed (transposed), β → the stream strength, W and U → solved.
+        β in (0, 2): Grazzi et al. 2024, arXiv:2411.12537, Section 4.
     Differs: β is the sigmoid of the sum of a head's numbers of the stream over √d, which is one row of a projection
         like theirs. Queries are not divided by √d, which the norm would undo. SiLU and unit length are
         applied here, to queries and keys, and their short convolutions are left out. The norm has no
@@ -86,15 +90,16 @@ class DeltaRule(NormalisedMemory):
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
         """Block by block. Padded keys are zeros, which write nothing."""
         n = query.shape[2]
-        out, summed = in_blocks(partial(_block, min(CHUNK, n)), state.summed, query, key, value, streams["strength"])
+        most = 2.0 if self.options.negative_eigenvalues else 1.0
+        out, summed = in_blocks(partial(_block, min(CHUNK, n), most), state.summed, query, key, value, streams["strength"])
         return out, replace(state, summed=summed, position=state.position + n)
 
 
-def _block(chunk: int, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-    """With A = β K Kᵀ below the diagonal, (I + A) [U W] = β [V K]: the corrections of a chunk are U - W S."""
+def _block(chunk: int, most: float, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+    """With A = β K Kᵀ below the diagonal, (I + A) [U W] = β [V K]: the corrections of a chunk are U - W S; β is below ``most``."""
     query, key, value, strength = rows
     query, key = (_unit_length(F.silu(x)) for x in (query, key))
-    beta = (strength.sum(dim=-1, keepdim=True) * strength.shape[-1] ** -0.5).sigmoid()
+    beta = most * (strength.sum(dim=-1, keepdim=True) * strength.shape[-1] ** -0.5).sigmoid()
     query, key, value, beta = (into_chunks(x, chunk) for x in (query, key, value, beta))
     written = beta * key
     among = (written @ key.mT).tril(-1)

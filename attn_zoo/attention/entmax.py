@@ -67,6 +67,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n^2 d",
     memory="n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     softmax_limit=lambda geometry: Entmax(geometry, Options(alpha=1.0)),
     variants={"sparsemax": {"alpha": 2.0}, "between": {"alpha": 1.25}},
 )
@@ -97,6 +98,8 @@ class Entmax(Attention):
             flat = (t.to(dtype).flatten(0, 1) for t in (query, key, value))
             out, _ = _InBlocks.apply(*flat, valid, self.options.alpha, self.geometry.causal)
         return out.unflatten(0, query.shape[:2]).to(query.dtype)
+
+    attend_tiled = attend
 
 
 class _InBlocks(torch.autograd.Function):

@@ -80,7 +80,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n^1.5 d",
     memory="n^1.5 + n d",
     cost=cost,
-    implementations=("eager", "flex"),
+    implementations=("eager", "tiled", "flex"),
     softmax_limit=lambda geometry: Fixed(geometry, Options(stride=geometry.keys)),
     variants={"three_summaries": {"summary": 3}, "no_summary": {"summary": 0}},
 )
@@ -136,6 +136,8 @@ class Fixed(FlexAttends):
             positions=positions if self.geometry.causal else None,
         )
         return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
+
+    attend_tiled = attend
 
     def attend_flex(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None

@@ -66,6 +66,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     time="n d^2",
     memory="n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     streams=streams,
     variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
 )

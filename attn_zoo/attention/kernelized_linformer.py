@@ -73,6 +73,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n k d + n d^2",
     memory="n k + n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     variants={
         "favor": {"feature_map": "favor", "features": 24},
         "no_sharing": {"sharing": "none"},

@@ -80,6 +80,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n d^2",
     memory="n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     variants={name: {"feature_map": name} for name in ("relu", "squared_relu", "softmax")},
 )
 class Linear(RecurrentAttention):

@@ -70,7 +70,7 @@ def identity_linformer(geometry: Geometry) -> Linformer:
     time="n k d",
     memory="n k",
     cost=cost,
-    implementations=("eager", "sdpa", "triton"),
+    implementations=("eager", "tiled", "sdpa", "triton"),
     softmax_limit=identity_linformer,
     variants={
         "no_sharing": {"sharing": "none"},

@@ -91,6 +91,7 @@ def _keys_bytes(geometry: Geometry, options: Options) -> int:
     time="n log n d + n k d + n w d",
     memory="n k + n w + n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     reads=("query", "value"),
     variants={
         "no_sharing": {"sharing": "none", "window": 5},

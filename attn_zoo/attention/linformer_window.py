@@ -60,6 +60,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n k d + n w d",
     memory="n k + n w + n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     variants={
         "no_sharing": {"sharing": "none", "window": 5},
         "key_value": {"sharing": "key_value", "projected_length": 3},

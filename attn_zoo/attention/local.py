@@ -49,7 +49,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n b d",
     memory="n b + n d",
     cost=cost,
-    implementations=("eager", "flex"),
+    implementations=("eager", "tiled", "flex"),
     softmax_limit=lambda geometry: Local(geometry, Options(block=geometry.keys)),
     variants={"small": {"block": 6}, "neighbours": {"block": 4, "neighbours": 2}},
 )

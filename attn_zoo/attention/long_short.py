@@ -68,6 +68,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n w d + n r d",
     memory="n w + n r + n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     variants={"plain": {"norms": False, "window": 5, "rank": 3}, "wide": {"window": 65}},
 )
 class LongShort(Attention):
@@ -124,6 +125,8 @@ class LongShort(Attention):
             dropout=self.options.dropout if self.training else 0.0,
         )
         return out.to(value.dtype)
+
+    attend_tiled = attend
 
     def _norm(self, x: Float[Tensor, "batch heads n head_dim"], which: int) -> Float[Tensor, "batch heads n head_dim"]:
         """The layer norm of near (0) or projected (1) keys and values; the input where there is none."""

@@ -107,7 +107,7 @@ def widest(geometry: Geometry) -> Longformer:
     memory="n w + n g + n d",
     cost=cost,
     streams=streams,
-    implementations=("eager", "flex"),
+    implementations=("eager", "tiled", "flex"),
     softmax_limit=widest,
     variants={
         "window": {"window": 5, "global_tokens": 0},
@@ -167,6 +167,8 @@ class Longformer(FlexAttends):
                 local = local.unflatten(1, (heads, dilation)).transpose(2, 3).flatten(2, 3)[:, :, : n - g]
             rows.append(local)
         return torch.cat(rows, dim=2) if len(rows) > 1 else rows[0]
+
+    attend_tiled = attend
 
     def attend_flex(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor

@@ -254,6 +254,8 @@ class LowRankAttention(CompressingAttention):
         order = torch.tensor([h for heads in self.head_groups for h in heads], device=query.device).argsort()
         return torch.cat(parts, dim=1)[:, order]
 
+    attend_tiled = attend
+
     def _attend_group(self, map_: LengthMap, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         projected_key, projected_value = map_.project(key, value, key_valid)
         return self.attend_compressed(query, projected_key, projected_value, map_.valid(key_valid))

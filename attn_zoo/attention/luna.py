@@ -89,7 +89,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     memory="n l + n d",
     cost=cost,
     streams=streams,
-    implementations=("eager", "sdpa"),
+    implementations=("eager", "tiled", "sdpa"),
     variants={"two": {"packed_length": 2}},
 )
 class Luna(Attention):
@@ -143,6 +143,8 @@ class Luna(Attention):
         blocks = row_blocks(query, columns=shares.shape[2])
         weights = (F.dropout((rows @ scaled).softmax(dim=-1), dropout) for rows in blocks)
         return torch.cat([w.to(value.dtype) @ packed_value for w in weights], dim=2).to(value.dtype)
+
+    attend_tiled = attend
 
     attend_sdpa = attend
 

@@ -75,6 +75,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n c d + n h d",
     memory="n c + n h d",
     cost=cost,
+    implementations=("eager", "tiled"),
     reads=("query", "value"),
     variants={"small": {"chunk": 6, "expansion": 2}},
 )
@@ -125,6 +126,8 @@ class Mega(Attention):
         asks, answers = _MadeAnew.apply(_queries_and_keys, query, *weights)
         pattern = Pattern(self.options.chunk, 0, causal=self.geometry.causal)
         return pattern.attend(asks, answers, value, key_valid, dropout=self.options.dropout if self.training else 0.0)
+
+    attend_tiled = attend
 
 
 def _queries_and_keys(

@@ -94,6 +94,8 @@ class RecurrentAttention(Attention):
                 out = self.read_all(*given, **others)
             return self.finish(out).to(value.dtype)
 
+    attend_tiled = attend
+
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> MemoryState:

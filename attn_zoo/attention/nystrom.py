@@ -79,7 +79,7 @@ def every_token(geometry: Geometry) -> Nystrom:
     time="n m d + m^3",
     memory="n m + n d",
     cost=cost,
-    implementations=("eager", "sdpa"),
+    implementations=("eager", "tiled", "sdpa"),
     softmax_limit=every_token,
     variants={"convolution": {"convolution": 5}, "few": {"landmarks": 3, "iterations": 2}, "many": {"landmarks": 48}},
 )
@@ -135,6 +135,8 @@ class Nystrom(Attention):
                 reach = self.options.convolution // 2
                 out = out + F.conv2d(wide, self.kernel.to(dtype), padding=(reach, 0), groups=query.shape[1])
         return out.to(value.dtype)
+
+    attend_tiled = attend
 
     attend_sdpa = attend
 

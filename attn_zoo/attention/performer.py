@@ -124,6 +124,7 @@ def _causal_bytes(geometry: Geometry, options: Options) -> int:
     time="n m d",
     memory="n m + n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     variants={"relu": {"kernel": "relu"}, "independent": {"orthogonal": False, "features": 24}, "redrawn": {"redraw": 1}},
 )
 class Performer(Attention):
@@ -178,6 +179,8 @@ class Performer(Attention):
         core = self._causal if self.geometry.causal else self._bidirectional
         with without_autocast(query.device):
             return core(query.to(dtype), key.to(dtype), value.to(dtype), key_valid).to(query.dtype)
+
+    attend_tiled = attend
 
     def _bidirectional(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         """Values averaged by feature, and these averages by the queries; no n × m tensor is made."""

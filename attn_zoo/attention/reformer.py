@@ -88,6 +88,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n log n d + n c d",
     memory="n c + n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     reads=("query", "value"),
     variants={
         "one_round": {"rounds": 1, "chunk": 4},
@@ -150,6 +151,8 @@ class Reformer(Attention):
             self._training_calls += 1
         rule = Rule(causal, once=o.duplicates is Duplicates.corrected, dropout=o.dropout if self.training else 0.0)
         return attend_buckets(query, value, self.layout(query, key_valid), rule).to(value.dtype)
+
+    attend_tiled = attend
 
     @torch.no_grad()
     def layout(self, query: Float[Tensor, "batch heads n head_dim"], key_valid: Bool[Tensor, "batch n"] | None) -> Layout:

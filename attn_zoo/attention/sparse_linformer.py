@@ -69,6 +69,7 @@ def identity_softmax(geometry: Geometry) -> SparseLinformer:
     time="n k d",
     memory="n k",
     cost=cost,
+    implementations=("eager", "tiled"),
     softmax_limit=identity_softmax,
     variants={
         "sparsemax": {"alpha": 2.0},

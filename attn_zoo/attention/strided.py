@@ -71,7 +71,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n^1.5 d",
     memory="n^1.5 + n d",
     cost=cost,
-    implementations=("eager", "flex"),
+    implementations=("eager", "tiled", "flex"),
     softmax_limit=lambda geometry: Strided(geometry, Options(stride=geometry.keys)),
 )
 class Strided(FlexAttends):
@@ -102,6 +102,8 @@ class Strided(FlexAttends):
         query, key, value = (cut(tokens, stride) for tokens in (query, key, value))
         out = attend_grid(query, key, value, valid, causal=self.geometry.causal, dropout=dropout)
         return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
+
+    attend_tiled = attend
 
     def attend_flex(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None

@@ -59,6 +59,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n^2 d",
     memory="n k + n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     softmax_limit=lambda geometry: TopK(geometry, Options(kept=geometry.keys)),
     variants={"few": {"kept": 2}, "more": {"kept": 20}},
 )
@@ -97,6 +98,8 @@ class TopK(Attention):
             flat = (t.to(dtype).flatten(0, 1) for t in (query, key, value))
             out, _, _ = _InBlocks.apply(*flat, valid, min(self.options.kept, key.shape[2]), self.geometry.causal)
         return out.unflatten(0, query.shape[:2]).to(query.dtype)
+
+    attend_tiled = attend
 
 
 class _InBlocks(torch.autograd.Function):

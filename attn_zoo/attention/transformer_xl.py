@@ -100,6 +100,7 @@ class SegmentState:
     time="n s d + n m d",
     memory="n d",
     cost=cost,
+    implementations=("eager", "tiled"),
     softmax_limit=lambda geometry: TransformerXL(geometry, Options(segment=geometry.keys, relative=False)),
     variants={"short": {"segment": 3, "memory": 4}, "content_only": {"segment": 6, "memory": 0, "relative": False}},
 )
@@ -151,6 +152,8 @@ class TransformerXL(Attention):
             distances = Distances(rows, self.content_bias, self.position_bias)
         dropout = self.options.dropout if self.training else 0.0
         return attend_segments(query, key, value, key_valid, cut, distances=distances, dropout=dropout)
+
+    attend_tiled = attend
 
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None

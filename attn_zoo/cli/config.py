@@ -116,6 +116,12 @@ class TuningConfig:
     """By key of a setting, the sweep to search over unless the command line has the key."""
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
     """By attention, candidates for each of its own dials."""
+    attention: List[str] = field(default_factory=list)  # noqa: UP006
+    """Attentions that ``attn-zoo tune`` takes unless it is told others."""
+    task: List[str] = field(default_factory=list)  # noqa: UP006
+    """Tasks that it takes unless it is told others."""
+    settings: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
+    """By attention, values of its options; it searches each of them apart, so that they make a curve of rows."""
 
 
 @dataclass
@@ -126,8 +132,8 @@ class RunConfig:
     task: Any = None
     dials: Any = None
     """Options of attentions by name, for a sweep over several; what is given as attention.OPTION goes before."""
-    implementation: str = "eager"
-    """``eager``, ``sdpa``, ``flex``, ``xformers``, ``triton``, or ``auto``."""
+    implementation: str = "auto"
+    """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``."""
     level: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
     """Which of the sizes that the task proposes; unless said, the first on its card."""
     data: DataConfig = field(default_factory=lambda: DataConfig())
@@ -140,6 +146,8 @@ class RunConfig:
     """Folder that records are added to."""
     report: bool = True
     """Print the leaderboard when all is done."""
+    overview: bool = False
+    """Print its first table alone, and save it as a picture beside the records."""
     threads: int = 0
     """Of PyTorch within an operation, in each process; 0 leaves them as they are. As many threads give the same bits."""
     workers: Optional[int] = None  # noqa: UP045

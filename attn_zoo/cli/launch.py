@@ -129,7 +129,7 @@ def in_short(error: BaseException) -> str:
 
 def missing_extra(text: str) -> str | None:
     """What to install, where Hydra did not find a launcher or sweeper of the extra ``sweeps``."""
-    match = re.search(r"Could not find 'hydra/(launcher|sweeper|sweeper/sampler)/(joblib|ray|submitit_\w+|optuna|tpe)'", text)
+    match = re.search(r"Could not find 'hydra/(launcher|sweeper|sweeper/sampler)/(ray|submitit_\w+|optuna|tpe|grid)'", text)
     if match is None:
         return None
     return f"Hydra's {match[1].partition('/')[0]} {match[2]!r} is not installed; pip install 'attn-zoo[sweeps]'"

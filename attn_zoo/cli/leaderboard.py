@@ -9,14 +9,21 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from attn_zoo.cli.records_of import add_records, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
 from attn_zoo.leaderboard.beside_text import render_published
+from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
+from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
+from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.leaderboard.plots import draw, missing_plots
 from attn_zoo.leaderboard.render.separation import render_separations
 from attn_zoo.leaderboard.separation import separates
 from attn_zoo.records import RunRecord, Store
 
+_FORMAT = "html: one page that needs no network; svg: the heat map of mechanisms by tasks (default: terminal)"
+_PLOTS = "draw scores against costs, as points and as curves over hyperparameters, and learning curves as PNG and SVG"
 _COSTS = {"time": "time", "flops": "FLOPs", "memory": "memory"}
 _UNITS = {
     "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
@@ -27,10 +34,10 @@ _UNITS = {
 
 def fill(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
-    parser.add_argument("--records", default="runs", help="folder of records (default: runs)")
+    add_records(parser)
     parser.add_argument("--task", help="only this task")
     parser.add_argument("--attention", help="only this attention; its ranks and margins stay those among all")
-    parser.add_argument("--format", default="terminal", choices=(*FORMATS, "html"))
+    parser.add_argument("--format", default="terminal", choices=(*FORMATS, "html", "svg"), help=_FORMAT)
     parser.add_argument("--by", default="score", choices=ORDERS, help="what rows are ordered by (default: score)")
     parser.add_argument(
         "--equal",
@@ -39,16 +46,31 @@ def fill(parser: argparse.ArgumentParser) -> None:
         metavar="COST=BUDGET",
         help="budget of a board: time=30s, flops=2e12 or memory=64MiB; may be repeated (default: what every contender has spent)",
     )
+    parser.add_argument(
+        "--at",
+        default=(),
+        type=times,
+        metavar="TIME,TIME",
+        help="the best validation score after each of these times of training, such as 5min,15min,30min",
+    )
     parser.add_argument("--seeds", action="store_true", help="the test score of every seed as well")
-    parser.add_argument("--overview", action="store_true", help="one table of scores by attention and task, without the costs")
+    scores = "scores by attention and task alone; in the terminal a heat map, shaded from the best control of each task"
+    parser.add_argument("--overview", action="store_true", help=scores)
+    parser.add_argument(
+        "--costs",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="costs beside the heat map: what attn-zoo measure experiment=counted output=FILE counted, causal=true for the state; "
+        "may be repeated (default: FLOPs as recorded)",
+    )
     published = "scores beside those that others have published, how their settings differ, and which of their orderings hold"
     parser.add_argument("--published", action="store_true", help=published)
     separation = "which tasks separate: ROW (default: softmax) is far above the best control, and tie groups stand apart"
     parser.add_argument("--separation", nargs="?", const="softmax", metavar="ROW", help=separation)
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="write to a file; with --format html, one page that needs no network"
-    )
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw scores against costs and learning curves as PNG and SVG")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
     parser.set_defaults(handler=_leaderboard)
 
 
@@ -61,30 +83,50 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for word in words:
         cost, _, amount = word.partition("=")
-        match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z]*)", amount.lower())
-        if cost.lower() not in _COSTS or not match or match[2] not in _UNITS[cost.lower()]:
+        value = _amount(cost.lower(), amount)
+        if value is None:
             raise ValueError(
-                f"--equal takes time=SECONDS (or 5min, 1h), flops=NUMBER (or 2T) or memory=BYTES (or 64MiB); got {word!r}"
+                "--equal takes time=SECONDS (or 5min, 1h), flops=NUMBER (or 2T) or memory=BYTES (or 64MiB), above 0 and finite; "
+                f"got {word!r}"
             )
         name = _COSTS[cost.lower()]
         if name in found:
             raise ValueError(f"--equal {cost} is given twice; one budget makes one board")
-        try:
-            value = float(match[1]) * _UNITS[cost.lower()][match[2]]
-        except ValueError as error:
-            raise ValueError(f"--equal {word} has no number that can be read") from error
-        if not (0 < value < math.inf):
-            raise ValueError(f"--equal {word}: a budget is above 0 and finite")
         found[name] = value
     return found
 
 
+def times(words: str) -> tuple[float, ...]:
+    """Times such as ``5min,900s`` in seconds, the shortest first.
+
+    Raises:
+        ArgumentTypeError: one is no time.
+    """
+    found = [_amount("time", word) for word in words.split(",")]
+    if None in found:
+        raise argparse.ArgumentTypeError(f"takes times above 0, in seconds (or 5min, 1h) with commas between; got {words!r}")
+    return tuple(sorted({time for time in found if time is not None}))
+
+
+def _amount(cost: str, amount: str) -> float | None:
+    """A number with a unit of ``cost``, in its first unit; None for what is none, or is not above 0 and finite."""
+    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z]*)", amount.lower())
+    if cost not in _UNITS or not match or match[2] not in _UNITS[cost]:
+        return None
+    try:
+        value = float(match[1]) * _UNITS[cost][match[2]]
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
+
+
 def _leaderboard(parsed: argparse.Namespace) -> int:
     _refuse(parsed)
+    parsed.records = records_root(parsed)
     if parsed.plots:
         drawn = draw(_tables(parsed, Store(parsed.records).load()[0]), parsed.plots)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
-    text = _page(parsed) if parsed.format == "html" else _text(parsed)
+    text = {"html": _page, "svg": _picture}.get(parsed.format, _text)(parsed)
     if parsed.output is None:
         print(text)
     else:
@@ -106,6 +148,14 @@ def _refuse(parsed: argparse.Namespace) -> None:
         raise ValueError(f"--separation prints as {', '.join(FORMATS)}; got --format html")
     if parsed.format == "html" and said:
         raise ValueError(f"the page of --format html shows all of that in any case; leave out {', '.join(said)}")
+    if parsed.format == "svg" and said:
+        raise ValueError(f"the picture of --format svg shows test scores by task and no more; leave out {', '.join(said)}")
+    if parsed.costs and parsed.format not in ("terminal", "html", "svg"):
+        raise ValueError(f"--costs stands beside the heat map of --format terminal, html or svg; there is none in {parsed.format}")
+    alone = [f"--{name}" for name in ("overview", "published") if getattr(parsed, name)]
+    alone += [f"--format {parsed.format}"] if parsed.format in ("csv", "svg") else []
+    if parsed.at and alone:
+        raise ValueError(f"--at adds a table to those of each task, which {alone[0]} does not show; leave one of them out")
     if parsed.plots and (reason := missing_plots()):
         raise ValueError(reason)
     if parsed.output and (parsed.output.is_dir() or not parsed.output.parent.is_dir()):
@@ -114,14 +164,20 @@ def _refuse(parsed: argparse.Namespace) -> None:
 
 
 def _tables(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> list[Table]:
-    made = tables(records, task=parsed.task, attention=parsed.attention, equal=budgets(parsed.equal))
+    made = tables(records, task=parsed.task, attention=parsed.attention, equal=budgets(parsed.equal), at=parsed.at)
     return [ordered(table, parsed.by) for table in made]
 
 
 def _page(parsed: argparse.Namespace) -> str:
     records, damaged = Store(parsed.records).load()
-    records_at = records_from(parsed.output, Path(parsed.records)) if parsed.output else None
-    return html_page(_tables(parsed, records), records, damaged, records_at=records_at)
+    records_at = records_from(parsed.output, parsed.records) if parsed.output and parsed.records.is_dir() else None
+    costs = counted_columns(parsed.costs)
+    return html_page(_tables(parsed, records), records, damaged, records_at=records_at, costs=costs)
+
+
+def _picture(parsed: argparse.Namespace) -> str:
+    made = _tables(parsed, Store(parsed.records).load()[0])
+    return heat_map_svg(heat_map(made, counted_columns(parsed.costs) or recorded_columns(made))).rstrip()
 
 
 def _text(parsed: argparse.Namespace) -> str:
@@ -138,5 +194,8 @@ def _text(parsed: argparse.Namespace) -> str:
         overview=parsed.overview,
         by=parsed.by,
         equal=budgets(parsed.equal),
+        at=parsed.at,
         seeds=parsed.seeds,
+        costs=parsed.costs,
+        colours=colours_here() if parsed.output is None else None,
     )

@@ -23,13 +23,14 @@ COMMANDS = {
     "run": Command("train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m sweeps)", "run"),
     "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
     "leaderboard": Command("tables of what is recorded: scores, ranks, costs, equal budgets", "leaderboard"),
+    "findings": Command("what the records say, in sentences: good at, bad at, cost; what to take for five needs", "findings"),
     "show": Command("all about one row: options, checks, seeds, cost, literature, the command that does it again", "show"),
     "diff": Command("compare two folders of records; fails where B is worse beyond noise", "diff"),
     "new": Command("write an installable package with an attention, or a task, of your own", "new"),
     "check": Command("the conformance kit on attentions and tasks", "check"),
     "measure": Command("time and memory: growth with length, crossovers, the Linformer paper's Table 3, public peers", "measure"),
     "data": Command("data sets: which there are, fetching them, checking them", "data"),
-    "records": Command("a folder of records: whether it can be believed", "records"),
+    "records": Command("a folder of records: whether it can be believed, and whether runs come out the same again", "records"),
     "recommend": Command("which attention to take for a length, device and needs, with evidence and doubt", "recommend"),
     "analyze": Command(
         "look inside: how low-rank attention is, how far mechanisms are from softmax, what matrix they form", "analyze"

@@ -23,6 +23,10 @@ from attn_zoo.registry import build_task, task_card
 from attn_zoo.runner.metrics import measure_named
 
 
+class RefusedSearchError(ValueError):
+    """A mechanism does not take the task with settings that a search reaches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The runs that a command asks for, and where their records go."""
@@ -128,7 +132,7 @@ def _search(base: DictConfig, given: Sequence[Override], fixed: Sequence[str], k
     specs, locations = tuple(map(spec_from, configs)), tuple(map(locations_from, configs))
     for spec, where in zip(specs, locations, strict=True):
         if reason := refusal(spec, where):
-            raise ValueError(f"the search reaches settings that are refused: {reason}")
+            raise RefusedSearchError(f"the search reaches settings that are refused: {reason}")
     task = task_card(specs[0].task)
     study = Study(study_id(specs[0], space, task.version), space, specs[0].attention, task.name, sweeper.n_trials)
     if "hydra.sweeper.direction" not in keys and not measure_named(task.metric).higher_is_better:

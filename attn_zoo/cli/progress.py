@@ -7,9 +7,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 
 class RichProgress:
-    """Shows a run's steps, last loss and last validation score; silent where nobody watches."""
+    """Shows a run's steps, last loss and last validation score; silent where nobody watches.
 
-    def __init__(self) -> None:
+    Args:
+        by_time: a time ends the run, so that its number of steps is not known.
+    """
+
+    def __init__(self, by_time: bool = False) -> None:
+        self._by_time = by_time
         console = Console(stderr=True)
         columns = (
             TextColumn("{task.description}"),
@@ -24,7 +29,7 @@ class RichProgress:
     def start(self, label: str, steps: int) -> None:
         """Show the bar."""
         self._bar.start()
-        self._task = self._bar.add_task(label, total=steps, loss=float("nan"), valid="-")
+        self._task = self._bar.add_task(label, total=None if self._by_time else steps, loss=float("nan"), valid="-")
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
         """Move the bar."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from attn_zoo.cli import rerun
 from attn_zoo.records.verify import Finding, verify
 
 
@@ -19,6 +20,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     )
     checking.add_argument("folder", nargs="?", default="runs", metavar="FOLDER", help="folder of records (default: runs)")
     checking.set_defaults(handler=_verify)
+    rerun.fill(actions.add_parser("rerun", help="do some of the runs anew and compare scores bit for bit"))
 
 
 def _verify(parsed: argparse.Namespace) -> int:

@@ -2,20 +2,52 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
+from attn_zoo import reference
 from attn_zoo.records import Damaged, RecordError, RunRecord, Store
+from attn_zoo.records.packed import is_packed
+
+FOLDER = "runs"
+"""Folder of records where none is named."""
+
+
+def add_records(parser: argparse.ArgumentParser) -> None:
+    """Add ``--records`` and ``--reference``; ``records_root`` reads them."""
+    parser.add_argument("--records", metavar="FOLDER", help=f"folder of records, or a packed file of them (default: {FOLDER})")
+    shipped = f"records that came with the package in their place: {' or '.join(reference.SETS)} (default: the first there is)"
+    parser.add_argument("--reference", nargs="?", const="", metavar="NAME", help=shipped)
+
+
+def records_root(parsed: argparse.Namespace) -> Path:
+    """Where the records lie that a command line asks for.
+
+    Raises:
+        ValueError: records of one's own and of the package are asked for at once, or those of the package are not there.
+    """
+    if parsed.reference is None:
+        return Path(FOLDER if parsed.records is None else parsed.records)
+    if parsed.records is not None:
+        raise ValueError(
+            "--records FOLDER shows records of yours, --reference those that came with the package; give one of the two"
+        )
+    there = reference.shipped()
+    name = parsed.reference or next(iter(there), "")
+    if name not in there:
+        raise ValueError(f"--reference takes {' or '.join(there) or 'nothing, as this installation has no records'}; got {name!r}")
+    return reference.packed_file(name)
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
-    """The records of a folder and what is damaged in it, or the one record of a file.
+    """The records of a folder or packed file and what is damaged in it, or the one record of a file.
 
     Raises:
         FileNotFoundError: nothing is there.
         RecordError: the file is no whole record.
     """
-    if path.is_dir():
+    if path.is_dir() or is_packed(path):
         return Store(path).load()
     if not path.exists():
         raise FileNotFoundError(f"{str(path)!r} does not exist; name a folder of records, or the file of one")

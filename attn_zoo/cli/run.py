@@ -177,7 +177,7 @@ def _do(config: DictConfig, spec: RunSpec, run_id: str, label: str, tuning: Tuni
     if told.to and is_main:
         trackers = Tracking(told.to, spec, run_id, project=told.project, folder=told.folder, every=told.every)
     with trackers as tracking:
-        watchers: list[Progress] = [RichProgress()] if is_main else []
+        watchers: list[Progress] = [RichProgress(by_time=bool(spec.budget.seconds))] if is_main else []
         progress = Watchers(*watchers, *([tracking] if tracking else []))
         record = with_tuning(run(spec, progress, locations_from(config), checkpoint), tuning)
         if is_main:

@@ -290,6 +290,24 @@ def data_seed_changes_the_data(task: Task) -> None:
     )
 
 
+@task_check
+def slices_fit_their_split(task: Task) -> str:
+    """A part that is scored apart marks examples, or positions that are asked."""
+    if not (names := list(task.slices("test"))):
+        raise NotApplicable("no part is scored apart")
+    for split in SPLITS:
+        labels = task.examples(split).labels()
+        for name, members in task.slices(split).items():
+            require(
+                members.dtype == torch.bool and members.shape in (labels.shape[:1], labels.shape),
+                f"{split}: part {name!r} is {members.dtype} of shape {tuple(members.shape)}; it is boolean, one an example or "
+                f"one a label of {tuple(labels.shape)}",
+            )
+            unasked = members & (labels == UNASKED) if members.dim() == 2 else torch.zeros(1)
+            require(not unasked.any(), f"{split}: part {name!r} marks {int(unasked.sum())} positions that are not asked")
+    return ", ".join(names)
+
+
 def _contents(examples: Examples) -> Iterator[bytes]:
     """A digest of each input, in order."""
     for row in (row for piece in _pieces(examples) for row in piece.inputs):
@@ -297,8 +315,9 @@ def _contents(examples: Examples) -> Iterator[bytes]:
 
 
 def _forget(task: Task) -> None:
-    """Empty the memory of the module that makes the examples, so that they are made again."""
-    for value in vars(importlib.import_module(type(task).__module__)).values():
-        clear: Any = getattr(value, "cache_clear", None)
-        if callable(clear):
-            clear()
+    """Empty the memory of the modules that make the examples, so that they are made again."""
+    for kind in type(task).__mro__:
+        for value in vars(importlib.import_module(kind.__module__)).values():
+            clear: Any = getattr(value, "cache_clear", None)
+            if callable(clear):
+                clear()

@@ -7,11 +7,11 @@ from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.dataset import DataSet, Layout
 from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
-from attn_zoo.contract.implementations import AUTO_ORDER, IMPLEMENTATIONS, auto_may_take, unavailable
+from attn_zoo.contract.implementations import IMPLEMENTATIONS, auto_may_take, auto_order, unavailable
+from attn_zoo.contract.options import added_later, left_out
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
-    "AUTO_ORDER",
     "IMPLEMENTATIONS",
     "SPLITS",
     "UNASKED",
@@ -40,8 +40,11 @@ __all__ = [
     "Tokens",
     "UnknownNameError",
     "UnsupportedError",
+    "added_later",
     "auto_may_take",
+    "auto_order",
     "hide_rows_without_keys",
+    "left_out",
     "real_tokens",
     "unavailable",
 ]

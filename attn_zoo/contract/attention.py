@@ -214,10 +214,7 @@ class Attention(nn.Module):
                 causality, or it has read as many tokens as it was built for.
         """
         card, g = self.card, self.geometry
-        if not card.can.stepwise:
-            raise UnsupportedError(_no_steps(card))
-        if not g.causal:
-            raise UnsupportedError(f"{card.name} was built to see all tokens at once; build it with causal=True to step")
+        self.check_steps()
         if not isinstance(state, CarriedState):
             raise ValueError(f"{card.name}: a state comes from initial_state or the step before; got {type(state).__name__}")
         queries = self._check_tensors(query, key, value, streams, start=state.position)
@@ -233,6 +230,17 @@ class Attention(nn.Module):
             )
         out, after = self.advance(query, query if card.can.shares_query_key else key, value, state, **streams)
         return out, after
+
+    def check_steps(self) -> None:
+        """Refuse to step at all; also called by a layer, whose state holds more.
+
+        Raises:
+            UnsupportedError: the card does not claim ``stepwise``, or the mechanism was built without causality.
+        """
+        if not self.card.can.stepwise:
+            raise UnsupportedError(_no_steps(self.card))
+        if not self.geometry.causal:
+            raise UnsupportedError(f"{self.card.name} was built to see all tokens at once; build it with causal=True to step")
 
     def advance(
         self, query: Any, key: Any, value: Float[Tensor, "batch heads n head_dim"], state: Any, **streams: Tensor

@@ -7,11 +7,16 @@ import os
 
 import torch
 
-IMPLEMENTATIONS = ("eager", "sdpa", "flex", "xformers", "triton")
-"""``eager`` is the plain PyTorch maths to be read and trusted; the others must agree with it."""
+IMPLEMENTATIONS = ("eager", "tiled", "sdpa", "flex", "xformers", "triton")
+"""``eager`` is the plain PyTorch maths to be read and trusted; the others must agree with it. ``tiled`` computes in tiles that
+fit the caches of a CPU."""
 
-AUTO_ORDER = ("triton", "flex", "sdpa", "xformers", "eager")
-"""``auto`` is the first of these that the card offers, the options allow and the device can run; never an interpreted one."""
+_AUTO_ORDERS = {"cpu": ("sdpa", "tiled", "eager"), "cuda": ("triton", "flex", "sdpa", "xformers", "eager")}
+
+
+def auto_order(device: torch.device) -> tuple[str, ...]:
+    """``auto`` is the first of these that the card offers, the options allow and the device can run; never an interpreted one."""
+    return _AUTO_ORDERS.get(device.type, ("sdpa", "eager"))
 
 
 def unavailable(implementation: str, device: torch.device) -> str | None:
@@ -21,6 +26,8 @@ def unavailable(implementation: str, device: torch.device) -> str | None:
     """
     if implementation in ("eager", "sdpa"):
         return None
+    if implementation == "tiled":
+        return None if device.type in ("cpu", "meta") else f"tiled runs on CPU tensors only, and these are on {device.type!r}"
     interpreted = implementation == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     if device.type != "cuda" and not (interpreted and device.type == "cpu"):
         return f"{implementation} runs on CUDA tensors only, and these are on {device.type!r}"
@@ -30,6 +37,5 @@ def unavailable(implementation: str, device: torch.device) -> str | None:
 
 
 def auto_may_take(implementation: str, device: torch.device) -> bool:
-    """Whether ``auto`` may choose it for tensors of ``device``: it runs there, and not in Triton's interpreter."""
-    interpreted = implementation == "triton" and device.type != "cuda"
-    return unavailable(implementation, device) is None and not interpreted
+    """Whether ``auto`` may choose it for tensors of ``device``: it is in its order, and runs there."""
+    return implementation in auto_order(device) and unavailable(implementation, device) is None

@@ -179,10 +179,11 @@ class Task(ABC):
         """Which data these options stand for, as tables name them; ``generated`` unless the card names data sets."""
         return " and ".join(dataset.title for dataset in self.card.datasets) or "generated"
 
-    def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"]]:
+    def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"] | Bool[Tensor, "examples length"]]:
         """Parts of a split whose scores are recorded apart, such as depths; none unless a task says otherwise.
 
-        By a name that is a heading of a table: True for an example that belongs to the part.
+        By a name that is a heading of a table: True for an example that belongs to the part. Where labels are by position, a part
+        can be of positions too: True for one that is asked and belongs to it.
         """
         return {}
 

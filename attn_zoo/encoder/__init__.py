@@ -1,6 +1,6 @@
 """The identical network around every attention."""
 
-from attn_zoo.encoder.build import build_model, build_paired_model, share_initial_weights
+from attn_zoo.encoder.build import build_model, build_paired_model, build_token_reader, share_initial_weights
 from attn_zoo.encoder.image import ImageClassifier, backbone_sizes
 from attn_zoo.encoder.token import PairClassifier, PositionClassifier, TokenClassifier, TokenEncoder
 
@@ -13,5 +13,6 @@ __all__ = [
     "backbone_sizes",
     "build_model",
     "build_paired_model",
+    "build_token_reader",
     "share_initial_weights",
 ]

@@ -28,6 +28,8 @@ def build_model(
     backbone: str = "",
     shared_weights: bool = False,
     reuse_keys: bool = False,
+    short_convolution: int = 0,
+    positions: str = "learned",
 ) -> nn.Module:
     """The classifier for a task: our small encoder on tokens, timm's VisionTransformer on patches.
 
@@ -37,18 +39,26 @@ def build_model(
         backbone: timm's name of a VisionTransformer, for patches only; the sizes must be its own.
         shared_weights: one block, applied ``depth`` times.
         reuse_keys: its first keys and values serve all applications; for tokens only.
+        short_convolution: as of ``MultiHeadAttention``, in every block.
+        positions: ``learned`` or, for tokens only, ``none``.
 
     Raises:
-        UnsupportedError: the attention does not claim what the task needs, timm has no such VisionTransformer, or keys
-            cannot be reused.
+        UnsupportedError: the attention does not claim what the task needs, timm has no such VisionTransformer, keys cannot be
+            reused, or positions cannot be left out.
         ValueError: an option or size breaks its rule.
     """
     entry: dict[str, Any] = {"attention": attention, "implementation": implementation, "options": dict(options)}
+    entry["short_convolution"] = short_convolution
     if isinstance(task.inputs, Patches):
         if reuse_keys:
             raise UnsupportedError(
                 "model.reuse_keys is for tasks on tokens: a block of timm's VisionTransformer makes its keys anew each time; "
                 "take model.shared_weights alone"
+            )
+        if positions != "learned":
+            raise UnsupportedError(
+                f"model.positions={positions} is for tasks on tokens: timm's VisionTransformer learns its positions; "
+                "take model.positions=learned"
             )
         sizes: dict[str, Any] = {"pos_drop_rate": dropout, "proj_drop_rate": dropout}
         if not backbone:
@@ -63,7 +73,7 @@ def build_model(
     elif task.labels == "position":
         kind = PositionClassifier
     sizes = {"dim": dim, "depth": depth, "heads": heads, "mlp_ratio": mlp_ratio, "dropout": dropout}
-    sizes |= {"shared_weights": shared_weights, "reuse_keys": reuse_keys}
+    sizes |= {"shared_weights": shared_weights, "reuse_keys": reuse_keys, "positions": positions}
     return kind(vocabulary=task.inputs.vocabulary, length=task.length, classes=task.classes, causal=task.causal, **sizes, **entry)
 
 
@@ -79,6 +89,23 @@ def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Ma
     model = build_model(task, attention=attention, options=options, **rest)
     share_initial_weights(model, reference)
     return model
+
+
+def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
+    """The encoder of a task's classifier under a head that tells the tokens of its inputs, so that both train the same encoder.
+
+    The head's weights are drawn anew.
+
+    Raises:
+        UnsupportedError: the inputs of the task are patches, or it labels positions.
+    """
+    if not isinstance(model, TokenClassifier | PairClassifier) or isinstance(task.inputs, Patches):
+        other = "patches" if isinstance(task.inputs, Patches) else "labelled by position, which trains all of the encoder as it is"
+        raise UnsupportedError(
+            "budget.pretrain_steps trains an encoder of tokens for tasks with one label an example, and the inputs of this task "
+            f"are {other}; take budget.pretrain_steps=0"
+        )
+    return PositionClassifier(classes=task.inputs.vocabulary, encoder=model.encoder)
 
 
 @torch.no_grad()

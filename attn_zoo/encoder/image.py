@@ -21,6 +21,7 @@ class ImageClassifier(nn.Module):
         inputs: size of the images and of the patches.
         backbone: timm's name of a VisionTransformer, whose other features are taken; empty for the plain one.
         shared_weights: the first block in place of all, applied as often as there are.
+        short_convolution: as of ``MultiHeadAttention``, over patches in their order behind the class token.
         attention: name of a registered attention; ``options`` and ``implementation`` are its own.
 
     Raises:
@@ -37,6 +38,7 @@ class ImageClassifier(nn.Module):
         options: Mapping[str, Any],
         backbone: str = "",
         shared_weights: bool = False,
+        short_convolution: int = 0,
         **sizes: Any,
     ) -> None:
         super().__init__()
@@ -44,7 +46,9 @@ class ImageClassifier(nn.Module):
         shared = {**sizes, **_shape(inputs), "num_classes": classes, "weight_init": "jax"}
         patches = (inputs.height // inputs.patch) * (inputs.width // inputs.patch)
         length = patches + (prefix_tokens(backbone) if backbone else 1)
-        layer = attention_layer(attention, length=length, implementation=implementation, **options)
+        layer = attention_layer(
+            attention, length=length, implementation=implementation, short_convolution=short_convolution, **options
+        )
         if backbone:
             self.transformer = _create(backbone, attn_layer=layer, **shared)
         else:

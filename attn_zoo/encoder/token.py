@@ -40,7 +40,10 @@ class Block(nn.Module):
 
 
 class TokenEncoder(nn.Module):
-    """Vectors of a token sequence, one a position. Positions are learned and absolute.
+    """Vectors of a token sequence, one a position. Positions are learned and absolute, or left out.
+
+    Without them (``positions="none"``; Haviv et al. 2022, arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466) a causal
+    network still tells the order, from how much each position sees.
 
     With ``shared_weights`` one block is applied ``depth`` times (Universal Transformer; Dehghani et al. 2018,
     arXiv:1807.03819), without halting. Differs: positions are added once, before the first
@@ -53,10 +56,12 @@ class TokenEncoder(nn.Module):
         causal: position i sees positions up to i only.
         shared_weights: one block, applied ``depth`` times; in the eyes of options that concern the stack, one layer.
         reuse_keys: keys and values of the first application serve all; the others make queries only.
+        short_convolution: as of ``MultiHeadAttention``, in every block.
+        positions: ``learned`` or ``none``.
         attention: name of a registered attention; ``options`` and ``implementation`` are its own.
 
     Raises:
-        ValueError: ``reuse_keys`` without ``shared_weights``.
+        ValueError: ``reuse_keys`` without ``shared_weights``, or ``positions`` is neither.
         UnsupportedError: ``reuse_keys`` with an attention that makes queries and keys by one projection.
     """
 
@@ -77,29 +82,36 @@ class TokenEncoder(nn.Module):
         options: dict[str, Any],
         shared_weights: bool = False,
         reuse_keys: bool = False,
+        short_convolution: int = 0,
+        positions: str = "learned",
     ) -> None:
         super().__init__()
         if reuse_keys and not shared_weights:
             raise ValueError("reuse_keys keeps the keys of one block, so it needs shared_weights=True")
+        if positions not in ("learned", "none"):
+            raise ValueError(f"positions is learned or none; got {positions!r}")
         self.length, self.depth, self.reuse_keys = length, depth, reuse_keys
-        positions = length + class_token
+        seen = length + class_token
         self.embedding = nn.Embedding(vocabulary, dim)
         self.class_token = nn.Parameter(torch.zeros(dim)) if class_token else None
-        self.positions = nn.Parameter(torch.zeros(positions, dim))
-        nn.init.normal_(self.embedding.weight, std=0.5)
+        self.positions = nn.Parameter(torch.zeros(seen, dim)) if positions == "learned" else None
+        # Positions start small beside tokens: equally large ones hide which token it is, and recall is learned many times later.
+        nn.init.normal_(self.embedding.weight, std=1.0)
         if self.class_token is not None:
-            nn.init.normal_(self.class_token, std=0.5)
-        nn.init.normal_(self.positions, std=0.5)
+            nn.init.normal_(self.class_token, std=1.0)
+        if self.positions is not None:
+            nn.init.normal_(self.positions, std=0.1)
         self.dropout = nn.Dropout(dropout)
         layers = (
             MultiHeadAttention(
                 dim,
                 heads,
                 attention,
-                length=positions,
+                length=seen,
                 causal=causal,
                 implementation=implementation,
                 output_dropout=dropout,
+                short_convolution=short_convolution,
                 **options,
             )
             for _ in range(1 if shared_weights else depth)
@@ -128,7 +140,7 @@ class TokenEncoder(nn.Module):
         if self.class_token is not None:
             x = torch.cat([self.class_token.to(x.dtype).expand(tokens.shape[0], 1, -1), x], dim=1)
             valid = None if valid is None else F.pad(valid, (1, 0), value=True)
-        x = self.dropout(x + self.positions[: x.shape[1]])
+        x = self.dropout(x if self.positions is None else x + self.positions[: x.shape[1]])
         blocks = self._applications()
         remembered = blocks[0].remember(x, valid) if self.reuse_keys else None
         for block in blocks:
@@ -183,12 +195,18 @@ class PairClassifier(nn.Module):
 
 
 class PositionClassifier(nn.Module):
-    """Class scores at positions of a token sequence."""
+    """Class scores at positions of a token sequence.
 
-    def __init__(self, *, classes: int, **rest: Any) -> None:
+    Args:
+        classes: number of classes.
+        encoder: that of another classifier, to read from and to train with it; its class token is not read. None makes one
+            without a class token, of what is left.
+    """
+
+    def __init__(self, *, classes: int, encoder: TokenEncoder | None = None, **rest: Any) -> None:
         super().__init__()
-        self.encoder = TokenEncoder(class_token=False, **rest)
-        self.head = nn.Linear(rest["dim"], classes)
+        self.encoder = encoder or TokenEncoder(class_token=False, **rest)
+        self.head = nn.Linear(self.encoder.embedding.embedding_dim, classes)
 
     def forward(
         self,
@@ -201,4 +219,5 @@ class PositionClassifier(nn.Module):
         Arguments and errors else as of ``TokenEncoder``.
         """
         x = self.encoder(tokens, valid)
+        x = x if self.encoder.class_token is None else x[:, 1:]
         return self.head(self.encoder.norm(x if asked is None else x[asked]))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attn_zoo.leaderboard.assemble import tables
+from attn_zoo.leaderboard.heatmap.costs import counted_columns
 from attn_zoo.leaderboard.orders import ORDERS, ordered
 from attn_zoo.leaderboard.render import FORMATS, render
 from attn_zoo.leaderboard.rows import Row, Table
@@ -24,27 +25,34 @@ def leaderboard(
     overview: bool = False,
     by: str = "score",
     equal: Mapping[str, float] | None = None,
+    at: Sequence[float] = (),
     seeds: bool = False,
+    costs: Sequence[str | Path] = (),
+    colours: str | None = None,
 ) -> str:
     """The tables of a records folder as text; files that are no records are named beneath, and stop nothing.
 
     Args:
-        overview: one table of scores by attention and task and no more; CSV and JSON are always whole.
+        overview: one table of scores by attention and task and no more, in the terminal a heat map; CSV and JSON are always whole.
         by: order of rows, one of ``ORDERS``.
         equal: budgets of the boards; see ``tables``.
+        at: seconds of training after which validation scores are shown as well.
         seeds: show the score of every seed as well.
+        costs: files of ``attn-zoo measure experiment=counted``, whose figures stand beside the heat map of the terminal; without
+            any, FLOPs as recorded do.
+        colours: of the terminal: ``truecolor``, ``256`` or ``standard``; None for plain text.
 
     Raises:
-        ValueError: no such format or order.
+        ValueError: no such format or order, or a file of costs is of another kind.
     """
     records, damaged = Store(root).load()
-    made = [ordered(table, by) for table in tables(records, task=task, attention=attention, equal=equal)]
+    made = [ordered(table, by) for table in tables(records, task=task, attention=attention, equal=equal, at=at)]
     if not made:
         wanted = "".join(f" {kind} {name!r}" for kind, name in (("task", task), ("attention", attention)) if name)
         text = f"no records{' of' + wanted if wanted else ''} in {str(root)!r} yet; attn-zoo run makes one"
         text = text if format not in ("csv", "json") else render([], format)
     else:
-        text = render(made, format, overview=overview, seeds=seeds)
+        text = render(made, format, overview=overview, seeds=seeds, costs=counted_columns(map(Path, costs)), colours=colours)
     if damaged and format not in ("csv", "json"):
         text += "\n\nFiles that are no whole records and were left out:\n"
         text += "\n".join(f"- {item.path.name}: {item.reason}" for item in damaged)

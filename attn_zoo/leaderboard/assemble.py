@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attn_zoo.leaderboard.boards import boards, flops_until
+from attn_zoo.leaderboard.boards import boards, boards_at, flops_until, pretrain_seconds
 from attn_zoo.leaderboard.comparisons import resolution
 from attn_zoo.leaderboard.pareto import weighed
 from attn_zoo.leaderboard.ranking import ranked
@@ -31,6 +31,7 @@ def tables(
     task: str | None = None,
     attention: str | None = None,
     equal: Mapping[str, float] | None = None,
+    at: Sequence[float] = (),
 ) -> list[Table]:
     """All tables that the records make, in the order of task names.
 
@@ -39,11 +40,12 @@ def tables(
 
     Args:
         equal: budgets of the boards by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes) in place of the usual ones.
+        at: seconds of training of ``Table.at``.
     """
     chosen = rows_of_tables(record for record in records if task is None or record.spec.task == task)
     groups = [_counted_once(group) for group in _comparable(chosen)]
     labels = _labels([{key: record for (key, _), record in group.items()} for group in groups])
-    made = [_table(group, labels, equal or {}) for group in groups]
+    made = [_table(group, labels, equal or {}, at) for group in groups]
     if attention is not None:
         made = [replace(t, rows=tuple(row for row in t.rows if row.attention == attention)) for t in made]
     made = [table for table in made if table.rows]
@@ -76,7 +78,9 @@ def _counted_once(records: Iterable[RunRecord]) -> dict[tuple[str, int], RunReco
     return {(_row_key(record), record.spec.seed): record for record in ordered}
 
 
-def _table(group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str], equal: Mapping[str, float]) -> Table:
+def _table(
+    group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str], equal: Mapping[str, float], at: Sequence[float]
+) -> Table:
     runs: dict[str, list[RunRecord]] = defaultdict(list)
     for (key, _), record in sorted(group.items(), key=lambda item: item[0]):
         runs[labels[key]].append(record)
@@ -106,6 +110,7 @@ def _table(group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str]
         rows=tuple(rows),
         ranking=ranking,
         boards=boards(rows, runs, higher, equal),
+        at=boards_at(rows, runs, higher, at),
     )
 
 
@@ -118,14 +123,14 @@ def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
     flops = counted.get("flops_per_example")
     training = counted.get("training_flops_per_example")
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
-    seconds = _figures(r.measured.get("train_seconds") for r in done)
+    seconds = _figures(r.measured["train_seconds"] + pretrain_seconds(r) for r in done if "train_seconds" in r.measured)
     machines = tuple(sorted({machine(r.environment) for r in done or members}))
     return Row(
         label=label,
         attention=first.spec.attention,
         card=first.attention_card,
         options=first.spec.options,
-        implementation=first.spec.implementation,
+        implementation=next((r.implementation for r in done or members if r.implementation), first.spec.implementation),
         control=bool(first.attention_card.get("control")),
         score=score,
         by_seed=by_seed,
@@ -141,12 +146,15 @@ def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
         flops_per_example=flops,
         training_flops_per_example=training_flops,
         training_flops_counted=training is not None,
+        mechanism_flops_4096=counted.get("mechanism_flops_4096"),
+        state_bytes=counted.get("state_bytes"),
         examples_per_second=_median(r.measured.get("examples_per_second") for r in done),
         train_seconds=_median(seconds),
         train_seconds_range=(min(seconds), max(seconds)) if seconds else None,
         peak_bytes=_median(r.measured.get("peak_bytes") for r in done),
         machines=machines,
-        block=f"{'eager' if first.spec.implementation == 'eager' else 'kernels'}, {'; '.join(machines)}",
+        measured_as=measured_as(first),
+        block=f"{measured_as(first)}, {'; '.join(machines)}",
         curve=_curve(done, training_flops),
         files=tuple(r.source for r in members if r.source),
         commands=_told(members, "command"),
@@ -164,6 +172,11 @@ def _against(row: Row, control: Row | None, softmax_flops: int | None) -> Row:
     return replace(row, margin=margin, warnings=warnings)
 
 
+def measured_as(record: RunRecord) -> str:
+    """Implementations whose measured costs are compared: those that ``auto`` takes, or one that was asked for by name."""
+    return "auto" if record.spec.implementation == "auto" else str(record.implementation)
+
+
 def _failure(record: RunRecord) -> str:
     reason = record.reason or "its test score is no number"
     return f"{record.status} with seed {record.spec.seed}: {reason}"
@@ -176,13 +189,14 @@ def _parts(done: Sequence[RunRecord]) -> dict[str, Estimate]:
 
 
 def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[CurvePoint, ...]:
+    """Steps after which every seed looked; where a time ends training, the last step is each seed's own."""
     looks: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for record in done:
         for look in record.curve:
             if _is_figure(look.get("valid")) and _is_figure(look.get("train_seconds")):
-                looks[int(look["step"])].append((look["train_seconds"], look["valid"]))
+                looks[int(look["step"])].append((look["train_seconds"] + pretrain_seconds(record), look["valid"]))
     points = []
-    for step, seen in sorted(looks.items()):
+    for step, seen in sorted((step, seen) for step, seen in looks.items() if len(seen) == len(done)):
         valid = estimate([score for _, score in seen])
         assert valid is not None, "a step is there because somebody looked"
         flops = flops_until(step, done[0], training_flops)
@@ -202,19 +216,24 @@ def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
 
 
 def _labels(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
-    """A name for every row: the attention, its implementation unless eager, options in which its rows differ, whether tuned."""
+    """A name for every row: the attention, an implementation asked for by name, options in which its rows differ.
+
+    A tuned row says so where the records also hold rows of its attention that are not.
+    """
     by_attention: dict[str, dict[str, RunRecord]] = defaultdict(dict)
     for key, record in ((key, record) for members in tables for key, record in members.items()):
         by_attention[record.spec.attention][key] = record
     labels = {}
     for name, members in by_attention.items():
         known = dict.fromkeys(option for record in members.values() for option in record.spec.options)
+        plain = any(record.tuning is None for record in members.values())
         differing = [option for option in known if len(_values(option, members.values())) > 1]
         for key, record in members.items():
-            kernel = [] if record.spec.implementation == "eager" else [f"({record.spec.implementation})"]
+            kernel = [] if record.spec.implementation in ("auto", "eager") else [f"({record.spec.implementation})"]
             own = own_options(record)
             dials = [f"{option}={own[option]}" for option in differing if option in own]
-            labels[key] = " ".join([name, *kernel, *dials, *(["(tuned)"] if record.tuning else [])])
+            tuned = ["(tuned)"] if record.tuning and plain else []
+            labels[key] = " ".join([name, *kernel, *dials, *tuned])
     return _told_apart(labels, tables)
 
 
@@ -231,7 +250,7 @@ def _told_apart(labels: Mapping[str, str], tables: Sequence[Mapping[str, RunReco
         named = [labels[key] for key in members]
         for key, record in members.items():
             if record.tuning and named.count(labels[key]) > 1:
-                found[key] = f"{labels[key].removesuffix(')')}, {record.tuning.study})"
+                found[key] = f"{labels[key]} (study {record.tuning.study})"
     return found
 
 

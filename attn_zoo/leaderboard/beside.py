@@ -125,7 +125,7 @@ def facts(table: Table, row: Row) -> Facts:
         dim=model["dim"],
         heads=model["heads"],
         ffn=round(model["dim"] * model["mlp_ratio"]),
-        steps=budget["steps"],
+        steps=row.curve[-1].step if budget.get("seconds") and row.curve else budget["steps"],
         batch_size=budget["batch_size"],
         learning_rate=row.tuned.get("budget.learning_rate", budget["learning_rate"]),
         warmup_steps=row.tuned.get("budget.warmup_steps", budget["warmup_steps"]),

@@ -35,8 +35,25 @@ def boards(
     return {cost: board for cost, board in made.items() if board}
 
 
+def boards_at(
+    rows: Sequence[Row], runs: Mapping[str, Sequence[RunRecord]], higher_is_better: bool, seconds: Sequence[float]
+) -> tuple[Board, ...]:
+    """A board for each time of training, all without what ``boards`` leaves out; none where no record has a curve."""
+    made = (_trained("time", rows, runs, _seconds, time, higher_is_better) for time in seconds)
+    return tuple(board for board in made if board)
+
+
 def _seconds(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
-    return point.get("train_seconds") if len(row.machines) == 1 else None
+    """Seconds of pretraining and training; the step in which the run's own time is over counts as within it."""
+    seconds, limit = point.get("train_seconds"), record.spec.budget.seconds
+    if seconds is None or len(row.machines) != 1:
+        return None
+    return (min(seconds, limit) if limit else seconds) + pretrain_seconds(record)
+
+
+def pretrain_seconds(record: RunRecord) -> float:
+    """Seconds of pretraining; 0 without."""
+    return float(record.measured.get("pretrain_seconds", 0.0))
 
 
 def _flops(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
@@ -44,8 +61,11 @@ def _flops(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | N
 
 
 def flops_until(step: float, record: RunRecord, training_flops_per_example: float | None) -> float | None:
-    """FLOPs that training had spent after so many steps."""
-    return None if training_flops_per_example is None else step * record.spec.budget.batch_size * training_flops_per_example
+    """FLOPs that training had spent after so many steps, pretraining included."""
+    budget, before = record.spec.budget, record.counted.get("pretraining_flops_per_example")
+    if training_flops_per_example is None or (budget.pretrain_steps and before is None):
+        return None
+    return budget.batch_size * (step * training_flops_per_example + budget.pretrain_steps * (before or 0))
 
 
 def _trained(

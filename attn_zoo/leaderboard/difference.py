@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.assemble import tables
+from attn_zoo.leaderboard.assemble import measured_as, tables
 from attn_zoo.leaderboard.gate import Change, Finding, Judged, Pair, cost_changes, judged
 from attn_zoo.leaderboard.rows import SHARES
 from attn_zoo.leaderboard.statistics import Estimate, estimate
@@ -196,7 +196,7 @@ class _Names:
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self._labels = {
-            _key([row.attention, row.options, row.implementation]): row.label for table in tables(records) for row in table.rows
+            _key([row.attention, row.options, row.measured_as]): row.label for table in tables(records) for row in table.rows
         }
         by_task: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
         for record in records:
@@ -208,7 +208,7 @@ class _Names:
 
     def row(self, record: RunRecord) -> str:
         spec = record.spec
-        key = _key([spec.attention, spec.options, spec.implementation])
+        key = _key([spec.attention, spec.options, measured_as(record)])
         return self._labels.get(key, f"{spec.attention} (tuned)")  # of one study in A and B tables show what was chosen last
 
     def task(self, record: RunRecord) -> str:

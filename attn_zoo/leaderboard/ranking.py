@@ -1,6 +1,10 @@
 """Ranks that noise does not make: differences at common seeds, spreads moderated over rows, corrected for the number of pairs.
 
-LEVELS
+On simulated records of equal rows at most 5 % of tables rank any row falsely: families of 2 to 60 rows with 3 or 5 seeds, equal
+spreads or spreads that differ twentyfold, rows of which half are sure, skewed noise, coarse tests, ceilings and floors, and rows
+that begin to learn at some seeds only (tests/leaderboard/test_ranking.py). The limits are tested as well: false ranks are up to
+twice as frequent where one row of fifteen varies five times as much as all others, and up to three times where noise is skewed
+and spreads differ twentyfold; where one of two rows falls far at one seed of five, three seeds rank it falsely half of the time.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ class Row:
     """The attention's card as it was recorded."""
     options: Mapping[str, Any]
     implementation: str
+    """Implementation that ran."""
     control: bool
     score: Estimate | None
     """Test score of the seeds that are done."""
@@ -73,17 +74,25 @@ class Row:
     """Of a forward and backward pass; three times a forward pass where the records do not count it."""
     training_flops_counted: bool
     """Whether the records count it."""
+    mechanism_flops_4096: int | None
+    """Of the mechanisms of all layers without projections, forward, at 4,096 tokens; None where they do not take as many, or older
+    records do not count it."""
+    state_bytes: int | None
+    """Carried from token to token by the mechanisms of all layers, at the task's length; None where a mechanism has no causal form
+    of a known state, or the task is not causal."""
     examples_per_second: float | None
     """Median over seeds, in training."""
     train_seconds: float | None
-    """Median over seeds, of all training steps."""
+    """Median over seeds, of all training steps, pretraining included."""
     train_seconds_range: tuple[float, float] | None
     """Least and most over seeds."""
     peak_bytes: float | None
     """Median over seeds, of a training step."""
     machines: tuple[str, ...]
+    measured_as: str
+    """``auto`` where the run took what ``auto`` takes on its device, else the implementation asked for by name."""
     block: str
-    """``eager`` or ``kernels``, and the machine: measured costs are compared with rows of the same block alone."""
+    """``measured_as`` and the machine: measured costs are compared with rows of the same block alone."""
     curve: tuple[CurvePoint, ...]
     files: tuple[str, ...]
     """Of the records, relative to their folder."""
@@ -208,6 +217,8 @@ class Table:
     """Contenders, the best first, then controls."""
     ranking: Ranking
     boards: Mapping[str, Board]
+    at: tuple[Board, ...] = ()
+    """Boards of time, one for each time of training that was asked for."""
     """By cost: ``time``, ``FLOPs``, ``memory``; those for which the records say enough."""
 
     @property

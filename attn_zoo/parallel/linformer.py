@@ -43,7 +43,8 @@ class SequenceParallelLinformer(MultiHeadAttention):
         group: the processes that share a sequence; None means all.
 
     Raises:
-        UnsupportedError: another mechanism, another layer, one with a context, or too few tokens for so many processes.
+        UnsupportedError: another mechanism, another layer, one with a context or a short convolution, or too few tokens for so
+            many processes.
         ValueError: there is no process group, or this process is not in the one given.
     """
 
@@ -240,6 +241,11 @@ def _checked(layer: MultiHeadAttention) -> LowRankAttention:
         raise UnsupportedError(f"a {type(layer).__name__} cannot be cut along the sequence; only a plain MultiHeadAttention can")
     if layer.crosses:
         raise UnsupportedError(f"{name}: sequence parallelism is for self-attention; this layer was built with a context")
+    if layer.short_convolution is not None:
+        raise UnsupportedError(
+            f"{name}: a short convolution reads tokens of the neighbouring process, which are not exchanged; build the model with "
+            "short_convolution=0"
+        )
     if len(mechanism.options.layers()) > 1:
         raise UnsupportedError(
             f"{name}.projected_lengths={mechanism.options.projected_lengths!r} names layers, and this one does not know which it "

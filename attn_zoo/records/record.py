@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 from attn_zoo.records.spec import RunSpec
 from attn_zoo.records.tuning import Tuning
 
-SCHEMA = 3
-"""Shape of the file. Old shapes keep loading: 1 had no ``warnings``, 2 no ``tuning``."""
+SCHEMA = 4
+"""Shape of the file. Old shapes keep loading: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``."""
 
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -18,8 +18,27 @@ FINAL_STATUSES = ("done", "diverged", "refused")
 """Statuses that would come out the same again; the others are tried anew by a second start."""
 
 
+_TILED_AS_EAGER = frozenset(
+    [
+        *("bigbird", "block_sparse", "cosformer", "delta_rule", "entmax", "fixed"),
+        *("gated_linear", "kernelized_linformer", "linear", "linformer", "linformer_lsh", "linformer_window"),
+        *("local", "long_short", "longformer", "luna", "mega", "nystrom"),
+        *("performer", "reformer", "sparse_linformer", "strided", "topk", "transformer_xl"),
+    ]
+)
+"""Mechanisms whose CPU tiles were called ``eager`` before schema 4."""
+
+
 class RecordError(ValueError):
     """A file is not a record, or not a whole one."""
+
+
+def _implementation_before_4(spec: Any) -> str | None:
+    """Today's name of the implementation that a record before schema 4 asked for, which is the one that ran."""
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("implementation"), str):
+        return None
+    asked = str(spec["implementation"])
+    return "tiled" if asked == "eager" and spec.get("attention") in _TILED_AS_EAGER else asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +52,7 @@ class RunRecord:
     attention_card: Mapping[str, Any]
     """name, title, paper, equation, time, memory, control, origin: as they stood, so that tables need no code."""
     task_card: Mapping[str, Any]
-    """name, title, version, summary, source, licence, metric, length, classes."""
+    """name, title, version, summary, source, licence, metric, length, classes, causal."""
     data: Mapping[str, Mapping[str, Any]]
     """By split: ``examples`` (count) and ``digest`` (SHA-256)."""
     status: Status
@@ -47,15 +66,19 @@ class RunRecord:
     curve: tuple[Mapping[str, float], ...]
     """Points of ``step``, ``train_seconds``, ``train_loss``, ``valid``."""
     counted: Mapping[str, int]
-    """Same on every machine: ``parameters``, ``attention_parameters`` (projections and mechanism), ``flops_per_example`` (forward),
-    ``training_flops_per_example`` (forward and backward) and, where it is sure, ``activation_bytes_per_example`` (of what
-    autograd keeps of a training batch)."""
+    """Same on every machine. Of the network: ``parameters``, ``attention_parameters`` (projections and mechanism),
+    ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward) and, where it is sure,
+    ``activation_bytes_per_example`` (what autograd keeps of a training batch); ``pretraining_flops_per_example`` (forward and
+    backward) where there was pretraining. Of the mechanisms alone, in all layers:
+    ``mechanism_flops`` (forward) and, in causal tasks, ``state_bytes``; the same with ``_4096`` at 4,096 tokens."""
     measured: Mapping[str, float]
-    """Of this machine: ``train_seconds``, ``step_seconds_median``, ``step_seconds_iqr``, ``examples_per_second``,
-    ``peak_bytes``."""
+    """Of this machine: ``pretrain_seconds``, ``train_seconds`` (without those), ``step_seconds_median``, ``step_seconds_iqr``,
+    ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
     """Versions, device, cores, commit, dirty, UTC start, command; of several processes their number and backend; of a run that was
     interrupted, as ``resumed``, the parts before the last."""
+    implementation: str | None
+    """Implementation that ran; None where the run ended before one was chosen."""
     warnings: tuple[str, ...] = ()
     """What makes the setting a doubtful one, such as a window as long as the input."""
     tuning: Tuning | None = None
@@ -104,7 +127,8 @@ class RunRecord:
             raise RecordError(f"schema {data['schema']!r} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
         if data["schema"] == 1:
             data = {**data, "warnings": []}
-        data = {"tuning": None, **data, "schema": SCHEMA}
+        ran = {} if data["schema"] >= 4 or "spec" not in data else {"implementation": _implementation_before_4(data["spec"])}
+        data = {"tuning": None, **ran, **data, "schema": SCHEMA}
         known = {f.name for f in fields(cls)} - {"source"}
         if missing := known - set(data):
             raise RecordError(f"not a whole record: {', '.join(sorted(missing))} missing")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.records.claim import claimed
+from attn_zoo.records.packed import is_packed, unpack
 from attn_zoo.records.record import FINAL_STATUSES, RecordError, RunRecord
 from attn_zoo.records.tuning import Tuning
 
@@ -41,7 +42,7 @@ class Store:
     """An append-only folder of run records, safe to share between processes and to merge by copying files.
 
     Args:
-        root: the folder; made when the first record is added.
+        root: the folder; made when the first record is added. A packed file (``attn_zoo.records.packed``) can be read.
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -94,7 +95,13 @@ class Store:
         return path
 
     def load(self) -> tuple[list[RunRecord], list[Damaged]]:
-        """All records under the folder, and the files that are none, each with its reason. Missing folders hold none."""
+        """All records under the folder, and the files that are none, each with its reason. Missing folders hold none.
+
+        Raises:
+            RecordError: the root is a packed file, and damaged.
+        """
+        if is_packed(self.root):
+            return unpack(self.root), []
         records: list[RunRecord] = []
         damaged: list[Damaged] = []
         for path in self._files():

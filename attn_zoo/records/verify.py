@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attn_zoo.records.claim import SUFFIX, is_claimed
 from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, RunRecord
-from attn_zoo.records.spec import PROTOCOL
+from attn_zoo.records.spec import OLD_PROTOCOLS, PROTOCOL
 from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store
 
 
@@ -20,7 +20,7 @@ class Finding:
 
     kind: str
     """``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``, ``foreign protocol``,
-    ``leftover``, ``no record``, ``old schema`` or ``running``."""
+    ``leftover``, ``no record``, ``old protocol``, ``old schema`` or ``running``."""
     files: tuple[str, ...]
     """Relative to the folder."""
     words: str
@@ -195,7 +195,8 @@ def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:
             by_protocol[record.protocol].append(record)
     for protocol, members in by_protocol.items():
         words = f"protocol {protocol}, where this version has {PROTOCOL}; they stand in tables of their own"
-        yield Finding("foreign protocol", _files(members), words)
+        old = protocol in OLD_PROTOCOLS
+        yield Finding("old protocol" if old else "foreign protocol", _files(members), words, harmless=old)
 
 
 def _left_over(root: Path) -> Iterator[Finding]:

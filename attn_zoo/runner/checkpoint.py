@@ -21,10 +21,11 @@ from torch import Tensor
 
 from attn_zoo.records.store import CHECKPOINT, UNUSED
 from attn_zoo.runner.chance import generator_states
+from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.state import Training, pack, unpack
 
 _HEADER = "attn_zoo"
-_FORMAT = 1
+_FORMAT = 2
 
 
 class CheckpointError(ValueError):
@@ -71,7 +72,14 @@ class Checkpoint:
                 return f"its checkpoint is of no use ({error}) and is left where it is ({failed.strerror}); begins anew"
             return f"its checkpoint is of no use ({error}); put aside as {aside.name}, begins anew"
         _, facts = self._found
-        return f"goes on after step {facts['step']}, from a checkpoint of {facts['saved']}"
+        where = f"step {facts['step']}{' of pretraining' if facts['pretraining'] else ''}"
+        return f"goes on after {where}, from a checkpoint of {facts['saved']}"
+
+    def is_past_pretraining(self) -> bool:
+        """Whether ``open`` found a state of the task's own training in the main process; all processes ask."""
+        processes = Processes()
+        processes.agree()
+        return bool(processes.share(self._found is not None and not self._found[1]["pretraining"]))
 
     def due(self, step: int) -> bool:
         """Whether the state after this step is to be kept."""
@@ -94,7 +102,8 @@ class Checkpoint:
             unpack(training, processes.send(tensors, processes.share(listed)), facts)
         except ValueError as error:
             raise CheckpointError(f"{error}; delete {str(self.path)!r} to begin anew") from error
-        training.state.resumed = [*facts["resumed"], {"step": facts["step"], **facts["environment"]}]
+        where = {"step": facts["step"]} | ({"pretraining": True} if facts["pretraining"] else {})
+        training.state.resumed = [*facts["resumed"], {**where, **facts["environment"]}]
         self._found = None
 
     def save(self, training: Training) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from attn_zoo.contract import Batch, Pairs, Patches, TaskSpec
+from attn_zoo.contract import Batch, Geometry, Pairs, Patches, TaskSpec, UnsupportedError
 from attn_zoo.cost import count_flops, count_model
 from attn_zoo.cost.counted import as_on_a_cpu, kept_bytes
-from attn_zoo.encoder import build_model
+from attn_zoo.encoder import PositionClassifier, build_model, build_token_reader
 from attn_zoo.records import RunSpec
+from attn_zoo.registry import card, make_options
+from attn_zoo.runner.pretrain import asked_tokens
+
+LONG = 4096
+"""Tokens at which the cost of a mechanism is told beside what it can do."""
 
 
 def model_arguments(spec: RunSpec) -> dict[str, Any]:
@@ -19,7 +26,7 @@ def model_arguments(spec: RunSpec) -> dict[str, Any]:
     return {"attention": spec.attention, "options": spec.options, **asdict(spec.model)}
 
 
-def count_per_example(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
+def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
     """``flops_per_example`` (forward), ``training_flops_per_example`` (backward too) and ``activation_bytes_per_example``.
 
     Examples have full length and no padding. FLOPs are those of the eager form. Activations are what the graph of a whole
@@ -35,18 +42,70 @@ def count_per_example(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
             return {"flops_per_example": count_flops(twin, _batch(task, 1))}
     assert found.flops is not None and found.backward_flops is not None
     counted = {"flops_per_example": found.flops, "training_flops_per_example": found.flops + found.backward_flops}
-    kept = _activation_bytes(spec, task)
+    counted |= count_mechanisms(spec, task)
+    if spec.budget.pretrain_steps:
+        counted["pretraining_flops_per_example"] = count_pretraining(spec, task)
+    kept = _activation_bytes(spec, task, implementation)
     return counted if kept is None else {**counted, "activation_bytes_per_example": kept}
 
 
-def _activation_bytes(spec: RunSpec, task: TaskSpec) -> int | None:
-    fused = spec.implementation == "sdpa" and spec.device == "cpu"
+def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
+    """Cost of the attention mechanisms of all layers, without projections, by the formulas of the card.
+
+    ``mechanism_flops`` (forward, one example) and, in causal tasks, ``state_bytes``; and the same of 4,096 tokens, where the
+    mechanism takes as many with these options: ``mechanism_flops_4096`` and ``state_bytes_4096``.
+    """
+    entry, model = card(spec.attention), spec.model
+    options = make_options(f"attention {spec.attention}", entry.options, spec.options)
+    geometry = Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
+    here = entry.cost(geometry, options)
+    counted = {"mechanism_flops": model.depth * here.flops}
+    if here.state_bytes is not None:
+        counted["state_bytes"] = model.depth * here.state_bytes
+    long = replace(geometry, queries=LONG, keys=LONG)
+    with torch.device("meta"), suppress(UnsupportedError):
+        entry.build(long, options)
+        there = entry.cost(long, options)
+        counted[f"mechanism_flops_{LONG}"] = model.depth * there.flops
+        if there.state_bytes is not None:
+            counted[f"state_bytes_{LONG}"] = model.depth * there.state_bytes
+    return counted
+
+
+def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
+    """FLOPs of a step of pretraining, forward and backward, for one example of full length; the head reads what is asked alone.
+
+    Raises:
+        UnsupportedError: the task has no pretraining.
+    """
+    with torch.device("meta"):
+        reader = build_token_reader(build_model(task, implementation="eager", **model_arguments(spec)), task)
+        batch = _batch(task, 1)
+        found = count_model(_AsksFirst(reader), batch._replace(inputs=batch.inputs.flatten(0, -2))).pytorch
+    assert found.flops is not None and found.backward_flops is not None
+    return found.flops + found.backward_flops
+
+
+class _AsksFirst(nn.Module):
+    """Asks for the first of the tokens, as many as pretraining asks for anywhere: shapes alone cannot tell where those stand."""
+
+    def __init__(self, reader: PositionClassifier) -> None:
+        super().__init__()
+        self.reader = reader
+
+    def forward(self, tokens: Tensor, valid: None) -> Tensor:
+        encoder, asked = self.reader.encoder, int(asked_tokens(torch.tensor(tokens.shape[1], device="cpu")))
+        return self.reader.head(encoder.norm(encoder(tokens, valid)[:, :asked]))
+
+
+def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int | None:
+    fused = implementation == "sdpa" and spec.device == "cpu"
     if spec.precision != "fp32" or spec.model.dropout or spec.options.get("dropout"):
         return None
-    if spec.implementation != "eager" and not fused:
+    if implementation not in ("eager", "tiled") and not fused:
         return None
     with torch.device("meta"):
-        twin = build_model(task, implementation=spec.implementation, **model_arguments(spec)).eval()
+        twin = build_model(task, implementation=implementation, **model_arguments(spec)).eval()
     try:
         with as_on_a_cpu(twin) if fused else torch.device("meta"):
             inputs = _batch(task, spec.budget.batch_size).inputs

@@ -6,7 +6,7 @@ import statistics
 import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from enum import Enum
 from typing import Any
 
@@ -27,15 +27,17 @@ from attn_zoo.contract import (
     TaskSpec,
     UnknownNameError,
     UnsupportedError,
+    left_out,
 )
 from attn_zoo.cost import attention_parameters, count_parameters, doubts_of_model
-from attn_zoo.encoder import backbone_sizes, build_paired_model
+from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
 from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.registry import build_attention, build_task, card, make_options, task_card
 from attn_zoo.runner.chance import SharedDraws
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
 from attn_zoo.runner.count import count_per_example, model_arguments
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named
+from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.processes import ElsewhereError, LostProcessError, Processes
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
 
@@ -43,7 +45,9 @@ _PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
 def resolve_spec(spec: RunSpec) -> RunSpec:
-    """Fill in every default and every ``auto``, so that the spec says all that the run depends on.
+    """Fill in every default and the device, so that the spec says all that the run depends on.
+
+    ``implementation`` stays as asked for: ``auto`` is a rule, and what it takes on a device is found when the run is built.
 
     Raises:
         UnknownNameError: no such attention, task, option or implementation.
@@ -59,23 +63,20 @@ def resolve_spec(spec: RunSpec) -> RunSpec:
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch sees; got {spec.device!r}")
     model = replace(spec.model, **backbone_sizes(spec.model.backbone)) if spec.model.backbone else spec.model
-    implementation = spec.implementation
-    if implementation not in ("auto", *entry.implementations):
-        raise UnknownNameError(f"implementation of {spec.attention}", implementation, ("auto", *entry.implementations))
-    if implementation == "auto":
-        task = build_task(spec.task, **task_options).spec
-        geometry = Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
-        try:
-            built = build_attention(spec.attention, geometry, implementation="auto", device=device, **options)
-            implementation = built.implementation
-        except UnsupportedError:  # whichever is named, the run will be refused, and a refused run is a record and not the end
-            implementation = entry.implementations[0]
-    return replace(spec, options=options, task_options=task_options, model=model, device=device, implementation=implementation)
+    if spec.implementation not in ("auto", *entry.implementations):
+        known = ("auto", *entry.implementations)
+        raise UnknownNameError(f"implementation of {spec.attention}", spec.implementation, known)
+    return replace(spec, options=options, task_options=task_options, model=model, device=device)
 
 
 def plain_options(options: Any) -> dict[str, Any]:
-    """An options dataclass as plain data; an enum member becomes its name."""
-    return {name: value.name if isinstance(value, Enum) else value for name, value in asdict(options).items()}
+    """An options dataclass as plain data; an enum member becomes its name, and what was added later and is off is left out."""
+    given = {
+        option.name: getattr(options, option.name)
+        for option in fields(options)
+        if not left_out(option, getattr(options, option.name))
+    }
+    return {name: value.name if isinstance(value, Enum) else value for name, value in given.items()}
 
 
 def run(
@@ -132,6 +133,7 @@ class _Found:
         self.warnings: tuple[str, ...] = ()
         self.trained = Trained()
         self.environment: dict[str, Any] = {}
+        self.implementation: str | None = None
 
     def record(self, spec: RunSpec, status: Status, reason: str | None, attention: AttentionCard, task: TaskCard) -> RunRecord:
         return RunRecord(
@@ -150,6 +152,7 @@ class _Found:
             counted=self.counted,
             measured=_measured(self.trained, spec),
             environment=self._environment(spec),
+            implementation=self.implementation,
             warnings=self.warnings,
         )
 
@@ -169,22 +172,19 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
     _require_same_data(found.data)
     measure = measure_named(task.card.metric)
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)
-    model = build_paired_model(task.spec, seed=spec.seed, implementation=spec.implementation, **model_arguments(spec))
+    found.implementation = implementation = _implementation(spec, task.spec)
+    model = build_paired_model(task.spec, seed=spec.seed, implementation=implementation, **model_arguments(spec))
     found.counted = {
         "parameters": count_parameters(model),
         "attention_parameters": attention_parameters(model),
-        **count_per_example(spec, task.spec),
+        **count_per_example(spec, task.spec, implementation),
     }
     found.warnings = doubts_of_model(model)
-    AcceleratorState._reset_state()  # one process runs many specs, and accelerate remembers the first one's precision
-    accelerator = Accelerator(
-        cpu=spec.device == "cpu",
-        mixed_precision=_PRECISIONS[spec.precision],
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # whatever a launcher was configured to ask for
-        dataloader_config=DataLoaderConfiguration(split_batches=True),  # a step of the schedule is one of all processes
-    )
+    reader = _reader(model, spec, task.spec)
+    accelerator, trained = _accelerator(spec), found.trained
     draws = _draws(spec)
-    trained = found.trained
+    if reader is not None:
+        pretrain(reader, task, splits["train"], spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws)
     train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws)
     model.load_state_dict(trained.best_weights)
     assert trained.best_valid is not None
@@ -193,6 +193,39 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
         "train": evaluate(model, splits["train"], task.spec, measure, accelerator, limit=len(splits["valid"])),
         **_test_scores(model, task, splits["test"], measure, accelerator),
     }
+
+
+def _implementation(spec: RunSpec, task: TaskSpec) -> str:
+    """Implementation that runs: the one asked for, or the one that ``auto`` takes on the device of the run.
+
+    Raises:
+        UnsupportedError: the attention does not claim what the task needs.
+    """
+    if spec.implementation != "auto":
+        return spec.implementation
+    model = spec.model
+    geometry = Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
+    with torch.device("meta"):
+        built = build_attention(spec.attention, geometry, implementation="auto", device=spec.device, **spec.options)
+    return built.implementation
+
+
+def _reader(model: nn.Module, spec: RunSpec, task: TaskSpec) -> PositionClassifier | None:
+    """Network of the pretraining, its head the same for every attention; None without pretraining."""
+    if not spec.budget.pretrain_steps:
+        return None
+    torch.manual_seed(spec.seed)
+    return build_token_reader(model, task)
+
+
+def _accelerator(spec: RunSpec) -> Accelerator:
+    AcceleratorState._reset_state()  # one process runs many specs, and accelerate remembers the first one's precision
+    return Accelerator(
+        cpu=spec.device == "cpu",
+        mixed_precision=_PRECISIONS[spec.precision],
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # whatever a launcher was configured to ask for
+        dataloader_config=DataLoaderConfiguration(split_batches=True),  # a step of the schedule is one of all processes
+    )
 
 
 def _draws(spec: RunSpec) -> AbstractContextManager[Any]:
@@ -238,12 +271,13 @@ def _what_went_wrong(error: Exception) -> tuple[Status, str]:
 def _measured(trained: Trained, spec: RunSpec) -> dict[str, float]:
     """Of this machine; the first step, which also warms up, is left out of the spread."""
     steps = trained.step_seconds[1:]
+    measured = {"pretrain_seconds": trained.pretrain_seconds} if trained.pretrain_seconds else {}
     if len(steps) < 4:
-        return {}
+        return measured
     quartiles = statistics.quantiles(steps, n=4)
     median = statistics.median(steps)
-    measured: dict[str, float] = {
-        "train_seconds": sum(trained.step_seconds),
+    measured |= {
+        "train_seconds": trained.seconds,
         "step_seconds_median": median,
         "step_seconds_iqr": quartiles[2] - quartiles[0],
         "examples_per_second": spec.budget.batch_size / median,
@@ -273,4 +307,5 @@ def _task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None) 
     facts["data"] = data_title
     facts["length"] = None if spec is None else spec.length
     facts["classes"] = None if spec is None else spec.classes
+    facts["causal"] = None if spec is None else spec.causal
     return facts

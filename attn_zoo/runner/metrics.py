@@ -131,9 +131,9 @@ def evaluate_parts(
     spec: TaskSpec,
     measure: Measure,
     accelerator: Accelerator,
-    parts: Mapping[str, Bool[Tensor, " count"]],
+    parts: Mapping[str, Bool[Tensor, " count"] | Bool[Tensor, "count length"]],
 ) -> dict[str, float]:
-    """The metric over each of several parts of the first ``count`` examples, each example read once.
+    """The metric over each of several parts of the first ``count`` examples, or of their positions, each example read once.
 
     Several processes deal out the batches among them.
 
@@ -152,9 +152,9 @@ def evaluate_parts(
         batch = to_device(examples.batch(range(at, until)), accelerator.device)
         with accelerator.autocast():
             scores, labels = answers(model, batch)
-        example = torch.arange(until - at) if batch.labels.dim() == 1 else (batch.labels.cpu() != UNASKED).nonzero()[:, 0]
+        questions = (batch.labels.cpu() != UNASKED).reshape(until - at, -1)
         for name, members in parts.items():
-            here = members[at:until][example]
+            here = members[at:until].reshape(until - at, -1).expand_as(questions)[questions]
             if here.any():
                 meters[name].update(scores[here], labels[here])
     model.train(was_training)

@@ -41,8 +41,8 @@ class Agreed(NamedTuple):
 
     stop: int
     """Number of a signal that asked any of them to stop; 0 for none."""
-    late: bool
-    """The main process's clock is over the budget's limit."""
+    spent: float
+    """Share of the budget's time that is over by the main process's clock."""
     save: bool
     """The main process finds a checkpoint due."""
 
@@ -100,7 +100,7 @@ class Processes:
                 f"{self.count} processes without any; start fewer processes or raise it"
             )
 
-    def agree(self, *, stop: int = 0, late: bool = False, save: bool = False) -> Agreed:
+    def agree(self, *, stop: int = 0, spent: float = 0.0, save: bool = False) -> Agreed:
         """Come together and learn what holds for all.
 
         Raises:
@@ -108,11 +108,11 @@ class Processes:
             LostProcessError: another process is gone.
         """
         if self.count == 1:
-            return Agreed(stop, late, save)
-        failed, *heard = self._meet([0, stop, self.is_main and late, self.is_main and save])
+            return Agreed(stop, spent, save)
+        failed, *heard = self._meet([0, stop, self.is_main and spent, self.is_main and save])
         if failed:
             raise ElsewhereError(*self._trouble(None))
-        return Agreed(int(heard[0]), bool(heard[1]), bool(heard[2]))
+        return Agreed(int(heard[0]), heard[1], bool(heard[2]))
 
     def tell(self, status: Status, reason: str) -> tuple[Status, str]:
         """Say that the run went wrong here, to all at their next ``agree``; what is recorded of it.

@@ -26,9 +26,24 @@ class Trained:
     best_weights: dict[str, Tensor] = field(default_factory=dict)
     curve: list[dict[str, float]] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    """Sum of ``step_seconds``."""
+    pretrain_seconds: float = 0.0
+    """Time of the steps of pretraining."""
+    spent: float = 0.0
+    """Share of the budget's time that was over after the last step, the same in all processes; 0 without such a limit."""
     peak_bytes: int = 0
     resumed: list[dict[str, Any]] = field(default_factory=list)
-    """Of each part before this one, ``step`` of its last checkpoint and the environment that it ran in."""
+    """Of each part before this one, ``step`` of its last checkpoint (of ``pretraining`` where it says so) and the environment that
+    it ran in."""
+
+    def count(self, seconds: float, pretraining: bool) -> None:
+        """Add a step that took so long."""
+        if pretraining:
+            self.pretrain_seconds += seconds
+            return
+        self.step_seconds.append(seconds)
+        self.seconds += seconds
 
 
 class BatchSource(Iterator[Batch]):
@@ -79,6 +94,8 @@ class Training:
     draws: AbstractContextManager[Any]
     """Context of the forward pass; ``SharedDraws`` where processes share a run with dropout."""
     state: Trained
+    pretraining: bool = False
+    """Whether the steps are those of pretraining, before the task's own."""
     step: int = 0
     loss: float = float("nan")
 
@@ -111,6 +128,7 @@ def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[di
     }
     scaler = training.accelerator.scaler
     facts = {
+        "pretraining": training.pretraining,
         "step": training.step,
         "loss": training.loss,
         "at": at,
@@ -120,6 +138,8 @@ def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[di
         "counters": _counters(training.model),
         "best_valid": state.best_valid,
         "curve": state.curve,
+        "pretrain_seconds": state.pretrain_seconds,
+        "spent": state.spent,
         "peak_bytes": state.peak_bytes,
         "resumed": state.resumed,
     }
@@ -156,6 +176,8 @@ def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str
     state.best_weights = {name: tensor.to(device) for name, tensor in _group(tensors, "best").items()}
     state.curve, state.peak_bytes = facts["curve"], facts["peak_bytes"]
     state.step_seconds = tensors["clock.step_seconds"].tolist()
+    state.seconds, state.spent = sum(state.step_seconds), facts["spent"]
+    state.pretrain_seconds = facts["pretrain_seconds"]
     training.step, training.loss = facts["step"], facts["loss"]
 
 

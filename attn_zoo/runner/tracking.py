@@ -103,7 +103,9 @@ class Tracking:
         """A run begins."""
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """The training loss, every so many steps and at each look; the validation score at each look."""
+        """The training loss, every so many steps and at each look; the validation score at each look. Nothing of pretraining."""
+        if step < 1:
+            return
         values = {"train_loss": loss} if valid is None else {"train_loss": loss, "valid": valid}
         if valid is not None or step % self._every == 0:
             self._tell(lambda name, tracker: tracker.log(values, step=step))
@@ -113,7 +115,7 @@ class Tracking:
 
     def finish(self, record: RunRecord, path: Path) -> None:
         """The record: what it scored, how it ended and where it lies."""
-        step = record.spec.budget.steps
+        step = int(record.curve[-1]["step"]) if record.curve else record.spec.budget.steps
         scores = {f"best_{name}" if name == "valid" else name.replace(": ", "/"): value for name, value in record.scores.items()}
         words = {"status": record.status, "record": str(path), **({"reason": record.reason} if record.reason else {})}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,7 @@ from attn_zoo.records import Budget
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
 from attn_zoo.runner.metrics import answers, evaluate, measure_named, to_device
-from attn_zoo.runner.processes import Agreed, Processes
+from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.state import Augment, BatchSource, Training
 from attn_zoo.runner.state import Trained as Trained
 
@@ -31,7 +31,7 @@ class Progress(Protocol):
         """A run begins that will take so many steps."""
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """So many steps are done."""
+        """So many steps are done; those of pretraining are counted up to 0, which is the last of them."""
 
     def stop(self) -> None:
         """The run is over, however it ended."""
@@ -71,7 +71,8 @@ def train(
     checkpoint: Checkpoint | None = None,
     draws: AbstractContextManager[Any] | None = None,
 ) -> None:
-    """Train in place for ``budget``, looking at validation as often as it says; ``state`` holds what is known even if it fails.
+    """Train in place for ``budget``, looking at validation as often as it says and at the end; ``state`` holds what is known even
+    if it fails.
 
     Several processes train one network: each makes the same batches and takes its part of them, and the gradient is that of
     the whole batch.
@@ -88,25 +89,49 @@ def train(
         ElsewhereError: the run went wrong in another process.
         LostProcessError: another process is gone.
     """
+    source = batches(splits["train"], budget.batch_size, seed, task.augment)
+    training = begun(model, source, budget, budget.steps, accelerator, state, draws)
+    with resumable(training, checkpoint):
+        _go_on(training, task, splits["valid"], budget, progress, checkpoint)
+
+
+def begun(
+    model: nn.Module,
+    source: Iterator[Batch],
+    budget: Budget,
+    steps: int,
+    accelerator: Accelerator,
+    state: Trained,
+    draws: AbstractContextManager[Any] | None,
+    *,
+    pretraining: bool = False,
+) -> Training:
+    """Training of a model before its first step, with the optimiser and the learning rates that ``budget`` sets for ``steps``."""
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_cosine(step, budget))
-    training = Training(
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps, budget, state.spent))
+    return Training(
         model=accelerator.prepare_model(model, evaluation_mode=True),  # placed, but not wrapped: gradients are summed in _step
         optimizer=accelerator.prepare_optimizer(optimizer),
         schedule=accelerator.prepare_scheduler(schedule),
-        source=batches(splits["train"], budget.batch_size, seed, task.augment),
+        source=source,
         accelerator=accelerator,
         processes=Processes(),
         draws=draws or nullcontext(),
         state=state,
+        pretraining=pretraining,
     )
+
+
+@contextmanager
+def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[None]:
+    """Context of the steps that are left, after those of the checkpoint; Ctrl-C and SIGTERM end it by saving another."""
     if checkpoint is not None:
         checkpoint.resume(training)
     _require_alike(training, training.model.state_dict().values(), "they start from different weights")
-    model.train()
+    training.model.train()
     with Interrupts() if checkpoint is not None else nullcontext():
         try:
-            _go_on(training, task, splits["valid"], budget, progress, checkpoint)
+            yield
         except StoppedError as stopped:
             assert checkpoint is not None
             checkpoint.save(training)
@@ -117,35 +142,69 @@ def _go_on(
     training: Training, task: Task, valid: Examples, budget: Budget, progress: Progress, checkpoint: Checkpoint | None
 ) -> None:
     """The steps that are left. A checkpoint is taken after a step and before its look, which draws nothing and changes nothing."""
-    measure = measure_named(task.card.metric)
-    state, processes, accelerator = training.state, training.processes, training.accelerator
-    agreed = Agreed(stop=0, late=False, save=False)
+    measure, state = measure_named(task.card.metric), training.state
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
-            started = time.perf_counter()
-            if step == 2:  # the first step also allocates the optimiser's state, which is not the model's doing
-                state.peak_bytes = peak_bytes(lambda: _step(training, next(training.source), budget.clip_norm), accelerator.device)
-            else:
-                _step(training, next(training.source), budget.clip_norm)
-                state.step_seconds.append(time.perf_counter() - started)
-            training.step = step
-            if not math.isfinite(training.loss):
-                raise DivergedError(f"the loss became {training.loss} at step {step}")
-            late = bool(budget.max_seconds) and sum(state.step_seconds) > budget.max_seconds
-            agreed = processes.agree(stop=asked(), late=late, save=checkpoint is not None and checkpoint.due(step))
-            if agreed.stop:
-                raise StoppedError(agreed.stop)
-            if agreed.save and checkpoint is not None:
-                checkpoint.save(training)
-        look = step % budget.evaluate_every == 0 or step == budget.steps
-        if look or step == 1:
-            _require_alike(training, training.model.buffers(), "what this network learns follows the examples that each sees")
-        score = evaluate(training.model, valid, task.spec, measure, accelerator) if look else None
+            next_step(training, budget, checkpoint)
+        last = step == budget.steps or (bool(budget.seconds) and state.spent >= 1)
+        look = last or step % budget.evaluate_every == 0
+        if look:
+            require_same_buffers(training)
+        score = evaluate(training.model, valid, task.spec, measure, training.accelerator) if look else None
         if score is not None:
             _remember(training, score, measure.better(score, state.best_valid))
         progress.advance(step, training.loss, score)
-        if agreed.late:
-            raise TimedOutError(f"training took more than {budget.max_seconds:g} s after {step} of {budget.steps} steps")
+        require_time(training, budget, budget.steps)
+        if last:
+            return
+
+
+def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None) -> None:
+    """A step on the clock, after which all processes learn what time is spent, and a due checkpoint is taken.
+
+    Raises:
+        DivergedError: its loss is NaN or infinite.
+        StoppedError: a signal asked one of them to stop.
+        ApartError: the first step left them with different buffers.
+    """
+    step, state = training.step + 1, training.state
+    started = time.perf_counter()
+    if step == 2 and not training.pretraining:  # the first also allocates the optimiser's state, which is not the model's doing
+        device = training.accelerator.device
+        state.peak_bytes = peak_bytes(lambda: _step(training, next(training.source), budget.clip_norm), device)
+    else:
+        _step(training, next(training.source), budget.clip_norm)
+        state.count(time.perf_counter() - started, training.pretraining)
+    training.step = step
+    if not math.isfinite(training.loss):
+        raise DivergedError(f"the loss became {training.loss} at step {step}{_of(training)}")
+    save = checkpoint is not None and checkpoint.due(step)
+    agreed = training.processes.agree(stop=asked(), spent=_spent(state, budget), save=save)
+    state.spent = agreed.spent
+    if agreed.stop:
+        raise StoppedError(agreed.stop)
+    if agreed.save and checkpoint is not None:
+        checkpoint.save(training)
+    if step == 1:
+        require_same_buffers(training)
+
+
+def require_time(training: Training, budget: Budget, steps: int) -> None:
+    """Raises TimedOutError where ``budget.max_seconds`` are over, after some of so many steps."""
+    if budget.max_seconds and training.state.spent >= 1:
+        done = f"{training.step} of {steps} steps{_of(training)}"
+        raise TimedOutError(f"training took more than {budget.max_seconds:g} s after {done}")
+
+
+def _of(training: Training) -> str:
+    return " of pretraining" if training.pretraining else ""
+
+
+def _spent(state: Trained, budget: Budget) -> float:
+    """Share of the budget's time by this process's clock: of the task's own training, or of all where it is a mere limit."""
+    if budget.seconds:
+        return state.seconds / budget.seconds
+    return (state.pretrain_seconds + state.seconds) / budget.max_seconds if budget.max_seconds else 0.0
 
 
 def _step(training: Training, whole: Batch, clip_norm: float) -> None:
@@ -173,6 +232,11 @@ def _loss(scores: Tensor, labels: Tensor, questions: int) -> Tensor:
     return F.cross_entropy(scores, labels) * (len(labels) / questions)
 
 
+def require_same_buffers(training: Training) -> None:
+    """Raises ApartError where the processes hold different buffers."""
+    _require_alike(training, training.model.buffers(), "what this network learns follows the examples that each sees")
+
+
 def _require_alike(training: Training, tensors: Iterable[Tensor], otherwise: str) -> None:
     if not training.processes.alike(tensors):
         raise ApartError(f"{training.processes.count} processes do not do what one does: {otherwise}; do this run on one process")
@@ -180,8 +244,7 @@ def _require_alike(training: Training, tensors: Iterable[Tensor], otherwise: str
 
 def _remember(training: Training, score: float, is_best: bool) -> None:
     state = training.state
-    seconds = sum(state.step_seconds)
-    state.curve.append({"step": training.step, "train_seconds": seconds, "train_loss": training.loss, "valid": score})
+    state.curve.append({"step": training.step, "train_seconds": state.seconds, "train_loss": training.loss, "valid": score})
     if is_best:
         state.best_valid = score
         state.best_weights = {name: tensor.detach().clone() for name, tensor in training.model.state_dict().items()}
@@ -196,9 +259,17 @@ def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, objec
     ]
 
 
-def _warmup_cosine(step: int, budget: Budget) -> float:
-    """Share of the learning rate at a step: up linearly, down to zero along half a cosine."""
+def _rate(step: int, steps: int, budget: Budget, spent: float) -> float:
+    """Share of the learning rate at a step of so many: up linearly, then constant or down to zero along half a cosine.
+
+    Args:
+        spent: share of the budget's time that is over.
+    """
     if step < budget.warmup_steps:
         return (step + 1) / budget.warmup_steps
-    done = (step - budget.warmup_steps) / max(1, budget.steps - budget.warmup_steps)
+    if budget.schedule == "constant":
+        return 1.0
+    done = (step - budget.warmup_steps) / max(1, steps - budget.warmup_steps)
+    if budget.seconds:
+        done = max(done, spent)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))

@@ -22,6 +22,7 @@ HEADS, HEAD_DIM = 4, 64
 
 _IMPLEMENTATIONS = {
     "eager": "the plain PyTorch maths, to be read and trusted; runs everywhere",
+    "tiled": "plain PyTorch in tiles that fit the caches of a processor; needs a CPU",
     "sdpa": "PyTorch's `scaled_dot_product_attention`, whose fused kernels keep no attention weights; runs everywhere",
     "flex": "PyTorch's FlexAttention, compiled for the pattern; needs a GPU",
     "xformers": "the kernels of the package xformers; need a GPU and the package",

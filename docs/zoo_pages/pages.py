@@ -9,7 +9,7 @@ from attn_zoo.registry import attentions, task_names
 from zoo_pages.attentions import attention_index, attention_page
 from zoo_pages.commands import ask_for_help_of_run, command_page
 from zoo_pages.results import Results
-from zoo_pages.tasks import board, overview, task_index, task_page
+from zoo_pages.tasks import board, heat_map_picture, overview, task_index, task_page
 
 PICTURES = {"crossover.svg": "attention", "error.svg": "attention", "transplant.svg": "."}
 """Of the results, and the folders of the pages that show them."""
@@ -26,6 +26,7 @@ def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
         }
         pages |= {f"attention/{name}.md": attention_page(name, results, folder / "attention") for name in attentions()}
         pages |= {f"task/{name}.md": task_page(name, results, folder / "task") for name in task_names()}
+        pages |= {"heatmap.svg": drawn} if (drawn := heat_map_picture(results)) else {}
         pages["command-line.md"] = command_page(help_of_run)
     pictures = {str(PurePosixPath(shown, name)): results.picture(name) for name, shown in PICTURES.items()}
     return {path: text.encode() for path, text in pages.items()} | {path: raw for path, raw in pictures.items() if raw}

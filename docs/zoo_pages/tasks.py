@@ -11,6 +11,9 @@ import torch
 from attn_zoo.cli.listing import inputs_in_words
 from attn_zoo.contract import UNASKED, DataSet, Patches, Task, TaskCard, Tokens
 from attn_zoo.leaderboard import render as render_tables
+from attn_zoo.leaderboard.heatmap.costs import recorded_columns
+from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.registry import task_card, task_names
 from zoo_pages.results import BOARDS, Results
 from zoo_pages.templating import render
@@ -64,8 +67,8 @@ def task_index(table_of_all: str) -> str:
 
 
 def board(results: Results) -> str:
-    """ListOps of the quickstart, to be read column by column."""
-    made = [table for folder, table in results.boards_of("listops") if folder == "quickstart"]
+    """Recall (MQAR) of the quickstart, to be read column by column."""
+    made = [table for folder, table in results.boards_of("mqar") if folder == "quickstart"]
     return aligned(render_tables(made, "github")) + "\n" if made else "The committed records hold no run of it.\n"
 
 
@@ -73,6 +76,12 @@ def overview(results: Results) -> str:
     """Scores of the quickstart."""
     made = results.boards.get("quickstart", [])
     return aligned(render_tables(made, "github", overview=True)) + "\n" if made else "The committed records hold no run of it.\n"
+
+
+def heat_map_picture(results: Results) -> str | None:
+    """The heat map of the quickstart as SVG; None where it was not run."""
+    made = results.boards.get("quickstart", [])
+    return heat_map_svg(heat_map(made, recorded_columns(made))) if made else None
 
 
 def commands(card: TaskCard) -> tuple[str, ...]:

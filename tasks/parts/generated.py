@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -45,7 +45,7 @@ def draw_splits(
     seen: set[bytes] = set()
     found = {}
     for split in reversed(SPLITS):
-        random = np.random.RandomState(_words(f"{name} {seed} {split}"))
+        random = stream(f"{name} {seed} {split}")
         blocks: list[Drawn] = []
         count = in_vain = 0
         while count < sizes[split]:
@@ -59,6 +59,12 @@ def draw_splits(
             blocks.append(block)
         found[split] = tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
     return found
+
+
+def stream(name: str) -> np.random.RandomState:
+    """Random numbers that follow from a name."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return np.random.RandomState([int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)])
 
 
 def examples_of(drawn: Drawn) -> ArrayExamples:
@@ -79,6 +85,39 @@ def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDA
         order = np.argsort(np.take_along_axis(chance, chosen, axis=1), axis=1, kind="stable")
         return np.take_along_axis(chosen, order, axis=1)
     return np.argsort(chance, axis=1, kind="stable")[:, :size]
+
+
+def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
+    """``size`` different places in each row, drawn one after another by the weights of those not yet taken."""
+    left = np.tile(weights, (rows, 1))
+    chosen = np.empty((rows, size), dtype=np.int64)
+    for turn in range(size):
+        sums = left.cumsum(axis=1)
+        mark = np.minimum((random.random_sample(rows) * sums[:, -1]).astype(np.int64), sums[:, -1] - 1)
+        chosen[:, turn] = (sums <= mark[:, None]).sum(axis=1)
+        np.put_along_axis(left, chosen[:, turn : turn + 1], 0, axis=1)
+    return chosen
+
+
+def in_turn(blocks: Sequence[Drawn]) -> Drawn:
+    """Examples of blocks of one size in turn: the first of each block, then the second of each, and so on."""
+    return tuple(np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*blocks, strict=True))
+
+
+def counts_of(digits: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
+    """How often each digit occurs in each row."""
+    return np.stack([(digits == digit).sum(axis=1) for digit in range(modulus)], axis=1)
+
+
+def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """``size`` digits a row, in random order, that make all counts of a row equal, up to those left over."""
+    rows, modulus = counts.shape
+    each, over = divmod(size + int(counts[0].sum()), modulus)
+    lacking = each - counts
+    np.add.at(lacking, (np.arange(rows)[:, None], subsets(random, rows, over, modulus)), 1)
+    ends = lacking.cumsum(axis=1)
+    digits = (np.arange(size) >= ends[:, :, None]).sum(axis=1)
+    return np.take_along_axis(digits, subsets(random, rows, size, size), axis=1)
 
 
 def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
@@ -120,9 +159,4 @@ def _unseen(block: Drawn, seen: set[bytes], at_most: int) -> Drawn:
 def _compact(array: NDArray[np.int64]) -> torch.Tensor:
     low, high = int(array.min()), int(array.max())
     kind = np.uint8 if low >= 0 and high < 256 else np.int16 if high < 2**15 else np.int32
-    return torch.from_numpy(array.astype(kind))
-
-
-def _words(text: str) -> list[int]:
-    digest = hashlib.sha256(text.encode()).digest()
-    return [int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)]
+    return torch.from_numpy(array.astype(kind, copy=False))

@@ -34,10 +34,12 @@ def unit(x: Tensor) -> Tensor:
     return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
 
 
-def recurrence(inputs: list[Tensor], *, normalise: bool = True, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def recurrence(
+    inputs: list[Tensor], *, normalise: bool = True, valid: Tensor | None = None, negative: bool = False
+) -> tuple[Tensor, Tensor]:
     """One token after another: S (I - β k kᵀ) + β v kᵀ; padded ones are skipped. The norm comes last."""
     query, key, value = unit(inputs[0]), unit(inputs[1]), inputs[2]
-    beta = (inputs[3].sum(-1) / 8**0.5).sigmoid()
+    beta = (1 + negative) * (inputs[3].sum(-1) / 8**0.5).sigmoid()
     state, out = query.new_zeros(3, 2, 8, 8), []  # values down, keys across
     for t in range(query.shape[2]):
         k, b = key[:, :, t], beta[:, :, t, None, None]
@@ -99,6 +101,24 @@ def test_steps_give_what_one_call_gives(sizes):
     torch.testing.assert_close(state.summed, last, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(torch.cat(out, dim=2), call(built, inputs), rtol=1e-9, atol=1e-9)
     require_same(torch.cat(out, dim=2), expected, inputs)
+
+
+@pytest.mark.parametrize("n", [1, 33, 70])
+def test_with_negative_eigenvalues_it_equals_its_recurrence_with_twice_the_strength(n):
+    inputs = draw(n)
+    got = call(build(n, negative_eigenvalues=True), inputs)
+    require_same(got, recurrence(inputs, negative=True)[0], inputs)
+
+
+@pytest.mark.parametrize("negative", [False, True])
+def test_only_negative_eigenvalues_turn_a_memory_into_its_negative(negative):
+    """One key over and over, no value after the first: β near 2 changes the sign each time, β near 1 empties the memory."""
+    _, key, value, strength = (x.detach() for x in draw(12))
+    key, value = key[:, :, :1].expand_as(key), value * (torch.arange(12) == 0)[:, None]
+    out = call(build(12, normalise=False, negative_eigenvalues=negative), [key, key, value, torch.full_like(strength, 50.0)])
+    signs = (-1.0) ** torch.arange(12, dtype=torch.float64)[:, None]
+    expected = 2 * value[:, :, :1] * signs if negative else value
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_gradients_flow_through_the_state():

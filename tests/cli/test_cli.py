@@ -189,15 +189,15 @@ def test_quickstart_is_five_mechanisms_two_controls_two_tasks_three_seeds():
     assert planned is not None
     cells = {(spec.attention, spec.task, spec.seed) for spec in planned.specs}
     assert len(cells) == len(planned.specs) == 42
-    assert {spec.implementation for spec in planned.specs} == {"eager"}, "eager against eager"
-    for task in ("digits", "listops"):
+    assert {spec.implementation for spec in planned.specs} == {"auto"}
+    for task in ("digits", "mqar"):
         same = {(spec.model, spec.budget, str(spec.task_options)) for spec in planned.specs if spec.task == task}
         assert len(same) == 1, "every row has the same network, budget and data"
 
 
 def test_list_shows_claims_and_tasks(tmp_path):
     listed = zoo("list", cwd=tmp_path).stdout
-    for word in ("linformer", "O(n k d)", "eager, sdpa", "arXiv:2006.04768", "listops", "mnist", "CC BY 4.0"):
+    for word in ("linformer", "O(n k d)", "eager, tiled, sdpa", "arXiv:2006.04768", "listops", "mnist", "CC BY 4.0"):
         assert word in listed
 
 

@@ -169,7 +169,7 @@ def test_missing_new_failing_and_mended_rows_are_told(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        (make_record(protocol="2.0", test=0.1), "protocol 1.0 became 2.0"),
+        (make_record(protocol="3.0", test=0.1), "protocol 2.0 became 3.0"),
         (make_record(task_card={**make_record().task_card, "version": "2"}, test=0.1), "task version 1 became 2"),
         (make_record(spec_options={"dial": 2}, test=0.1), "options.dial 1 became 2"),
         (make_record(spec_budget=Budget(steps=7), test=0.1), "budget.steps 400 became 7"),

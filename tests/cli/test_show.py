@@ -150,7 +150,7 @@ def test_the_command_of_a_recorded_run_is_that_run(name):
     (record,) = [r for r in Store(path.parent).load()[0] if r.source == path.name]
     planned = plan(shlex.split(command(record.spec))[2:])
     assert planned is not None
-    assert [spec.run_id(record.task_card["version"]) for spec in planned.specs] == [record.run_id]
+    assert [spec.run_id(record.task_card["version"], record.protocol) for spec in planned.specs] == [record.run_id]
 
 
 @pytest.mark.usefixtures("groups")

@@ -70,6 +70,8 @@ def test_what_a_layer_saves_that_compresses_first():
         {"context_length": 33, "bias": False},
         {"fused": True},
         {"fused": True, "bias": False},
+        {"short_convolution": 4},
+        {"short_convolution": 4, "fused": True},
     ],
 )
 @pytest.mark.parametrize(
@@ -98,6 +100,23 @@ def test_layers_of_every_kind_cost_what_the_formula_says(name, options, settings
     cost = layer_cost(layer)
     assert (cost.flops, cost.backward_flops) == (found.flops, found.backward_flops)
     assert cost.parameters == sum(p.numel() for p in layer.parameters())
+
+
+@pytest.mark.parametrize(("causal", "taps"), [(False, 5), (True, 4)])
+def test_a_short_convolution_adds_its_products_its_taps_and_its_tail(causal, taps):
+    n, dim = 40, 32
+    plain, convolved = (
+        layer_cost(MultiHeadAttention(dim, 2, "linear", length=n, causal=causal, short_convolution=width)) for width in (0, 4)
+    )
+    assert plain.backward_flops is not None and convolved.backward_flops is not None
+    assert convolved.flops - plain.flops == 2 * taps * n * dim
+    assert convolved.backward_flops - plain.backward_flops == 4 * taps * n * dim
+    assert convolved.parameters - plain.parameters == taps * dim
+    if causal:
+        assert plain.state_bytes is not None and convolved.state_bytes is not None
+        assert convolved.state_bytes - plain.state_bytes == 4 * taps * dim
+    else:
+        assert convolved.state_bytes is None
 
 
 @pytest.mark.parametrize("level", ["mechanism", "layer", "block"])

@@ -97,6 +97,27 @@ def test_a_causal_task_sees_the_past_alone():
         model(causal, "linformer")
 
 
+def test_without_positions_causality_alone_tells_the_order():
+    ids = torch.randint(1, 12, (2, 20))
+    shuffled = torch.cat([ids[:, torch.randperm(19)], ids[:, 19:]], dim=1)
+    words, past = WORDS, TaskSpec(Tokens(12), length=20, classes=3, labels="position", causal=True)
+    for task, changes in ((words, False), (past, True)):
+        built = model(task, positions="none")
+        assert not any("positions" in name for name, _ in built.named_parameters())
+        with torch.no_grad():
+            one, other = (built(x)[:, -1] if task.causal else built(x) for x in (ids, shuffled))
+        assert torch.allclose(one, other, atol=1e-6) != changes
+    with torch.no_grad():
+        assert not torch.allclose(model(words)(ids), model(words)(shuffled), atol=1e-3), "learned positions tell it"
+
+
+def test_positions_of_another_kind_are_refused():
+    with pytest.raises(ValueError, match="learned or none; got 'rotary'"):
+        model(WORDS, positions="rotary")
+    with pytest.raises(UnsupportedError, match=r"is for tasks on tokens: .* take model\.positions=learned"):
+        model(IMAGES, positions="none")
+
+
 def test_specs_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="labels by position are of one token sequence; got inputs Pairs"):
         TaskSpec(Pairs(12), 20, 3, labels="position")

@@ -41,8 +41,9 @@ def padded(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(batch, length, 16, generator=torch.Generator().manual_seed(9)), valid
 
 
-def test_an_onnx_file_answers_at_any_batch_and_length(tmp_path):
-    eager = layer(causal=True)
+@pytest.mark.parametrize("width", [0, 4])
+def test_an_onnx_file_answers_at_any_batch_and_length(width, tmp_path):
+    eager = layer(causal=True, short_convolution=width)
     made = export_layer(eager, tmp_path / "layer.onnx")
     assert made.open_sizes == ("batch", "length") and made.opset == 20 and 0 < made.difference <= TOLERANCE
     assert made.nbytes == made.path.stat().st_size
@@ -56,8 +57,9 @@ def test_an_onnx_file_answers_at_any_batch_and_length(tmp_path):
         assert apart(run_onnx(made.path, tokens=tokens, key_valid=valid) * real, want * real) <= TOLERANCE
 
 
-def test_a_torch_file_answers_at_any_batch_and_length(tmp_path):
-    eager = layer()
+@pytest.mark.parametrize("width", [0, 4])
+def test_a_torch_file_answers_at_any_batch_and_length(width, tmp_path):
+    eager = layer(short_convolution=width)
     made = export_layer(eager, tmp_path / "layer.pt2", format="torch")
     assert made.open_sizes == ("batch", "length") and made.opset is None
     tokens, valid = padded(5, 61)

@@ -8,7 +8,8 @@ import pytest
 from make import make_record
 
 from attn_zoo.leaderboard import render, tables
-from attn_zoo.records import RunRecord
+from attn_zoo.leaderboard.page import html_page
+from attn_zoo.records import Budget, RunRecord
 
 
 def looks(seconds_a_step: float, *valid: float) -> tuple[dict[str, float], ...]:
@@ -110,7 +111,7 @@ def test_without_softmax_every_contender_fits():
     assert set(entries) == {"linformer k=8", "performer"} and not any(entry.over for entry in entries.values())
 
 
-def test_measured_budgets_of_eager_rows_and_kernels_are_their_own_and_counted_ones_are_shared():
+def test_measured_budgets_of_auto_and_of_named_implementations_are_their_own_and_counted_ones_are_shared():
     records = [
         run("softmax", curve=SLOW, peak=5 * 2**20),
         run("softmax", curve=FAST, peak=2**20, spec_implementation="sdpa"),
@@ -121,7 +122,7 @@ def test_measured_budgets_of_eager_rows_and_kernels_are_their_own_and_counted_on
     assert table.boards["time"].budget is None and table.boards["FLOPs"].budget is not None
     assert not any(entry.over for entry in table.boards["memory"].entries)
     lines = [line.split() for line in render([table], "terminal").split("at equal budgets")[1].splitlines() if line.strip()]
-    assert [line[:3] for line in lines if line[0].startswith("[")] == [["[eager]", "6.00", "s"], ["[kernels]", "3.00", "s"]]
+    assert [line[:3] for line in lines if line[0].startswith("[")] == [["[auto]", "6.00", "s"], ["[sdpa]", "3.00", "s"]]
 
 
 def test_rows_measured_on_several_machines_are_on_no_measured_board():
@@ -144,3 +145,68 @@ def test_failed_seeds_are_said_on_boards():
     records = [run("softmax", curve=SLOW), make_record("softmax", seed=2, status="diverged")]
     _, entries = board(records, "time")
     assert entries["softmax"].note == "1 of 2 seeds failed"
+
+
+def timed(name: str, seconds_a_step: float, *valid: float, seed: int = 1) -> RunRecord:
+    """A run of ten seconds whose last step ends after them."""
+    *before, last = looks(seconds_a_step, *valid)
+    curve = (*before, {**last, "step": last["step"] + seed, "train_seconds": 10.0 + seconds_a_step})
+    return run(name, seed, curve=curve, spec_budget=Budget(seconds=10.0, steps=10**6, schedule="constant"))
+
+
+def test_scores_after_several_times_stand_in_one_table():
+    records = [timed("softmax", 0.2, 0.4, 0.8, 0.7, 0.9), timed("linformer", 0.1, 0.5, 0.7, 0.6, 0.6)]
+    (table,) = tables(records, at=(1.5, 5.0, 10.0))
+    reached = [{entry.label: entry.score and entry.score.mean for entry in board.entries} for board in table.at]
+    assert reached == [
+        {"linformer": 0.5, "softmax": None},
+        {"linformer": 0.7, "softmax": 0.8},
+        {"linformer": 0.7, "softmax": 0.9},  # a run's own time ends in the midst of its last step
+    ]
+    text = render([table], "terminal").split("best validation score by time of training")[1]
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line.startswith(("softmax", "linformer"))}
+    assert lines["softmax"] == ["softmax", "over", "80.0", "90.0"] and lines["linformer"][1:] == ["50.0", "70.0", "70.0"]
+    assert "after 1.50 s (%)" in text and "after 10.0 s (%)" in text
+    assert table.boards["time"].budget == 10.0, "neither spends more than the other"
+
+
+def test_times_are_shown_where_they_are_asked_for_alone():
+    records = [timed("softmax", 0.2, 0.4, 0.8)]
+    assert "by time of training" not in render(tables(records), "terminal")
+    assert "by time of training" not in render(tables([run("softmax")], at=(5.0,)), "terminal"), "no curve, no table"
+    assert "- after 90.0 s, softmax: spent less than the budget" in render(tables(records, at=(5.0, 90.0)), "terminal")
+    assert "after 5.00 s, softmax" not in render(tables(records, at=(5.0, 90.0)), "terminal")
+    page = html_page(tables(records, at=(3.0,)), records, [])
+    assert "<b>time: 3.00 s</b> (as asked for)" in page
+
+
+def test_pretraining_counts_as_time_and_flops():
+    counted = {"parameters": 1, "flops_per_example": 100, "training_flops_per_example": 300, "pretraining_flops_per_example": 400}
+    spent = {"train_seconds": 6.0, "pretrain_seconds": 2.0}
+    budget = Budget(pretrain_steps=20)
+    record = make_record(curve=SLOW, counted=counted, measured=spent, spec_budget=budget)
+    (table,) = tables([record], at=(5.0,))
+    assert table.boards["time"].budget == pytest.approx(8.0) and table.boards["FLOPs"].budget == 64 * (30 * 300 + 20 * 400)
+    (entry,) = table.at[0].entries
+    assert entry.score and entry.score.mean == 0.4, "the second look is at 4 s of training, 6 s in all"
+    (row,) = table.rows
+    assert row.train_seconds == 8.0
+    assert [point.seconds for point in row.curve] == pytest.approx([4.0, 6.0, 8.0])
+    assert "400 steps of 64 examples, after 20 of pretraining on masked tokens; fp32" in render([table], "terminal")
+    uncounted = make_record(curve=SLOW, counted={"parameters": 1, "flops_per_example": 100}, spec_budget=budget)
+    assert "FLOPs" not in tables([uncounted])[0].boards, "what pretraining took is not known"
+
+
+def test_tables_say_that_a_time_ends_training_and_that_the_rate_stays():
+    text = render(tables([timed("softmax", 0.2, 0.4, 0.8)]), "terminal")
+    assert "; 10.0 s of training, at most 1,000,000 steps of 64 examples at a constant learning rate; fp32" in text
+    assert "had spent no more. Equal memory" in text and "planned for" not in text
+    usual = render(tables([run("softmax", curve=SLOW)]), "terminal")
+    assert "; 400 steps of 64 examples; fp32" in usual and "no more, under a learning rate planned for all steps. Equal" in usual
+
+
+def test_a_curve_over_seeds_has_the_steps_that_all_of_them_looked_after():
+    (table,) = tables([timed("softmax", 0.2, 0.4, 0.8, 0.9, seed=seed) for seed in (1, 2)])
+    assert [point.step for point in table.rows[0].curve] == [10, 20], "their last looks are after steps 31 and 32"
+    (table,) = tables([timed("softmax", 0.2, 0.4, 0.8, 0.9)])
+    assert [point.step for point in table.rows[0].curve] == [10, 20, 31]

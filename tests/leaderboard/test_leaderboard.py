@@ -14,7 +14,7 @@ import pytest
 from make import make_record
 
 from attn_zoo.leaderboard import estimate, leaderboard, render, tables
-from attn_zoo.records import Budget, Store
+from attn_zoo.records import Budget, ModelSpec, Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "records"))
 
@@ -71,7 +71,7 @@ def test_a_row_that_only_failed_shows_its_status():
         make_record(spec_precision="bf16"),
         make_record(spec_device="cuda"),
         make_record(spec_task_options={"size": 9}),
-        make_record(protocol="2.0"),
+        make_record(protocol="1.0"),
         make_record(task_card={**make_record().task_card, "version": "2"}),
     ],
 )
@@ -122,8 +122,8 @@ def test_missing_cells_stay_empty_and_there_is_no_average():
     text = render(tables(records), "terminal")
     overview = text.split("\n\n")[1]
     (line,) = [line for line in overview.splitlines() if line.startswith("linformer")]
-    assert line.split() == ["linformer", "90.0", "-"]
-    assert "average" not in overview.lower()
+    assert line.split() == ["linformer", "90.0*", "·", "1×"]
+    assert "mean" not in overview
 
 
 def test_several_machines_are_said():
@@ -217,3 +217,13 @@ def test_runs_on_other_data_stand_in_a_table_of_their_own():
     first, second = tables(records)
     assert {row.attention for row in first.rows} == {"softmax", "linformer", "reformer"}
     assert {row.attention for row in second.rows} == {"performer"}
+
+
+def test_convolved_networks_stand_in_a_table_of_their_own_that_says_so():
+    models = [ModelSpec(), ModelSpec(short_convolution=4), ModelSpec(shared_weights=True, reuse_keys=True, short_convolution=3)]
+    made = tables([make_record(seed=seed, spec_model=model) for model in models for seed in (1, 2)])
+    said = [line for line in render(made, "terminal").splitlines() if "; network dim=" in line]
+    assert len(made) == len(said) == 3
+    assert sum("heads=4; " in line for line in said) == 1
+    assert sum("heads=4, a short convolution (4) before every attention; " in line for line in said) == 1
+    assert sum("one block for all layers, its keys and values made once, a short convolution (3)" in line for line in said) == 1

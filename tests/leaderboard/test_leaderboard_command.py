@@ -6,13 +6,14 @@ import csv
 import io
 import json
 import time
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
 import pytest
 from make import make_record
 
-from attn_zoo.cli.leaderboard import budgets
+from attn_zoo.cli.leaderboard import budgets, times
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import leaderboard, ordered, render, tables
 from attn_zoo.records import Store
@@ -77,6 +78,27 @@ def test_budgets_and_seeds_can_be_asked_for(folder, capsys):
     text = capsys.readouterr().out
     assert "of memory as asked for" in text and "2.4 MiB" in text
     assert "Digits, by seed" in text and "seed 3" in text and "90.3" in text
+
+
+def test_scores_by_time_can_be_asked_for_where_a_table_shows_them(folder, capsys):
+    asked = ["leaderboard", "--records", str(folder), "--at", "30min,5min,900s,5min"]
+    assert main(asked) == 0
+    text = capsys.readouterr().out
+    assert [text.index(f"after {time} s (%)") for time in ("300", "900", "1,800")] == sorted(
+        text.index(f"after {time} s (%)") for time in ("300", "900", "1,800")
+    )
+    for other in (["--overview"], ["--published"], ["--format", "csv"], ["--format", "svg"]):
+        assert main([*asked, *other]) == 2
+        assert f"which {' '.join(other)} does not show" in capsys.readouterr().err
+    assert main([*asked, "--format", "json"]) == 0
+    assert [board["budgets"] for board in json.loads(capsys.readouterr().out)[0]["at"]]
+
+
+@pytest.mark.parametrize("words", ["", "5min,", "soon", "0s", "-5", "5MiB"])
+def test_what_is_no_time_is_refused(words):
+    assert times("1h,90") == (90.0, 3600.0)
+    with pytest.raises(ArgumentTypeError, match="takes times above 0"):
+        times(words)
 
 
 @pytest.mark.parametrize("format", ["terminal", "github", "latex"])

@@ -14,11 +14,15 @@ from urllib.parse import unquote
 
 import pytest
 from make import make_record
+from synthetic import synthetic_records
 
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import tables
+from attn_zoo.leaderboard.heatmap.costs import CostColumn
+from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES, level
 from attn_zoo.leaderboard.page import html_page, records_from
-from attn_zoo.records import RunRecord, Store
+from attn_zoo.records import ModelSpec, RunRecord, Store
 
 
 class Seen(HTMLParser):
@@ -145,13 +149,35 @@ def test_the_panel_holds_all_that_is_known_of_a_row(tmp_path, plain):
     assert "environment 1" in said and "Some CPU" in Seen(text).text
 
 
+def test_the_overview_is_the_heat_map(tmp_path, plain):
+    store = Store(tmp_path)
+    for record in synthetic_records(mechanisms=12, tasks=8):
+        store.add(record)
+    records, _ = store.load()
+    made = tables(records)
+    found = heat_map(made)
+    text = html_page(made, records, costs=[CostColumn("state at 4,096", "State: bytes", {"linformer": "64 KiB"})])
+    heat = text[text.index('<table class="heat') :].split("</table>")[0]
+    drawn = re.findall(r'<td data-task="[^"]+" class="([^"]*)" title="([^"]+)">', heat)
+    cells = [(line, cell) for line in found.lines for cell in line.cells]
+    assert len(drawn) == len(cells) == 96
+    for (kinds, said), (line, cell) in zip(drawn, cells, strict=True):
+        assert ({f"h{level(cell.shade)}"} if cell.shade is not None else set()) == {k for k in kinds.split() if k[0] == "h"}
+        assert ("leads" in kinds, "marked" in kinds) == (cell.leads, cell.marked)
+        assert said.startswith(f"{line.attention} on ")
+    assert '<td class="beside">64 KiB</td>' in heat and heat.index("control</span>") > heat.index(">performer</th>")
+    style = text[text.index("<style>") :].split("</style>")[0]
+    light, dark = style.index(f".h20{{background:{LIGHT_SHADES[-1].fill}"), style.index(f".h20{{background:{DARK_SHADES[-1].fill}")
+    assert light < style.index("@media screen and (prefers-color-scheme:dark){.h0") < dark
+
+
 def test_failed_runs_are_cells_with_their_reasons(tmp_path, plain):
     store = Store(tmp_path)
     store.add(make_record("softmax"))
     store.add(make_record("performer", status="out_of_memory", reason="16 GiB were not enough"))
     records, _ = store.load()
     text = page(records)
-    assert re.search(r'<td[^>]* class="failed"><a href="#digits--performer">out of memory</a>', text)
+    assert re.search(r'<td[^>]* class="failed"[^>]*><a href="#digits--performer">OOM</a>', text)
     assert "16 GiB were not enough" in Seen(text).text
     assert "2, 1 out of memory" in Seen(text).text, "the summary counts it"
 
@@ -164,6 +190,13 @@ def test_other_data_have_a_table_of_their_own(tmp_path, plain):
     text = page(store.load()[0])
     assert "f" * 8 in Seen(text).text
     assert len(re.findall(r'<section[^>]* class="task"', text)) == 2
+
+
+def test_a_page_tells_of_shared_blocks_and_short_convolutions(tmp_path, plain):
+    text = page(some(tmp_path, spec_model=ModelSpec(shared_weights=True, reuse_keys=True, short_convolution=4)))
+    assert (
+        "4 heads, one block for all layers, its keys and values made once, a short convolution (4) before every attention" in text
+    )
 
 
 def test_same_records_same_page(whole):

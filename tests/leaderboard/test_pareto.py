@@ -68,13 +68,13 @@ def test_neither_a_lucky_score_nor_a_lucky_clock_dominates():
     assert clear["linformer"].dominated_by == ("softmax",)
 
 
-def test_measured_costs_of_kernels_and_eager_rows_are_never_compared():
+def test_measured_costs_of_auto_and_of_named_implementations_are_never_compared():
     found = rows(
         runs("linformer", (0.7, 0.71, 0.69), flops=900, seconds=90, peak=9000),
         runs("softmax", (0.7, 0.71, 0.69), flops=1000, seconds=10, peak=1000, spec_implementation="sdpa"),
     )
     eager, kernel = found["linformer"], found["softmax (sdpa)"]
-    assert eager.block.startswith("eager") and kernel.block.startswith("kernels")
+    assert eager.block.startswith("auto") and kernel.block.startswith("sdpa")
     assert {"time", "memory"} <= set(eager.fronts) and {"time", "memory"} <= set(kernel.fronts)
     assert "FLOPs" not in kernel.fronts
     assert kernel.dominated_by == ("linformer",), "by what is counted"
@@ -114,7 +114,7 @@ def test_tables_keep_blocks_apart_and_name_front_and_dominators():
     )
     lines = render([table], "terminal").split("costs\n")[1].splitlines()
     names = [line.split()[0] for line in lines if line.strip()]
-    assert names[2:8] == ["[eager]", "softmax", "linformer", "performer", "[kernels]", "longformer"]
+    assert names[2:8] == ["[auto]", "softmax", "linformer", "performer", "[triton]", "longformer"]
     (softmax,) = [line for line in lines if line.startswith("softmax") and "k" in line]
     assert "P F T M" in softmax and softmax.rstrip().endswith("-")
     assert any(line.rstrip().endswith("softmax +2") for line in lines if line.startswith("longformer"))

@@ -188,7 +188,7 @@ def test_perplexities_are_no_per_cent_and_low_is_told_to_be_better():
 
 
 def test_one_colour_an_attention_one_marker_an_implementation_in_all_tables():
-    other = [replace(r, spec=replace(r.spec, implementation="sdpa")) for r in some_records("listops")]
+    other = [replace(r, spec=replace(r.spec, implementation="sdpa"), implementation="sdpa") for r in some_records("listops")]
     both = tables([*some_records(), *other])
     style = style_of(both)
     assert style.colours["uniform"] == style.colours["none"] == MUTED

@@ -245,6 +245,7 @@ def refusals(group: dist.ProcessGroup) -> dict[str, str]:
         "another mechanism": lambda: parallelise(MultiHeadAttention(DIM, HEADS, "softmax", length=LENGTH), group),
         "window": lambda: parallelise(MultiHeadAttention(DIM, HEADS, "linformer_window", length=LENGTH), group),
         "cross": lambda: parallelise(build(context_length=LENGTH), group),
+        "convolved": lambda: parallelise(build(short_convolution=4), group),
         "nothing": lambda: parallelise(nn.Linear(2, 2), group),
         "twice": lambda: parallelise(shard, group),
         "unjoined": lambda: parallelise(build(projected_lengths="3/4"), group),

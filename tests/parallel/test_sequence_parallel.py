@@ -100,6 +100,7 @@ def test_what_is_not_offered_is_refused_by_name(found, ranks):
         "another mechanism": "softmax cannot be cut along the sequence; this is offered for linformer",
         "window": "linformer_window cannot be cut",
         "cross": "built with a context",
+        "convolved": "build the model with short_convolution=0",
         "nothing": "Linear holds no MultiHeadAttention",
         "twice": "only a plain MultiHeadAttention can",
         "unjoined": "call attn_zoo.join_layers(model) first",

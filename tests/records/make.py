@@ -31,5 +31,6 @@ def make_record(
         counted={"parameters": 70_000, "attention_parameters": 30_000, "flops_per_example": 2_400_000},
         measured={"examples_per_second": 5000.0, "peak_bytes": 8 * 2**20, "train_seconds": 6.0} if done else {},
         environment={"cpu": "Some CPU", "threads": 2, "torch": "2.15.0", "started": "2026-01-01T00:00:00+00:00"},
+        implementation="eager" if spec.implementation == "auto" else spec.implementation,
     )
     return replace(record, **changes)

@@ -129,6 +129,14 @@ def test_every_old_schema_keeps_loading():
     for path in fixtures:
         record = RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8")))
         assert record.scores["test"] > 0
+        assert record.implementation == ("tiled" if path.stem == "schema-4" else "eager")
+
+
+def test_tiles_that_were_recorded_as_eager_are_shown_as_tiled():
+    data = json.loads((Path(__file__).parent / "fixtures" / "schema-3.json").read_text(encoding="utf-8"))
+    data["spec"]["attention"] = "longformer"
+    record = RunRecord.from_dict(data)
+    assert (record.spec.implementation, record.implementation) == ("eager", "tiled")
 
 
 def test_run_ids_depend_on_everything_that_decides_a_result():

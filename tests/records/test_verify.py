@@ -133,7 +133,7 @@ def test_old_schemas_and_measurements_are_said_and_are_no_fault(tmp_path):
     run_id = json.loads((FIXTURES / "schema-1.json").read_text(encoding="utf-8"))["run_id"]
     shutil.copy(FIXTURES / "schema-1.json", tmp_path / f"softmax-digits-s1-{run_id}-x.json")
     (tmp_path / "growth.json").write_text('{"experiment": "growth", "points": []}', encoding="utf-8")
-    assert set(kinds(tmp_path)) == {"old schema", "no record"}
+    assert set(kinds(tmp_path)) == {"old schema", "old protocol", "no record"}
     assert verify(tmp_path).clean
     assert verify(tmp_path).records == 1
 

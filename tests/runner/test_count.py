@@ -12,7 +12,7 @@ from attn_zoo.encoder import build_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import build_task
 from attn_zoo.runner import resolve_spec, run
-from attn_zoo.runner.count import _batch, count_per_example, model_arguments
+from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, model_arguments
 
 
 class Quiet:
@@ -35,13 +35,14 @@ def spec(attention: str, task: str = "digits", **rest: object) -> RunSpec:
         ("softmax", "digits", "sdpa"),
         ("linformer", "retrieval", "sdpa"),
         ("longformer", "listops", "eager"),
+        ("longformer", "listops", "tiled"),
         ("performer", "mqar", "eager"),
     ],
 )
 def test_counts_of_shapes_are_those_of_the_network_that_trains(attention, task, implementation):
     asked = spec(attention, task, implementation=implementation)
     task_spec = build_task(asked.task, **asked.task_options).spec
-    counted = count_per_example(asked, task_spec)
+    counted = count_per_example(asked, task_spec, implementation)
     torch.manual_seed(0)
     model = build_model(task_spec, implementation=implementation, **model_arguments(asked))
     real = count_model(model, _batch(task_spec, asked.budget.batch_size)).pytorch
@@ -62,14 +63,14 @@ def test_activations_are_left_out_where_the_device_or_the_precision_decides():
         replace(known, precision="bf16"),
         replace(known, model=replace(known.model, dropout=0.1)),
         replace(known, options={"dropout": 0.1}),
-        replace(known, implementation="xformers"),
-        replace(known, implementation="sdpa", device="cuda"),
     ]
-    assert "activation_bytes_per_example" in count_per_example(known, task_spec)
-    for other in doubtful:
-        counted = count_per_example(other, task_spec)
+    asked = [(other, "eager") for other in doubtful] + [(known, "xformers"), (replace(known, device="cuda"), "sdpa")]
+    whole = count_per_example(known, task_spec, "eager")
+    assert "activation_bytes_per_example" in whole
+    for other, implementation in asked:
+        counted = count_per_example(other, task_spec, implementation)
         assert "activation_bytes_per_example" not in counted
-        assert counted["training_flops_per_example"] == count_per_example(known, task_spec)["training_flops_per_example"]
+        assert counted["training_flops_per_example"] == whole["training_flops_per_example"]
 
 
 def test_record_carries_counts_and_warnings():
@@ -80,3 +81,21 @@ def test_record_carries_counts_and_warnings():
     assert any("times those of softmax here" in words for words in record.warnings)
     assert RunRecord.from_dict(record.to_dict()) == record
     assert run(spec("softmax"), Quiet()).warnings == ()
+
+
+def test_mechanisms_are_counted_here_and_at_4096_tokens():
+    recall = build_task("mqar", causal=True).spec
+    counted = {name: count_mechanisms(spec(name, "mqar"), recall) for name in ("softmax", "linear", "none")}
+    layers, products = 2, 2 * 2  # two products of two FLOPs each
+    assert counted["softmax"] == {
+        "mechanism_flops": layers * products * 64 * 64 * 16,
+        "state_bytes": layers * (2 * 64) * 16 * 4,
+        "mechanism_flops_4096": layers * products * 4096 * 4096 * 16,
+        "state_bytes_4096": 64 * layers * (2 * 64) * 16 * 4,
+    }
+    assert counted["linear"]["mechanism_flops_4096"] == 64 * counted["linear"]["mechanism_flops"]
+    assert counted["none"]["mechanism_flops"] == counted["none"]["mechanism_flops_4096"] == 0
+    encoder = build_task("digits").spec
+    assert "state_bytes" not in count_mechanisms(spec("linformer"), encoder)
+    fixed = spec("linformer", options={"projected_lengths": "4/4"})
+    assert count_mechanisms(fixed, encoder)["mechanism_flops_4096"] > count_mechanisms(fixed, encoder)["mechanism_flops"]

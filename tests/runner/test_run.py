@@ -256,6 +256,21 @@ def test_parts_are_scored_apart_in_the_same_reading():
     assert sum(read) == 600
 
 
+def test_parts_of_positions_are_scored_apart():
+    labels = torch.tensor([[1, UNASKED, 0], [1, 1, 1]]).repeat(200, 1)  # answered with 1, over two readings
+    examples = Rows(torch.ones(400, 3, dtype=torch.long), labels)
+
+    class Model(torch.nn.Module):
+        def forward(self, inputs, valid, asked):
+            return torch.tensor([0.0, 1.0]).expand(int(asked.sum()), 2)
+
+    last = (labels != UNASKED) & (torch.arange(3) == 2)
+    parts = {"first": (labels != UNASKED) & (torch.arange(3) == 0), "last": last, "even": torch.arange(400) % 2 == 0}
+    accuracy, spec = metrics.measure_named("accuracy"), TaskSpec(Tokens(3), 3, 2, labels="position")
+    found = metrics.evaluate_parts(Model(), examples, spec, accuracy, Accelerator(cpu=True), parts)
+    assert found == {"first": 1.0, "last": 0.5, "even": 0.5}
+
+
 def test_perplexity_is_better_when_lower_and_unknown_metrics_are_refused():
     assert metrics.measure_named("perplexity").better(2.0, 3.0) and not metrics.measure_named("perplexity").better(3.0, 2.0)
     assert metrics.measure_named("accuracy").better(0.5, 0.4) and metrics.measure_named("accuracy").better(0.1, None)
@@ -272,14 +287,35 @@ def test_flops_are_those_of_the_card_and_the_rest_of_the_network():
     assert found["softmax"] - found["none"] == geometry_flops + projections
 
 
+def test_records_name_the_implementation_that_auto_took():
+    taken = {name: run(spec(name), Quiet()) for name in ("softmax", "linear", "uniform")}
+    assert {record.spec.implementation for record in taken.values()} == {"auto"}
+    wanted = {"softmax": "sdpa", "linear": "tiled", "uniform": "eager"}
+    assert {name: record.implementation for name, record in taken.items()} == wanted
+    assert run(spec("softmax", implementation="eager"), Quiet()).implementation == "eager"
+    refused = run(replace(spec("fnet"), task="listops", task_options={}), Quiet())
+    assert (refused.status, refused.implementation) == ("refused", "eager")
+
+
+def test_an_option_added_later_is_left_out_of_specs_where_it_is_off():
+    """As committed records of its entry, which are older, do not have it."""
+    plain, ladder = (
+        resolve_spec(RunSpec("softmax", "mqar", task_options=given))
+        for given in ({"fewest_pairs": 0, "most_pairs": 0}, {"fewest_pairs": 4, "most_pairs": 8})
+    )
+    assert {"pairs", "vocabulary"} <= set(plain.task_options)
+    assert not {"fewest_pairs", "most_pairs"} & set(plain.task_options)
+    assert (ladder.task_options["fewest_pairs"], ladder.task_options["most_pairs"]) == (4, 8)
+    assert resolve_spec(plain) == plain and resolve_spec(ladder) == ladder
+
+
 def test_specs_are_resolved_whole_and_bad_ones_refused():
     resolved = resolve_spec(RunSpec("performer", "mnist", implementation="auto", device="auto"))
-    assert resolved.implementation == "eager"
+    assert resolved.implementation == "auto"
     assert resolved.device in ("cpu", "cuda")
     assert resolved.options["kernel"] == "softmax"
     assert "root" not in resolved.task_options
     assert resolve_spec(replace(resolved)) == resolved
-    assert resolve_spec(RunSpec("softmax", "digits", implementation="auto")).implementation == "sdpa"
     for bad, error, message in (
         ({"precision": "fp8"}, ValueError, "fp32, bf16, fp16"),
         ({"device": "tpu"}, ValueError, "auto, cpu or cuda"),

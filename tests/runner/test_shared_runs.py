@@ -1,4 +1,4 @@
-"""Runs with one block for all layers: what their records count, what is refused, and that other runs keep their ids."""
+"""Runs of one block for all layers or with a short convolution: what their records count, and that other runs keep their ids."""
 
 from __future__ import annotations
 
@@ -73,7 +73,28 @@ def test_ids_tell_the_options_apart_and_are_as_before_without_them():
     assert len({each.run_id("1") for each in (plain, *others)}) == 3
     for each in (plain, *others):
         assert RunSpec.from_dict(json.loads(json.dumps(each.to_dict()))) == each
-    assert "shared_weights" not in plain.to_dict()["model"]
+    assert {"shared_weights", "reuse_keys", "short_convolution"}.isdisjoint(plain.to_dict()["model"])
+    without = replace(plain, model=replace(plain.model, positions="none"))
+    assert without.run_id("1") != plain.run_id("1") and "positions" not in plain.to_dict()["model"]
+    assert RunSpec.from_dict(json.loads(json.dumps(without.to_dict()))) == without
+
+
+def test_a_short_convolution_is_run_counted_and_told_apart():
+    plain, convolved, wider = spec(), spec(short_convolution=4), spec(short_convolution=6)
+    assert len({each.run_id("1") for each in (plain, convolved, wider)}) == 3
+    assert RunSpec.from_dict(json.loads(json.dumps(convolved.to_dict()))) == convolved
+    before, found = (run(each, Quiet()) for each in (plain, convolved))
+    assert found.status == "done"
+    for figure, more in (
+        ("parameters", 3 * 5 * 16),
+        ("attention_parameters", 3 * 5 * 16),
+        ("flops_per_example", 3 * 2 * 5 * 25 * 16),
+        ("training_flops_per_example", 3 * 6 * 5 * 25 * 16),
+    ):
+        assert found.counted[figure] - before.counted[figure] == more, figure
+    assert found.counted["activation_bytes_per_example"] > before.counted["activation_bytes_per_example"]
+    with pytest.raises(ValueError, match=r"model.short_convolution counts .* cannot be negative; got -1"):
+        ModelSpec(short_convolution=-1)
 
 
 def test_committed_records_keep_their_ids_and_one_of_each_attention_is_composed_again():
@@ -84,14 +105,15 @@ def test_committed_records_keep_their_ids_and_one_of_each_attention_is_composed_
     for record in {r.spec.attention: r for r in records}.values():
         planned = plan(shlex.split(command(record.spec))[2:])
         assert planned is not None
-        assert [s.run_id(task_card(s.task).version) for s in planned.specs] == [record.run_id], record.source
+        assert [s.run_id(task_card(s.task).version, record.protocol) for s in planned.specs] == [record.run_id], record.source
 
 
-def test_the_command_line_composes_both_options():
+def test_the_command_line_composes_all_options():
     store_groups()
-    words = ["task=listops", "model.depth=6", "model.shared_weights=true", "model.reuse_keys=true"]
+    words = ["task=listops", "model.depth=6", "model.shared_weights=true", "model.reuse_keys=true", "model.short_convolution=4"]
     planned = plan(words)
     assert planned is not None
     (composed,) = planned.specs
     assert composed.model.shared_weights and composed.model.reuse_keys and composed.model.depth == 6
+    assert composed.model.short_convolution == 4
     assert plan(shlex.split(command(composed))[2:]) == replace(planned, specs=(composed,))

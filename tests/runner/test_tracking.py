@@ -29,7 +29,7 @@ SPEC = resolve_spec(
         options={"projected_length": 4},
         task_options={"length": 24, "train": 40, "valid": 20, "test": 20},
         model=ModelSpec(dim=16, heads=2),
-        budget=Budget(steps=8, batch_size=8, evaluate_every=4),
+        budget=Budget(steps=8, batch_size=8, evaluate_every=4, pretrain_steps=4),  # of which trackers are told nothing
         seed=3,
         device="cpu",
     )

@@ -243,7 +243,7 @@ def test_workers_take_as_many_cores_as_there_are(groups, monkeypatch):
 
 @pytest.mark.parametrize(
     ("group", "name", "words"),
-    [("launcher", "joblib", ["launch=joblib"]), ("launcher", "ray", ["launch=ray"]), ("sweeper", "optuna", ["experiment=tune"])],
+    [("launcher", "ray", ["launch=ray"]), ("sweeper", "optuna", ["experiment=tune"])],
 )
 def test_without_the_extra_a_message_names_it(group, name, words, groups, tmp_path, monkeypatch, capsys):
     plan([])  # Hydra has found its plugins then

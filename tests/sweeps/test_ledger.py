@@ -78,7 +78,7 @@ def test_records_without_tuning_are_what_they_were():
     plain = make_record()
     assert "tuning" not in plain.to_dict()
     assert RunRecord.from_dict(json.loads(json.dumps(plain.to_dict()))) == plain
-    assert RunSpec("a", "t").run_id("1") == "6461acf7fc94fddf", "an id of before there was tuning"
+    assert RunSpec("a", "t", implementation="eager").run_id("1", "1.0") == "6461acf7fc94fddf", "an id of before there was tuning"
     for record in (trial(0, valid=0.5), chosen(1)):
         data = json.loads(json.dumps(record.to_dict()))
         assert data["schema"] == SCHEMA and None not in data["tuning"].values()
@@ -105,7 +105,7 @@ def test_trials_are_no_rows_and_rows_tuned_over_the_same_range_share_a_table():
     records += [chosen(seed, rate=0.07, study="b" * 12, attention="softmax") for seed in (1, 2)]
     records += [make_record("linformer", seed=1)]
     tuned, untuned = sorted(tables(records), key=lambda table: -len(table.rows))
-    assert [row.label for row in tuned.rows] == ["linformer (tuned)", "softmax (tuned)"]
+    assert [row.label for row in tuned.rows] == ["linformer (tuned)", "softmax"]
     assert tuned.budget["learning_rate"] == "tuned: tag(log,interval(0.001,0.1))"
     assert [row.label for row in untuned.rows] == ["linformer"]
     row = tuned.rows[0]
@@ -126,7 +126,7 @@ def test_of_a_study_the_settings_that_were_chosen_last_are_shown():
 
 def test_two_studies_of_one_attention_stand_apart():
     (table,) = tables([chosen(1), chosen(1, rate=0.004, study="b" * 12)])
-    assert [row.label for row in table.rows] == [f"linformer (tuned, {'a' * 12})", f"linformer (tuned, {'b' * 12})"]
+    assert [row.label for row in table.rows] == [f"linformer (study {'a' * 12})", f"linformer (study {'b' * 12})"]
 
 
 def test_every_way_of_showing_says_how_many_trials(tmp_path, capsys):
@@ -136,11 +136,11 @@ def test_every_way_of_showing_says_how_many_trials(tmp_path, capsys):
         Store(tmp_path).add(record)
     loaded = Store(tmp_path).load()[0]
     text = leaderboard(tmp_path)
-    assert "linformer (tuned): dial=2, learning_rate=0.002, best of 2 trials by validation (80.0 %, seed 0)" in text
-    assert "different numbers of trials" in text and "2: linformer (tuned); 7: softmax (tuned)" in text
+    assert "linformer: dial=2, learning_rate=0.002, best of 2 trials by validation (80.0 %, seed 0)" in text
+    assert "different numbers of trials" in text and "2: linformer; 7: softmax" in text
     lines = {line["label"]: line for line in csv.DictReader(io.StringIO(render(tables(loaded), "csv")))}
-    assert lines["linformer (tuned)"]["trials"] == "2" and lines["linformer (tuned)"]["study"] == "a" * 12
-    assert json.loads(lines["linformer (tuned)"]["tuned"]) == {"attention.dial": 2, "budget.learning_rate": 0.002}
+    assert lines["linformer"]["trials"] == "2" and lines["linformer"]["study"] == "a" * 12
+    assert json.loads(lines["linformer"]["tuned"]) == {"attention.dial": 2, "budget.learning_rate": 0.002}
     assert json.loads(render(tables(loaded), "json"))[0]["rows"][0]["tuning"]["trials"] == 2
     page = html_page(tables(loaded), loaded, [])
     assert ">trials<" in page and "learning rate tuned: tag(log,interval(0.001,0.1))" in page

@@ -18,6 +18,7 @@ from attn_zoo.cli import main
 from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.plan import plan
 from attn_zoo.cli.trial import objective, with_tuning
+from attn_zoo.cli.tune import _all_planned, read_request
 from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.records.tuning import trials_of
 
@@ -84,7 +85,7 @@ def test_the_leaderboard_has_a_row_for_each_study_and_counts_its_trials(tuned):
     lines = [line.split() for line in output.splitlines()]
     head = next(line for line in lines if line[:1] == ["attention"] or line[:2] == ["rank", "attention"])
     assert head[-1] == "trials"
-    assert next(line[-1] for line in lines if line[:2] == ["linformer", "(tuned)"]) == "3"
+    assert next(line[-1] for line in lines[lines.index(head) :] if line[:1] == ["linformer"]) == "3"
     assert "best of 3 trials by validation" in output
     assert "different numbers of trials" not in output
 
@@ -109,7 +110,7 @@ def test_more_trials_go_on_from_those_there_are_and_unequal_numbers_are_warned_o
     (study,) = {record.tuning.study for record in recorded(tmp_path) if record.tuning and record.spec.attention == "none"}
     assert len(trials_of(recorded(tmp_path), study)) == 4
     assert "rows were tuned with different numbers of trials" in output
-    assert "3: linformer (tuned); 4: none (tuned)" in output
+    assert "3: linformer; 4: none" in output
 
 
 def test_a_search_that_was_cut_short_draws_the_same_trials(tuned, tmp_path):
@@ -164,7 +165,7 @@ def test_a_space_without_its_sweeper_is_refused(groups):
         (["attention=softmax", "task=digits", "seeds=0,1"], "seed 0 is that of the trials"),
         (["attention=softmax", "task=digits", "seed=2"], "seed 2 is that of the trials"),
         (["attention=softmax", "task=digits", "trials=many"], "trials takes whole numbers"),
-        (["attention=softmax", "task=digits", "experiment=lra"], "is experiment=tune already"),
+        (["attention=softmax", "task=digits", "experiment=lra"], "experiment=lra searches nothing"),
         (["attention=softmax,nonee", "task=digits"], "nonee"),
         (["attention=linformer,softmax", "task=digits", "budget.stepps=3"], "did you mean 'steps'"),
     ],
@@ -174,6 +175,41 @@ def test_bad_input_to_tune_is_refused_before_any_trial(words, message, tmp_path)
     assert status == 2
     assert message in errors
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_written_down_search_has_its_rows_and_leaves_out_those_that_refuse(groups, capsys):
+    causal = _all_planned(read_request(["experiment=profile_encoder", "task=mqar", "task.causal=true"]))
+    taken = {search.specs[0].attention for _, search in causal}
+    assert {"softmax", "linear", "none"} <= taken and not {"linformer", "nystrom"} & taken
+    assert "attention=nystrom task=mqar is left out" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="nystrom has no causal form"):
+        _all_planned(read_request(["experiment=profile_encoder", "attention=nystrom", "task=mqar", "task.causal=true"]))
+
+
+@pytest.mark.parametrize("name", ["profile_encoder", "profile_decoder"])
+def test_a_profile_searches_the_same_rates_for_every_row_at_the_level_of_each_task(name, groups):
+    searches = _all_planned(read_request([f"experiment={name}"]))
+    spaces = {(plan.specs[0].attention, plan.study.task): dict(plan.study.space) for _, plan in searches if plan.study}
+    assert {str(space) for space in spaces.values()} == {"{'budget.learning_rate': 'choice(0.001,0.003,0.01)'}"}
+    tasks = {task for _, task in spaces}
+    for task in tasks:
+        rows = {attention for attention, of in spaces if of == task}
+        assert {"softmax", "none", "uniform", "convolution", "frozen_random"} <= rows
+        specs = [plan.specs[0] for _, plan in searches if plan.study and plan.study.task == task]
+        assert len({(str(s.model), str(s.budget.steps), str(s.task_options)) for s in specs}) == 1
+    if name == "profile_encoder":
+        assert {attention for attention, _ in spaces} == set(registry.attentions()), "the whole zoo"
+    else:
+        causal = {attention for attention in registry.attentions() if registry.card(attention).can.causal}
+        assert {attention for attention, _ in spaces} == causal
+
+
+def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed(groups):
+    curve = read_request(["experiment=curves", "attention=linformer,softmax", "task=mqar"])
+    settings = [search[2:] for search in curve.searches]
+    assert settings == [*((f"attention.projected_length={k}",) for k in (4, 8, 16, 32, 48)), ()]
+    typed = read_request(["experiment=curves", "attention=linformer", "task=mqar", "attention.projected_length=7"])
+    assert [search[2:] for search in typed.searches] == [()] and typed.rest == ("attention.projected_length=7",)
 
 
 def test_what_the_command_line_says_goes_before_the_usual_space(groups):

@@ -12,27 +12,13 @@ import pytest
 import torch
 from attn_zoo.tasks import copying, haystack, induction, mqar, selective
 from attn_zoo.tasks.parts import generated
+from oracles import assert_solved, everything, most_frequent
 from torch import Tensor
 
 from attn_zoo import build_task, task_card
-from attn_zoo.contract import SPLITS, UNASKED, Examples, Split, Task, Tokens
+from attn_zoo.contract import UNASKED, Split, Task, Tokens
 
 NAMES = ("mqar", "copying", "induction", "selective", "haystack")
-
-
-def everything(examples: Examples) -> tuple[Tensor, Tensor]:
-    batch = examples.batch(range(len(examples)))
-    assert batch.valid is None
-    return batch.inputs, batch.labels
-
-
-def assert_solved(task: Task, oracle) -> None:
-    """The oracle sees one example's tokens and says all labels: an integer, or a dictionary of the positions asked."""
-    for split in SPLITS:
-        for ids, label in zip(*everything(task.examples(split)), strict=True):
-            asked = (label != UNASKED).nonzero()[:, 0].tolist() if label.dim() else None
-            expected = {at: int(label[at]) for at in asked} if asked is not None else int(label)
-            assert oracle(ids.tolist()) == expected
 
 
 def bag_of_tokens_accuracy(task: Task, steps: int = 300) -> float:
@@ -58,13 +44,16 @@ def depths_of(task: Task, split: Split) -> Tensor:
     return task.depths(split)
 
 
-def most_frequent(examples: Examples, at: Tensor | None = None) -> float:
-    """Accuracy of the most frequent label, of the whole split or by each value of ``at``."""
-    labels = examples.labels()
-    asked = labels[labels != UNASKED]
-    groups = torch.zeros_like(asked) if at is None else at
-    right = sum(int(asked[groups == group].bincount().max()) for group in groups.unique())
-    return right / len(asked)
+def mqar_answers(ids: list[int], first_key: int, first_value: int) -> dict[int, int]:
+    """Pairs end where no value stands at an odd place any more."""
+    end = next((at for at in range(0, len(ids), 2) if ids[at + 1] < first_value), len(ids))
+    pairs = dict(zip(ids[:end:2], ids[1:end:2], strict=True))
+    assert all(value >= first_value > key >= first_key for key, value in pairs.items())
+    assert len(set(pairs.values())) == len(pairs) == end // 2
+    queries = {at: ids[at] for at in range(end, len(ids)) if ids[at] >= first_key}
+    assert sorted(queries.values()) == sorted(pairs), "each key is asked once"
+    assert all(at % 2 == 0 for at in queries)
+    return {at: pairs[key] - first_value for at, key in queries.items()}
 
 
 @pytest.mark.parametrize(
@@ -80,16 +69,7 @@ def test_mqar_is_solved_by_looking_up_pairs(options):
     o = task.options
     first_key, first_value = 1 + o.fillers, 1 + o.fillers + o.vocabulary // 2
 
-    def oracle(ids):
-        pairs = {ids[at]: ids[at + 1] for at in range(0, 2 * o.pairs, 2) if ids[at] >= first_key}
-        assert all(value >= first_value > key for key, value in pairs.items())
-        assert len(set(pairs.values())) == len(pairs)
-        queries = {at: ids[at] for at in range(2 * o.pairs, o.length) if ids[at] >= first_key}
-        assert sorted(queries.values()) == sorted(pairs), "each key is asked once"
-        assert all(at % 2 == 0 for at in queries)
-        return {at: pairs[key] - first_value for at, key in queries.items()}
-
-    assert_solved(task, oracle)
+    assert_solved(task, lambda ids: mqar_answers(ids, first_key, first_value))
 
 
 def test_mqar_tells_nothing_but_by_the_pairs():
@@ -106,13 +86,31 @@ def test_mqar_tells_nothing_but_by_the_pairs():
         assert share[at == at.min()].mean() == pytest.approx(1 / 8, abs=0.03)
 
 
+def test_mqar_as_a_ladder_trains_on_mixed_pairs_and_scores_each_number_apart():
+    options = {"length": 32, "pairs": 6, "vocabulary": 32, "causal": True, "train": 3000, "valid": 50, "test": 400}
+    task = build_task("mqar", fewest_pairs=3, most_pairs=12, **options)
+    assert task.spec.length == 48
+    assert_solved(task, lambda ids: mqar_answers(ids, first_key=2, first_value=18))
+    (_, trained), (ids, tested) = (everything(task.examples(split)) for split in ("train", "test"))
+    counts = (trained != UNASKED).sum(1)
+    assert (counts.bincount(minlength=7)[3:7] / 3000 - 1 / 4).abs().max() < 0.02 and trained.shape[1] == 32
+    parts = task.slices("test")
+    assert list(parts) == ["3 pairs", "6 pairs", "12 pairs"]
+    for number, members in zip((3, 6, 12), parts.values(), strict=True):
+        assert ((tested[members] != UNASKED).sum(1) == number).all() and abs(int(members.sum()) - 400 / 3) < 1
+        assert (ids[members][:, max(32, 4 * number) :] == 1).all(), "filler after what is as long as in training"
+    assert not build_task("mqar").slices("test")
+    mixed = build_task("mqar", fewest_pairs=3, **options)
+    assert mixed.spec.length == 32 and set((everything(mixed.examples("test"))[1] != UNASKED).sum(1).tolist()) == {3, 4, 5, 6}
+
+
 def test_mqar_gaps_follow_the_power_law():
     weights = mqar.gap_weights(4, -1.0)
     assert weights.tolist() == [2**32, 2**32 // 4, 2**32 // 9, 2**32 // 16]
     assert set(mqar.gap_weights(9, 1.0).tolist()) == {2**32}
-    drawn = mqar.weighted_subsets(np.random.RandomState(0), 20_000, 1, weights)[:, 0]
+    drawn = generated.weighted_subsets(np.random.RandomState(0), 20_000, 1, weights)[:, 0]
     assert np.bincount(drawn) / 20_000 == pytest.approx(weights / weights.sum(), abs=0.01)
-    drawn = mqar.weighted_subsets(np.random.RandomState(0), 500, 4, weights)
+    drawn = generated.weighted_subsets(np.random.RandomState(0), 500, 4, weights)
     assert (np.sort(drawn, axis=1) == np.arange(4)).all(), "never twice the same place"
     near, even = (
         (build_task("mqar", alpha=alpha, length=128, pairs=4, train=2000).examples("train").labels() != UNASKED)
@@ -316,6 +314,9 @@ def test_ten_thousand_examples_take_seconds(name):
         ("mqar", {"length": 64, "pairs": 17}, "at most a quarter of length=64 and lies in 1 to 16; got 17"),
         ("mqar", {"pairs": 16, "vocabulary": 30}, "holds 16 of each; got 30"),
         ("mqar", {"alpha": 9.0}, "alpha is the power"),
+        ("mqar", {"fewest_pairs": 17}, "mqar.fewest_pairs is at most pairs=16"),
+        ("mqar", {"most_pairs": 32}, "begins the ladder that ends at most_pairs=32 and lies in 1 to that; got 0"),
+        ("mqar", {"fewest_pairs": 4, "most_pairs": 64}, "holds 64 of each; got 64"),
         ("mqar", {"fillers": 0}, "fillers counts tokens"),
         ("copying", {"length": 32, "tokens": 16}, "copying.tokens .* lies in 1 to 15; got 16"),
         ("copying", {"order": "sideways"}, "copying.order must be forward or reversed; got 'sideways'"),

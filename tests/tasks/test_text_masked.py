@@ -12,8 +12,8 @@ import pytest
 import torch
 from attn_zoo.tasks.datasets import running_text
 from attn_zoo.tasks.datasets.running_text import Document, articles
-from attn_zoo.tasks.masked_language import divided
 from attn_zoo.tasks.parts.masking import first_of_word, mask
+from attn_zoo.tasks.parts.running import divided
 from attn_zoo.tasks.parts.tokenisers import FIRST, MASK
 
 from attn_zoo import build_task

@@ -19,8 +19,26 @@ def _product_flops(into: Sequence[int], left: Sequence[int], right: Sequence[int
     return 2 * math.prod(left) * right[-1]
 
 
-IN_PLACE = {torch.ops.aten.addmm_: _product_flops, torch.ops.aten.baddbmm_: _product_flops}
-"""Products added to what is there, of which PyTorch's counter knows only the forms that make a new result."""
+def _convolution_backward_flops(
+    grad_out: Sequence[int],
+    tokens: Sequence[int],
+    weight: Sequence[int],
+    *rest: object,
+    **named: object,
+) -> int:
+    """By shapes: as many for each gradient as the forward pass takes."""
+    transposed, wanted = rest[4], rest[7]
+    assert isinstance(wanted, Sequence)
+    return 2 * math.prod(tokens if transposed else grad_out) * math.prod(weight[1:]) * sum(map(bool, wanted[:2]))
+
+
+COUNTED_HERE = {
+    torch.ops.aten.addmm_: _product_flops,
+    torch.ops.aten.baddbmm_: _product_flops,
+    torch.ops.aten.convolution_backward: _convolution_backward_flops,
+}
+"""Products added to what is there, of which PyTorch's counter knows only the forms that make a new result; and the gradients of
+convolutions, where it takes a depthwise one for a dense one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +58,11 @@ def tally(call: Callable[[], Tensor], there_anyway: Iterable[Tensor]) -> Tally:
         call: makes an output. Gradients reach whatever requires one.
         there_anyway: inputs, parameters and buffers, whose storages are not counted as kept.
     """
-    with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as forward:
+    with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as forward:
         out, held = kept_bytes(call, there_anyway)
     backward = 0
     if out.requires_grad:
-        with FlopCounterMode(display=False, custom_mapping=IN_PLACE) as counter:
+        with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as counter:
             out.backward(torch.ones_like(out))
         backward = int(counter.get_total_flops())
     return Tally(int(forward.get_total_flops()), backward, held)

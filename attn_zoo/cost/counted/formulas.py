@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from attn_zoo.contract import CompressingAttention, Cost, Stream
@@ -11,20 +12,36 @@ from attn_zoo.layer import MultiHeadAttention, Order
 def layer_cost(layer: MultiHeadAttention) -> Cost:
     """Of an attention layer at the length it was built for, its tokens with a gradient; no activation bytes.
 
-    FLOPs are those of the eager form in the order that the layer takes. The state is the mechanism's: projections hold none.
+    FLOPs are those of the eager form in the order that the layer takes. The state is the mechanism's and the short
+    convolution's: projections hold none.
     """
-    made, answered = remember_cost(layer), recall_cost(layer)
-    backward = (made.backward_flops, answered.backward_flops)
-    return Cost(
-        flops=made.flops + answered.flops,
-        parameters=made.parameters + answered.parameters,
-        backward_flops=None if None in backward else sum(flops for flops in backward if flops is not None),
-        state_bytes=answered.state_bytes,
-    )
+    return _sum(_source_cost(layer), _answer_cost(layer), convolution_cost(layer))
 
 
 def remember_cost(layer: MultiHeadAttention) -> Cost:
     """Of ``layer.remember``: keys, values and their streams, compressed where the layer compresses first."""
+    return _sum(_source_cost(layer), convolution_cost(layer))
+
+
+def recall_cost(layer: MultiHeadAttention) -> Cost:
+    """Of a call with ``remembered``: queries, the mechanism without what ``remember`` does of it, and the output."""
+    answer = _answer_cost(layer)
+    return _sum(answer, convolution_cost(layer)) if layer.makes_queries else answer
+
+
+def convolution_cost(layer: MultiHeadAttention) -> Cost:
+    """Of the short convolution of the tokens, and nothing where there is none."""
+    g, convolution = layer.mechanism.geometry, layer.short_convolution
+    if convolution is None:
+        return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=0)
+    taps = convolution.before + 1 + convolution.after
+    flops = 2 * taps * g.keys * layer.dim
+    held = min(taps, g.keys) * layer.dim * (taps > 1)
+    return Cost(flops, taps * layer.dim, 2 * flops, state_bytes=4 * held)
+
+
+def _source_cost(layer: MultiHeadAttention) -> Cost:
+    """Of what is made of the source: keys, values and their streams."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     maps = [(g.keys, layer.context_dim) for name in layer.reads if name != "query"]
     compress = 0
@@ -36,11 +53,12 @@ def remember_cost(layer: MultiHeadAttention) -> Cost:
         compress = mechanism.compression_flops(g.keys, layer.context_dim, inputs=1)
     maps += [(_rows(stream, g.keys), layer.context_dim) for stream in layer.streams if stream.of == "keys"]
     made = _projections(layer, maps)
-    return replace(made, flops=made.flops + compress, backward_flops=2 * made.flops + _gradients(layer) * compress)
+    backward = 2 * made.flops + _gradients(layer) * compress
+    return replace(made, flops=made.flops + compress, backward_flops=backward, state_bytes=0)
 
 
-def recall_cost(layer: MultiHeadAttention) -> Cost:
-    """Of a call with ``remembered``: queries, the mechanism without what ``remember`` does of it, and the output."""
+def _answer_cost(layer: MultiHeadAttention) -> Cost:
+    """Of the rest: queries and their streams, the mechanism and the output."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     stated = mechanism.card.cost(g, mechanism.options)
     maps = [(g.queries, layer.dim)] * (("query" in layer.reads) + 1)
@@ -69,6 +87,21 @@ def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
         backward_flops=None if inner.backward_flops is None else inner.backward_flops + 2 * mlp,
         state_bytes=inner.state_bytes,
     )
+
+
+def _sum(*costs: Cost) -> Cost:
+    """Of all together, as far as each states its own."""
+    return Cost(
+        flops=sum(cost.flops for cost in costs),
+        parameters=sum(cost.parameters for cost in costs),
+        backward_flops=_total(cost.backward_flops for cost in costs),
+        state_bytes=_total(cost.state_bytes for cost in costs),
+    )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    known = list(counts)
+    return None if None in known else sum(count for count in known if count is not None)
 
 
 def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int]]) -> Cost:

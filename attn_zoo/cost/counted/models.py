@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo.contract import Batch, Cost
 from attn_zoo.cost.counted.counter import tally
-from attn_zoo.cost.counted.formulas import recall_cost, remember_cost
+from attn_zoo.cost.counted.formulas import layer_cost, recall_cost, remember_cost
 from attn_zoo.cost.counted.levels import Counted, Counts
 from attn_zoo.layer import MultiHeadAttention, Remembered
 
@@ -91,13 +91,17 @@ class _Products:
 
     def _of_layer(self, layer: MultiHeadAttention, remembered: Remembered | None) -> Iterator[Cost]:
         """What was remembered is paid for by the first call that uses it."""
-        answered = recall_cost(layer)
-        yield answered
-        if remembered is None or all(remembered is not other for other in self._remembered):
-            self.states.append(answered.state_bytes)
-            yield remember_cost(layer)
-        if remembered is not None:
+        whole = layer_cost(layer)
+        if remembered is None:
+            yield whole
+        else:
+            yield recall_cost(layer)
+        first = all(remembered is not other for other in self._remembered)
+        if remembered is not None and first:
             self._remembered.append(remembered)
+            yield remember_cost(layer)
+        if remembered is None or first:
+            self.states.append(whole.state_bytes)
 
     def _add(self, forward: int, backward: int | None) -> None:
         self.flops += forward

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from attn_zoo.contract import AUTO_ORDER, Geometry, auto_may_take, unavailable
+from attn_zoo.contract import Geometry, auto_may_take, auto_order, unavailable
 from attn_zoo.cost.bench import BACKENDS, PRECISIONS, Subject
 from attn_zoo.cost.linformer_table3.paper import LENGTHS, PROJECTED_LENGTHS
 from attn_zoo.cost.protocol import TimingProtocol
@@ -153,7 +153,7 @@ def entries(setting: Setting, length: int) -> list[Entry]:
 
 
 def _linformer_implementation(setting: Setting, length: int, options: Mapping[str, Any]) -> str:
-    """``auto`` is the first of ``AUTO_ORDER`` that Linformer's card offers, the options allow and the device can run.
+    """``auto`` is the first of ``auto_order`` that Linformer's card offers, the options allow and the device can run.
 
     The Triton kernels are for k up to ``KERNELS_UP_TO``.
     """
@@ -161,8 +161,8 @@ def _linformer_implementation(setting: Setting, length: int, options: Mapping[st
     made = make_options("attention linformer", linformer.options, options)
     geometry = Geometry(setting.heads, setting.dim // setting.heads, length, length, False)
     large = options["projected_length"] > KERNELS_UP_TO
-    order = [name for name in AUTO_ORDER if name != "triton" or not large]
     device, auto = torch.device(setting.device), setting.implementation == "auto"
+    order = [name for name in auto_order(device) if name != "triton" or not large]
     for name in order if auto else [setting.implementation]:
         runs = auto_may_take(name, device) if auto else unavailable(name, device) is None
         offered = name in linformer.implementations and runs

@@ -28,6 +28,7 @@ class Settings:
     causal: bool
     fused: bool
     order: str
+    short_convolution: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -96,6 +97,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
                 bias=qkv_bias,
                 output_dropout=proj_drop,
                 order=self._order(qk_norm),
+                short_convolution=bound.short_convolution,
                 **self._options(attn_drop),
             )
             self._set_output_bias(proj_bias)
@@ -210,8 +212,8 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
             key = None if key is None else self._normed("key", key)
         return query, key, value
 
-    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor) -> dict[str, Tensor]:
-        made, starts = super()._project_streams(of, tokens), {stream.name: stream.starts_as for stream in self.streams}
+    def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
+        made, starts = super()._project_streams(of, tokens, start), {stream.name: stream.starts_as for stream in self.streams}
         return {name: self._normed(starts[name], split) for name, split in made.items()}
 
     def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
@@ -240,8 +242,10 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
             unread = tuple(f"{prefix}{name}_norm." for name, of in (("q", "query"), ("k", "key")) if of not in self.reads)
             for key in [key for key in state_dict if unread and key.startswith(unread)]:
                 del state_dict[key]
-        for key, own in self.mechanism.state_dict(prefix=f"{prefix}mechanism.").items():
-            state_dict.setdefault(key, own)
+        for name in ("mechanism", "short_convolution"):
+            part = getattr(self, name)
+            for key, own in {} if part is None else part.state_dict(prefix=f"{prefix}{name}.").items():
+                state_dict.setdefault(key, own)
 
 
 def attention_layer(
@@ -252,6 +256,7 @@ def attention_layer(
     causal: bool = False,
     fused: bool = False,
     order: str = "auto",
+    short_convolution: int = 0,
     **options: Any,
 ) -> type[TimmAttention]:
     """A class to pass as ``attn_layer=``, with the mechanism, its options and the length bound in.
@@ -267,6 +272,7 @@ def attention_layer(
         causal: position i sees positions up to i only; the model must then be called with ``is_causal=True``.
         fused: one weight for q, k and v.
         order: see ``attn_zoo.layer.Order``.
+        short_convolution: as of ``MultiHeadAttention``, over patches in their order behind the prefix tokens.
         **options: the mechanism's own.
 
     Raises:
@@ -278,7 +284,7 @@ def attention_layer(
     make_options(f"attention {name}", entry.options, options)
     if causal and not entry.can.causal:
         raise UnsupportedError(_other_causality(name, can=False, is_causal=True))
-    return _bind(Settings(name, length, implementation, causal, fused, order, options))
+    return _bind(Settings(name, length, implementation, causal, fused, order, short_convolution, options))
 
 
 def _bind(settings: Settings) -> type[TimmAttention]:

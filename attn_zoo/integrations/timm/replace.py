@@ -14,6 +14,9 @@ from attn_zoo.layer import MultiHeadAttention, join_layers
 
 M = TypeVar("M", bound=nn.Module)
 
+OWN = ("mechanism.", "stream_projections.", "short_convolution.")
+"""Beginnings of the names of parameters that timm's attention lacks."""
+
 OF_ANOTHER_KIND = {
     "AttentionRope": "turns queries and keys by their positions (rotary embedding)",
     "Attention2d": "attends over a map of features with convolutions around it",
@@ -80,6 +83,7 @@ def replace_attention(
     causal: bool = False,
     fused: bool = False,
     order: str = "auto",
+    short_convolution: int = 0,
     **options: Any,
 ) -> M:
     """Put a mechanism in place of every ``timm.layers.Attention`` of a model, in place, its weights kept.
@@ -87,8 +91,8 @@ def replace_attention(
     The projections of queries, keys, values and output keep their weights, biases and ``requires_grad``; norms
     (``qk_norm``, ``scale_norm``) and dropout rates stay. A mechanism that uses one tensor as queries and keys takes
     the projection of the queries, and what a mechanism does not read is dropped. Parameters of its own, such as
-    Linformer's E and F, are new: make the optimiser afterwards, and train them. Where the mechanism is softmax
-    attention, or is so in a limit of its options, the model computes what it did before. Layers are joined
+    Linformer's E and F, and those of a short convolution are new: make the optimiser afterwards, and train them. Where the
+    mechanism is softmax attention, or is so in a limit of its options, the model computes what it did before. Layers are joined
     (``join_layers``). All layers are built before the first is put in place, so a refusal leaves the model as it was.
 
     Args:
@@ -98,7 +102,7 @@ def replace_attention(
             read off a VisionTransformer, or counted in ``example``.
         example: an input of the model, run once without gradient to count the tokens at every layer; for models whose
             stages see different numbers.
-        implementation, causal, fused, order, **options: as of ``attention_layer``.
+        implementation, causal, fused, order, short_convolution, **options: as of ``attention_layer``.
 
     Returns:
         The model. Its attribute ``attention_replacement`` is a ``Replacement`` that tells what was kept, dropped and added.
@@ -116,7 +120,8 @@ def replace_attention(
         lengths = count_tokens(model, places, example)
     else:
         lengths = dict.fromkeys(places, tokens_of(model) if length is None else length)
-    bound: dict[str, Any] = {"implementation": implementation, "causal": causal, "fused": fused, "order": order, **options}
+    bound: dict[str, Any] = {"implementation": implementation, "causal": causal, "fused": fused, "order": order}
+    bound |= {"short_convolution": short_convolution, **options}
     built: dict[nn.Module, TimmAttention] = {}
     for path, old in places.items():
         if old not in built:
@@ -193,7 +198,9 @@ def _report(path: str, old: Any, new: TimmAttention) -> ReplacedLayer:
     had = ["query", "key", "value", "out"]
     had += [name for name in ("q_norm", "k_norm", "norm") if not isinstance(getattr(old, name), nn.Identity)]
     kept = tuple(name for name in had if name in (*new.reads, "out") or getattr(new, name, None) is not None)
-    added = (name for name, _ in new.named_parameters() if name.startswith(("mechanism.", "stream_projections.")))
+    added = (
+        name for name, _ in new.named_parameters() if name.startswith(("mechanism.", "stream_projections.", "short_convolution."))
+    )
     dropped = tuple(name for name in had if name not in kept)
     return ReplacedLayer(path, new.mechanism.geometry.keys, kept, dropped, tuple(added))
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.contract import Attention, UnsupportedError
 from attn_zoo.integrations.transformers.description import NAME
 from attn_zoo.integrations.transformers.sites import Site, projection, scaling_of
+from attn_zoo.short_convolution import ShortConvolution
 
 
 class Attached(nn.Module):
@@ -22,16 +24,17 @@ class Attached(nn.Module):
     Args:
         mechanism: built for the site's heads.
         site: the module; only its sizes are kept.
+        convolution: of the tokens before the module projects them.
 
     Raises:
         UnsupportedError: the mechanism asks for a projection that is to start as one that is not found.
     """
 
-    def __init__(self, mechanism: Attention, site: Site) -> None:
+    def __init__(self, mechanism: Attention, site: Site, convolution: ShortConvolution | None = None) -> None:
         super().__init__()
-        self.mechanism = mechanism
-        self.newest = _over_cached_keys(mechanism)
-        """Answers one new token over the keys of a cache; None where the mechanism cannot."""
+        self.mechanism, self.convolution = mechanism, convolution
+        self.newest = _over_cached_keys(mechanism) if convolution is None else None
+        """Answers one new token over the keys of a cache; None where the mechanism cannot, or tokens are lacking to convolve."""
         self.name, self.crosses, self.rate = site.name, site.crosses, site.dropout
         self.head_dim, self.groups = site.head_dim, site.heads // site.key_heads
         self.scaling = scaling_of(site.module, site.head_dim)
@@ -109,15 +112,20 @@ def attached_to(module: nn.Module) -> Attached | None:
     return found if isinstance(found, Attached) else None
 
 
-def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before an attention module runs: refuse a cache that cannot serve, and hand over the tokens, which the interface lacks.
+def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Before an attention module runs: refuse a cache that cannot serve, convolve the tokens, and hand them over.
+
+    The interface that is called afterwards lacks them.
+
+    Returns:
+        The module's arguments with convolved tokens, or None where they stay.
 
     Raises:
         UnsupportedError: the mechanism answers all tokens in one call, or the cache is of fixed size.
     """
     attached = attached_to(module)
     if attached is None or module.config._attn_implementation != NAME:  # type: ignore[union-attr]
-        return
+        return None
     mechanism, cache = attached.mechanism, None if attached.crosses else kwargs.get("past_key_values")
     unusable = mechanism.geometry.causal and attached.newest is None
     if cache is not None and (unusable or getattr(cache, "is_compileable", False)):
@@ -125,10 +133,21 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
             f"{attached.name}: {mechanism.card.name} cannot go on from this {type(cache).__name__}; call the model, or generate, "
             "with use_cache=False"
         )
+    tokens, convolution = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0], attached.convolution
+    if convolution is not None:
+        tokens = convolution(tokens, _mask_of(args, kwargs))
     if attached.streams:
-        tokens = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         others = (kwargs.get(name) for name in ("encoder_hidden_states", "key_value_states") if attached.crosses)
         attached.tokens = (tokens, next((tensor for tensor in others if tensor is not None), tokens))
+    if convolution is None:
+        return None
+    return (args, {**kwargs, "hidden_states": tokens}) if "hidden_states" in kwargs else ((tokens, *args[1:]), kwargs)
+
+
+def _mask_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """Which keys are real: what ``key_mask`` made, the only boolean matrix that a module of transformers is given."""
+    given = (kwargs.get("attention_mask"), *args[1:])
+    return next((mask for mask in given if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2), None)
 
 
 def refuse_weights(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

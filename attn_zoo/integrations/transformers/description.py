@@ -31,6 +31,7 @@ class Replacement:
     layers: list[int] | None = None
     attention_dropout: float | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    short_convolution: int = 0
     origin: str = ""
     """Where the mechanism came from, for whoever lacks it."""
 
@@ -38,6 +39,8 @@ class Replacement:
 def add(config: Any, replacement: Replacement) -> None:
     """Write a replacement into a model's configuration, after those before it."""
     said = asdict(replacement)
+    if not replacement.short_convolution:  # younger than the layout, which older versions still read without it
+        del said["short_convolution"]
     said["options"] = {name: value.value if isinstance(value, Enum) else value for name, value in replacement.options.items()}
     _write(config, replacements=[*_read(config).get("replacements", []), said])
 

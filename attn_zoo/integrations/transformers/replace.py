@@ -15,6 +15,7 @@ from attn_zoo.integrations.transformers.description import NAME, Replacement, ad
 from attn_zoo.integrations.transformers.library import require_transformers
 from attn_zoo.integrations.transformers.sites import Site, home, positions, sites
 from attn_zoo.registry import build_attention, card
+from attn_zoo.short_convolution import ShortConvolution
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -27,6 +28,7 @@ def replace_attention(
     implementation: str = "eager",
     layers: Collection[int] | None = None,
     attention_dropout: float | None = None,
+    short_convolution: int = 0,
     **options: Any,
 ) -> M:
     """Put a mechanism of the zoo in place of a model's softmax attention, in place.
@@ -34,7 +36,8 @@ def replace_attention(
     The weights of queries, keys, values and outputs are kept. What the mechanism holds is added as a submodule
     ``zoo`` of each attention module. A further projection that the mechanism reads starts as a copy of the model's
     own, without its rotary positions; a mechanism that shares queries and keys takes the model's queries for both.
-    A mechanism that cannot answer one new token from cached keys sets ``use_cache`` to False.
+    A mechanism that cannot answer one new token from cached keys sets ``use_cache`` to False, and so does a short convolution
+    in a causal module.
 
     Args:
         model: a ``PreTrainedModel`` whose modules call transformers' attention interface.
@@ -44,6 +47,8 @@ def replace_attention(
         layers: which modules to change, counted from 0 over all that attend; None means all. Those that were never
             changed go on with softmax.
         attention_dropout: share of attention weights dropped in training; None means the model's own rate.
+        short_convolution: width of a depthwise convolution of the tokens before the module projects them, 0 for none; see
+            ``ShortConvolution``, which starts as the identity.
         **options: the mechanism's own.
 
     Returns:
@@ -65,6 +70,7 @@ def replace_attention(
         layers=None if layers is None else sorted(set(layers)),
         attention_dropout=attention_dropout,
         options=options,
+        short_convolution=short_convolution,
         origin=card(attention).origin,
     )
     carry_out(model, replacement)
@@ -107,6 +113,11 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
         raise UnsupportedError(
             f"{site.name} takes its keys from another sequence, which {entry.name} does not claim; name the others in layers="
         )
+    if site.crosses and replacement.short_convolution:
+        raise UnsupportedError(
+            f"{site.name} takes its keys from another sequence, and a short convolution is for self-attention; name the others in "
+            "layers="
+        )
     options = _with_dropout(entry.name, entry.options, site.dropout, replacement)
     geometry = Geometry(site.heads, site.head_dim, replacement.length, replacement.length, site.causal)
     device, dtype = home(site.module)
@@ -116,9 +127,17 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
     try:
         with torch.device("cpu"):
             mechanism = build_attention(entry.name, geometry, implementation=replacement.implementation, device=device, **options)
+            convolution = _convolution(site, replacement.short_convolution)
     finally:
         torch.set_default_dtype(before)
-    return Attached(mechanism.to(None if device.type == "meta" else device, dtype), site).train(site.module.training)
+    there = None if device.type == "meta" else device
+    attached = Attached(mechanism.to(there, dtype), site, None if convolution is None else convolution.to(there, dtype))
+    return attached.train(site.module.training)
+
+
+def _convolution(site: Site, width: int) -> ShortConvolution | None:
+    config: Any = site.module.config
+    return None if width == 0 else ShortConvolution(config.hidden_size, width, causal=site.causal)
 
 
 def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replacement) -> Mapping[str, Any]:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from urllib.parse import quote
 
-from attn_zoo.leaderboard.averages import averages
+from markupsafe import Markup
+
+from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
+from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES
+from attn_zoo.leaderboard.heatmap.words import footnotes as heat_notes
+from attn_zoo.leaderboard.heatmap.words import metric
 from attn_zoo.leaderboard.page.details import Runs
 from attn_zoo.leaderboard.page.inline import inlined, variables
 from attn_zoo.leaderboard.page.overview import attentions, overview, summary
 from attn_zoo.leaderboard.page.sections import Section, sections
-from attn_zoo.leaderboard.plots import missing_plots, pictures, svg
+from attn_zoo.leaderboard.plots import Picture, missing_plots, pictures, svg, tradeoffs
 from attn_zoo.leaderboard.plots.style import Style, style_of
 from attn_zoo.leaderboard.render.costs import machine_names
 from attn_zoo.leaderboard.render.notes import footnotes
@@ -29,8 +36,25 @@ _DRAWN_TASKS = 40
 """Tables with plots; a page of more is told which have none."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """A figure of the page."""
+
+    axis: str
+    """What it is drawn along."""
+    caption: str
+    wide: bool
+    """Whether it has several panels."""
+    svg: Markup
+
+
 def html_page(
-    tables: Sequence[Table], records: Sequence[RunRecord], damaged: Sequence[Damaged] = (), *, records_at: str | None = None
+    tables: Sequence[Table],
+    records: Sequence[RunRecord],
+    damaged: Sequence[Damaged] = (),
+    *,
+    records_at: str | None = None,
+    costs: Sequence[CostColumn] = (),
 ) -> str:
     """The page, the same text for the same records.
 
@@ -38,6 +62,7 @@ def html_page(
         records: those that the tables were made of, as ``Store.load`` gives them.
         damaged: files that were left out, which the page names.
         records_at: how to get from the page to the folder of records, see ``records_from``; None links no files.
+        costs: columns beside the heat map; those that the records hold where there are none.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -52,7 +77,7 @@ def html_page(
     script = here.joinpath("script.js").read_text(encoding="utf-8")
     styles = here.joinpath("style.css").read_text(encoding="utf-8")
     style = style_of(tables)
-    runs, means = Runs(records, records_at), averages(tables)
+    runs, found = Runs(records, records_at), heat_map(tables, costs or recorded_columns(tables))
     machines = machine_names(tables)
     made = sections(tables, style, runs, machines)
     unplotted = missing_plots() or ""
@@ -60,13 +85,17 @@ def html_page(
         unplotted = f"plots are drawn of the first {_DRAWN_TASKS} tables; attn-zoo leaderboard --plots FOLDER draws all"
     return environment.get_template("template.html.j2").render(
         summary=summary(tables, records),
-        overview=overview(tables, made, style, means),
-        averages=means,
+        overview=overview(found, made, style),
+        heat=found,
+        metrics=[metric(column) for column in found.columns],
+        heat_notes=heat_notes(found),
+        shades={"light": LIGHT_SHADES, "dark": DARK_SHADES},
         sections=made,
         attentions=attentions(tables, style),
         implementations=sorted(
             {row.implementation for table in tables for row in table.rows}, key=lambda name: (name != "eager", name)
         ),
+        tradeoffs=_tradeoffs(tables, style),
         figures=_figures(tables, made, style),
         environments=runs.environments,
         damaged=[(item.path.name, item.reason) for item in damaged],
@@ -90,17 +119,24 @@ def records_from(page: Path, records: Path) -> str | None:
     return quote(way.as_posix()) + "/"
 
 
-def _figures(
-    tables: Sequence[Table], made: Sequence[Section], style: Style
-) -> dict[str, dict[str, list[tuple[str, str, str, str]]]]:
-    """By section and kind of figure: what it is drawn along, its title, its caption and its SVG."""
+def _tradeoffs(tables: Sequence[Table], style: Style) -> list[_Figure]:
+    """Curves of scores against each cost over hyperparameters."""
+    return [] if missing_plots() else [_drawn(picture, style) for picture in tradeoffs(tables)]
+
+
+def _figures(tables: Sequence[Table], made: Sequence[Section], style: Style) -> dict[str, dict[str, list[_Figure]]]:
+    """By section and kind of figure."""
     if missing_plots():
         return {}
-    found: dict[str, dict[str, list[tuple[str, str, str, str]]]] = {}
+    found: dict[str, dict[str, list[_Figure]]] = {}
     for number, section in islice(enumerate(made), _DRAWN_TASKS):
-        kinds: dict[str, list[tuple[str, str, str, str]]] = {}
+        kinds: dict[str, list[_Figure]] = {}
         for picture in pictures(tables, number):
-            drawn = inlined(svg(picture, style), picture.name, f"{picture.title}. {picture.caption}")
-            kinds.setdefault(picture.kind, []).append((picture.axis, picture.title, picture.caption, drawn))
+            kinds.setdefault(picture.kind, []).append(_drawn(picture, style))
         found[section.id] = kinds
     return found
+
+
+def _drawn(picture: Picture, style: Style) -> _Figure:
+    drawn = inlined(svg(picture, style), picture.name, f"{picture.title}. {picture.caption}")
+    return _Figure(picture.axis, picture.caption, len(picture.tables) > 1, drawn)

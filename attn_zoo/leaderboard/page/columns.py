@@ -82,7 +82,6 @@ def cells(
     half = None if span is None or len(row.seeds) < 2 else (span[1] - span[0]) / 2
     chance = "-" if row.over_chance is None else figure(row.over_chance.mean, table, "+")
     first, *others = row.dominated_by or ("-",)
-    kind = "eager" if row.implementation == "eager" else "kernels"
     where = [machines[machine] for machine in row.machines] if len(machines) > 1 else []
     known = {
         "rank": Cell(row.place, row.rank, row.unranked or ""),
@@ -94,7 +93,7 @@ def cells(
         "trials": Cell(str(trial_count(row) or "-"), trial_count(row)),
         "parameters": Cell(optional(row.parameters, short), row.parameters),
         "flops": Cell(optional(row.flops_per_example, short), row.flops_per_example),
-        "block": Cell(", ".join([kind, *where]), kind != "eager"),
+        "block": Cell(", ".join([row.measured_as, *where]), row.measured_as != "auto"),
         "time": Cell(optional(row.train_seconds, lambda value: seconds(value, half)), row.train_seconds),
         "speed": Cell(optional(row.examples_per_second, lambda value: f"{value:,.0f}"), row.examples_per_second),
         "memory": Cell(optional(row.peak_bytes, mebibytes), row.peak_bytes),

@@ -1,43 +1,53 @@
-"""The top of the page: what is compared, and one table of all scores."""
+"""The top of the page: what is compared, and the heat map of all scores."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.averages import Averages
+from attn_zoo.leaderboard.heatmap.model import HeatMap, Line
+from attn_zoo.leaderboard.heatmap.scale import level
+from attn_zoo.leaderboard.heatmap.words import gap, mean, spread, told
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.page.sections import Section
 from attn_zoo.leaderboard.plots.style import Style
-from attn_zoo.leaderboard.render.text import estimated, score
-from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.render.text import estimated, is_share
+from attn_zoo.leaderboard.rows import Table
 from attn_zoo.records import RunRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Heat:
-    """A cell of the overview."""
+class Shaded:
+    """A cell of the heat map."""
 
-    text: str
     address: str
-    """Of the row's details on this page."""
-    share: float | None
-    """Where the score lies between chance, or the table's worst where that is not known, and the table's best."""
-    failed: bool
+    """Of the row's details on this page; empty where nothing was run."""
+    mean: str
+    """Empty where there is no score."""
+    spread: str
+    gap: str
+    """Why there is no score."""
+    said: str
+    """More, for a pointer that rests on it."""
+    kind: str
+    """Classes of the style: the level of shade, whether it leads, is the best control, or failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line of the overview."""
+class Shades:
+    """A line of the heat map."""
 
-    row: Row
+    attention: str
+    control: bool
     colour: str
-    cells: tuple[Heat | None, ...]
-    """By task; None where the row has no record."""
+    implementations: str
+    """Of its cells, between spaces."""
+    cells: tuple[Shaded, ...]
     average: str
     """Over tasks; ``-`` where it would be one over other cells than that of other rows."""
+    costs: tuple[str, ...]
 
 
 def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> dict[str, Any]:
@@ -63,27 +73,30 @@ def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> dict[str, 
     }
 
 
-def overview(tables: Sequence[Table], made: Sequence[Section], style: Style, means: Averages) -> list[Line]:
-    """Attentions by tasks: contenders by their mean place over the tasks they have, then controls likewise."""
-    first: dict[str, Row] = {}
-    places: dict[str, list[float]] = {}
-    cells: dict[tuple[str, int], Heat] = {}
-    for number, (table, section) in enumerate(zip(tables, made, strict=True)):
-        known = dict(_shares(table))
-        for place, (row, line) in enumerate(zip(table.rows, section.rows, strict=True)):
-            first.setdefault(row.label, row)
-            places.setdefault(row.label, []).append(place / len(table.rows))
-            cells[row.label, number] = Heat(score(row, table), line.id, known.get(row.label), row.score is None)
-    order = sorted(first, key=lambda label: (first[label].control, sum(places[label]) / len(places[label]), label))
-    shares = next((table for table in tables if table.task["title"] in means.tasks), tables[0]) if tables else None
+def overview(found: HeatMap, made: Sequence[Section], style: Style) -> list[Shades]:
+    """The lines of the heat map, each cell with the address of its row."""
+    addresses = {(at, line.row.label): line.id for at, section in enumerate(made) for line in section.rows}
+    share = next((column.table for column in found.columns if is_share(column.table)), None)
+
+    def shaded(line: Line, at: int) -> Shaded:
+        cell, column = line.cells[at], found.columns[at]
+        address = "" if cell.row is None else addresses[at, cell.row.label]
+        kinds = [f"h{level(cell.shade)}" if cell.shade is not None else "", "leads" if cell.leads else ""]
+        kinds += ["marked" if cell.marked else "", "failed" if cell.row and cell.row.score is None else ""]
+        about = (gap(cell, column.table), told(line, cell, column), " ".join(filter(None, kinds)))
+        return Shaded(address, mean(cell, column.table), spread(cell, column.table), *about)
+
     return [
-        Line(
-            row=first[label],
-            colour=NAMES[style.colours[first[label].attention]],
-            cells=tuple(cells.get((label, at)) for at in range(len(tables))),
-            average=estimated(means.rows.get(label), shares) if shares else "-",
+        Shades(
+            attention=line.attention,
+            control=line.control,
+            colour=NAMES[style.colours[line.attention]],
+            implementations=" ".join(sorted({cell.row.implementation for cell in line.cells if cell.row})),
+            cells=tuple(shaded(line, at) for at in range(len(found.columns))),
+            average="-" if share is None else estimated(line.average, share),
+            costs=line.costs,
         )
-        for label in order
+        for line in found.lines
     ]
 
 
@@ -91,14 +104,3 @@ def attentions(tables: Sequence[Table], style: Style) -> list[tuple[str, str, bo
     """Name, colour, and whether it is a control, of every attention: contenders first."""
     known = {row.attention: row.control for table in tables for row in table.rows}
     return [(name, NAMES[style.colours[name]], known[name]) for name in sorted(known, key=lambda name: (known[name], name))]
-
-
-def _shares(table: Table) -> Iterator[tuple[str, float]]:
-    means: Mapping[str, float] = {row.label: row.score.mean for row in table.rows if row.score}
-    if not means:
-        return
-    best = (max if table.higher_is_better else min)(means.values())
-    worst = (min if table.higher_is_better else max)(means.values())
-    zero = worst if table.chance is None else table.chance
-    for label, mean in means.items():
-        yield label, 1.0 if best == zero else max(0.0, min(1.0, (mean - zero) / (best - zero)))

@@ -45,7 +45,7 @@
     const rows = all("tr[data-attention]");
     for (const row of rows) {
       const { attention, implementation: made, control } = row.dataset;
-      row.hidden = !(attentions.has(attention) && (!implementation || made === implementation) && (controls || control === undefined));
+      row.hidden = !(attentions.has(attention) && (!implementation || made.split(" ").includes(implementation)) && (controls || control === undefined));
     }
     const task = wanted.get("task");
     for (const part of all("[data-task]")) part.hidden = Boolean(task) && part.dataset.task !== task;

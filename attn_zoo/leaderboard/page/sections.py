@@ -9,12 +9,24 @@ from typing import Any
 
 from attn_zoo.leaderboard.beside import RULE, Beside, beside
 from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
+from attn_zoo.leaderboard.heatmap.model import titles
 from attn_zoo.leaderboard.page.columns import Cell, Column, cells, columns
 from attn_zoo.leaderboard.page.details import Run, Runs
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.plots.style import Style
 from attn_zoo.leaderboard.render.costs import budget_notes
-from attn_zoo.leaderboard.render.text import estimated, figure, mebibytes, optional, score, seconds, short, unit
+from attn_zoo.leaderboard.render.text import (
+    beyond_sizes,
+    estimated,
+    figure,
+    mebibytes,
+    optional,
+    score,
+    seconds,
+    short,
+    training_length,
+    unit,
+)
 from attn_zoo.leaderboard.rows import Board, Comparison, Entry, Row, Table
 from attn_zoo.leaderboard.tuned import tuning_notes
 
@@ -69,14 +81,11 @@ class Section:
 
 def sections(tables: Sequence[Table], style: Style, runs: Runs, machines: Mapping[str, str]) -> list[Section]:
     """All tables as sections, each with an id and a title of its own."""
-    titles = [str(table.task["title"]) for table in tables]
     used: set[str] = set()
-    made = []
-    for number, table in enumerate(tables):
-        many = titles.count(titles[number]) > 1
-        title = f"{titles[number]} #{titles[: number + 1].count(titles[number])}" if many else titles[number]
-        made.append(_section(table, title, _id(table.task["name"], used), style, runs, machines))
-    return made
+    return [
+        _section(table, title, _id(table.task["name"], used), style, runs, machines)
+        for table, title in zip(tables, titles(tables), strict=True)
+    ]
 
 
 def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machines: Mapping[str, str]) -> Section:
@@ -109,7 +118,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         columns=heads,
         rows=rows,
         parts=_parts(table),
-        boards=tuple(_board(board, table, machines) for board in table.boards.values()),
+        boards=tuple(_board(board, table, machines) for board in (*table.boards.values(), *table.at)),
         comparisons=tuple((pair, estimated(pair.difference, table, "+")) for pair in pairs),
         facts=_facts(table),
         notes=tuple(_notes(table)),
@@ -216,8 +225,11 @@ def _facts(table: Table) -> tuple[tuple[str, str], ...]:
         ("data", f"{table.data_title}; licence: {task.get('licence', '-')}"),
         ("source", str(task.get("source", "-"))),
         ("task options", ", ".join(f"{key}={value}" for key, value in dials.items()) or "-"),
-        ("network", f"{backbone} width {model['dim']}, depth {model['depth']}, {model['heads']} heads{_shared(model)}".strip()),
-        ("budget", f"{budget['steps']:,} steps of {budget['batch_size']} examples; {rates}"),
+        (
+            "network",
+            f"{backbone} width {model['dim']}, depth {model['depth']}, {model['heads']} heads{beyond_sizes(model)}".strip(),
+        ),
+        ("budget", f"{training_length(budget)}; {rates}"),
         ("run as", f"{table.precision} on {table.device}, protocol {table.protocol}, task version {task['version']}"),
         *(
             (f"{split} split", f"{d.get('examples', 0):,} examples, SHA-256 {d.get('digest', '-')}")
@@ -229,12 +241,6 @@ def _facts(table: Table) -> tuple[tuple[str, str], ...]:
 def _plain(setting: Any) -> str:
     """A number, or the range that rows were tuned over."""
     return setting if isinstance(setting, str) else f"{setting:g}"
-
-
-def _shared(model: Mapping[str, Any]) -> str:
-    """What layers have in common; records from before there was such a thing do not say."""
-    shared = ", one block for all layers" if model.get("shared_weights") else ""
-    return shared + (", its keys and values made once" if model.get("reuse_keys") else "")
 
 
 def _notes(table: Table) -> list[str]:

@@ -1,4 +1,5 @@
-"""Figures of a leaderboard: scores against every cost, and learning curves. matplotlib, the extra ``plots``, is needed to draw."""
+"""Figures of a leaderboard: scores against every cost, as points and as curves, and learning curves. They are drawn by matplotlib,
+the extra ``plots``."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.leaderboard.plots import cost, curves
+from attn_zoo.leaderboard.plots import cost, curves, tradeoff
 from attn_zoo.leaderboard.plots.style import DARK, MUTED, SIZE, Style, settings, style_of
 from attn_zoo.leaderboard.rows import COUNTED, Row, Table
 
-__all__ = ["DARK", "Picture", "draw", "missing_plots", "pictures", "svg", "write"]
+__all__ = ["DARK", "Picture", "draw", "missing_plots", "pictures", "svg", "tradeoffs", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,10 @@ class Picture:
 
     name: str
     """Of its files."""
-    table: Table
+    tables: tuple[Table, ...]
+    """One, or a panel's each."""
     kind: str
-    """``cost`` or ``curve``."""
+    """``cost``, ``curve`` or ``tradeoff``."""
     along: str
     """What the horizontal axis shows: one of ``COSTS``, or of ``step``, ``seconds``, ``flops``."""
     axis: str
@@ -52,7 +54,7 @@ def draw(tables: Sequence[Table], folder: Path) -> list[Path]:
     """
     if reason := missing_plots():
         raise ValueError(reason)
-    wanted = [picture for number, table in enumerate(tables) for picture in pictures(tables, number)]
+    wanted = [*tradeoffs(tables), *(picture for number in range(len(tables)) for picture in pictures(tables, number))]
     if not wanted:
         raise ValueError("no plots: none of the records holds a score with its cost, or a learning curve")
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,12 +78,26 @@ def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
         if told:
             title = f"{table.task['title']}: {table.task['metric']} against {cost.AXES[name][0]}"
             yield Picture(
-                f"{stem}-{name.lower()}", table, "cost", name, cost.AXES[name][0], title, _cost_caption(name, told, scored)
+                f"{stem}-{name.lower()}", (table,), "cost", name, cost.AXES[name][0], title, _cost_caption(name, told, scored)
             )
     for name, (said, _) in curves.AXES.items():
         if drawn := curves.curves_of(table, name):
             title = f"{table.task['title']}: validation against {said}"
-            yield Picture(f"{stem}-curve-{name}", table, "curve", name, said, title, _curve_caption(name, drawn, table))
+            yield Picture(f"{stem}-curve-{name}", (table,), "curve", name, said, title, _curve_caption(name, drawn, table))
+
+
+def tradeoffs(tables: Sequence[Table]) -> Iterator[Picture]:
+    """The figures of scores against each cost as curves, ``tradeoff.PANELS`` tasks in each; none where no mechanism has several
+    settings."""
+    for name, (said, _) in cost.AXES.items():
+        drawn = [table for table in tables if tradeoff.curves_of(table, name)]
+        for first in range(0, len(drawn), tradeoff.PANELS):
+            panels = tuple(drawn[first : first + tradeoff.PANELS])
+            many = len(drawn) > tradeoff.PANELS
+            stem = f"tradeoff-{name.lower()}" + (f"-{first // tradeoff.PANELS + 1}" if many else "")
+            axis = said + (f", tasks {first + 1} to {first + len(panels)}" if many else "")
+            title = f"Score against {said}, by hyperparameter"
+            yield Picture(stem, panels, "tradeoff", name, axis, title, _tradeoff_caption(name, panels))
 
 
 def write(picture: Picture, style: Style, folder: Path) -> list[Path]:
@@ -113,19 +129,38 @@ def svg(picture: Picture, style: Style) -> str:
 def _figure(picture: Picture, style: Style, *, titled: bool) -> Any:
     from matplotlib.figure import Figure
 
-    said = textwrap.wrap(picture.caption, 84) if titled else []
+    width, height = tradeoff.size_of(len(picture.tables)) if picture.kind == "tradeoff" else SIZE
+    said = textwrap.wrap(picture.caption, int(84 * width / SIZE[0])) if titled else []
     heading = 0.24 * titled + 0.135 * len(said)
-    width, height = SIZE[0], SIZE[1] + heading
+    height += heading
     top = 1 - (heading + 0.12) / height
     figure = Figure(figsize=(width, height))
     if titled:
-        figure.text(0.02, 1 - 0.06 / height, picture.title, fontsize=9.5, weight="bold", va="top")
-        figure.text(0.02, 1 - 0.25 / height, "\n".join(said), fontsize=7, color=MUTED, va="top", linespacing=1.35)
-    if picture.kind == "cost":
-        cost.draw_cost(figure, picture.table, picture.along, style, top)
+        left = 0.094 / width
+        figure.text(left, 1 - 0.06 / height, picture.title, fontsize=9.5, weight="bold", va="top")
+        figure.text(left, 1 - 0.25 / height, "\n".join(said), fontsize=7, color=MUTED, va="top", linespacing=1.35)
+    if picture.kind == "tradeoff":
+        tradeoff.draw_tradeoff(figure, picture.tables, picture.along, style, top)
+    elif picture.kind == "cost":
+        cost.draw_cost(figure, picture.tables[0], picture.along, style, top)
     else:
-        curves.draw_curves(figure, picture.table, picture.along, style, top)
+        curves.draw_curves(figure, picture.tables[0], picture.along, style, top)
     return figure
+
+
+def _tradeoff_caption(name: str, panels: Sequence[Table]) -> str:
+    found = [curve for table in panels for curve in tradeoff.curves_of(table, name)]
+    rows = [row for curve in found for row in curve.rows]
+    parts = [f"One curve a mechanism over its hyperparameter, mean of {_seeds(rows)}"]
+    parts += ["bars: 95 % interval"] if any(row.score and row.score.half_width for row in rows) else []
+    parts.append("dotted: softmax; grey band: the best control (c) with its interval")
+    parts.append("counted, the same on every machine" if name in COUNTED else f"median over seeds, measured on {_machines(rows)}")
+    tuned = sorted({key for row in rows if row.tuning for key in row.tuning.space})
+    parts += [f"each setting with its own {', '.join(tuned)}, chosen on validation"] if tuned else []
+    varied: dict[str, dict[str, None]] = {}
+    for curve in found:
+        varied.setdefault(curve.name, {})[curve.varied] = None
+    return f"{'; '.join(parts)}. " + "; ".join(f"{curve}: {' or '.join(said)}" for curve, said in sorted(varied.items())) + "."
 
 
 def _cost_caption(name: str, told: Sequence[Row], scored: Sequence[Row]) -> str:

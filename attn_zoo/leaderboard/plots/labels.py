@@ -25,8 +25,8 @@ _LEADER = 10.0
 
 _LONG = 20
 """Letters of a name on one line."""
-_MARGIN = 17.0
-"""Points between axes and figure's edge besides the names at curves' ends."""
+_MARGIN, _MARK = 4.0, 11.0
+"""Points between a name at a curve's end and the figure's edge, and those that a marker before it takes."""
 
 
 def beside_points(
@@ -120,29 +120,47 @@ def folded(name: str) -> str:
     return name if len(name) <= _LONG else "\n".join(textwrap.wrap(name, _LONG, break_long_words=False, break_on_hyphens=False))
 
 
-def at_ends(figure: Any, axes: Any, ends: Sequence[tuple[float, float]], names: Sequence[str], colours: Sequence[str]) -> list[Any]:
+def at_ends(
+    figure: Any,
+    axes: Any,
+    ends: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    colours: Sequence[str],
+    *,
+    marks: Sequence[str] = (),
+    right: float = 1.0,
+    size: float = 8,
+) -> list[Any]:
     """Write names to the right of the axes at the heights of their curves' ends, moved apart where they would touch.
 
     The axes are made as wide as the names leave room for.
 
     Args:
         ends: last point of each curve, in data.
+        marks: a marker before each name, for curves that end far from it, whose leaders then are pale; none where there are none.
+        right: share of the figure's width at which the names end.
+        size: of the letters, in points.
     """
     pixel = figure.dpi / 72
-    notes = [axes.annotate(name, (0, 0), va="center", fontsize=8, annotation_clip=False) for name in names]
+    notes = [axes.annotate(name, (0, 0), va="center", fontsize=size, annotation_clip=False) for name in names]
     extents = [note.get_window_extent() for note in notes]
     place, whole = axes.get_position(), figure.bbox.width
-    width = 1 - (max(extent.width for extent in extents) + _MARGIN * pixel) / whole - place.x0
+    begin = (13 + _MARK * bool(marks)) * pixel
+    width = right - (max(extent.width for extent in extents) + begin + _MARGIN * pixel) / whole - place.x0
     axes.set_position((place.x0, place.y0, width, place.height))
     frame = axes.get_window_extent()
     heights = [float(axes.transData.transform(end)[1]) for end in ends]
     spread = apart(heights, [extent.height + pixel for extent in extents], frame.y0, frame.y1)
     to_data = axes.transData.inverted()
-    for note, end, height, colour in zip(notes, ends, spread, colours, strict=True):
-        note.xy = note.xyann = to_data.transform((frame.x1 + 13 * pixel, height))
+    free = {"clip_on": False, "scalex": False, "scaley": False}
+    for at, (note, end, height, colour) in enumerate(zip(notes, ends, spread, colours, strict=True)):
+        note.xy = note.xyann = to_data.transform((frame.x1 + begin, height))
         stop = to_data.transform((frame.x1 + 11 * pixel, height))
-        leader = {"linewidth": 0.8, "linestyle": (0, (1, 1.5)), "clip_on": False, "scalex": False, "scaley": False}
-        axes.plot([end[0], stop[0]], [end[1], stop[1]], color=colour, **leader)
+        pale = {"linewidth": 0.8, "linestyle": (0, (1, 1.5)), "alpha": 0.5 if marks else 1.0}
+        axes.plot([end[0], stop[0]], [end[1], stop[1]], color=colour, **pale, **free)
+        if marks:
+            x = to_data.transform((frame.x1 + (11 + _MARK / 2) * pixel, height))
+            axes.plot(*x, color=colour, marker=marks[at], markersize=4.5, linestyle="none", **free)
     return notes
 
 

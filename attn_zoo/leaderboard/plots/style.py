@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,16 +38,23 @@ class Style:
     """By attention."""
     markers: Mapping[str, str]
     """By implementation; eager's is a circle."""
+    shapes: Mapping[str, str]
+    """Markers by attention, where implementations are no matter; no two attentions share colour and shape until 36 have them."""
 
 
 def style_of(tables: Iterable[Table]) -> Style:
-    """Softmax is drawn in ink, controls in grey, each other attention in the colour of its place in the alphabet."""
+    """Softmax is drawn in ink, controls in grey, each other attention in a colour by its place in the alphabet, those with several
+    settings in a table first, as they are drawn as curves side by side."""
+    tables = list(tables)
     rows = [row for table in tables for row in table.rows]
-    others = sorted({row.attention for row in rows if not row.control and row.attention != "softmax"})
+    several = {name for table in tables for name, count in Counter(row.attention for row in table.rows).items() if count > 1}
+    named = {row.attention for row in rows if not row.control and row.attention != "softmax"}
+    others = sorted(named, key=lambda name: (name not in several, name))
     colours = {row.attention: MUTED for row in rows if row.control} | {"softmax": INK}
     colours |= {name: SERIES[at % len(SERIES)] for at, name in enumerate(others)}
+    shapes = {name: _MARKERS[(at + at // len(SERIES)) % len(_MARKERS)] for at, name in enumerate(others)}
     kinds = ["eager", *sorted({row.implementation for row in rows} - {"eager"})]
-    return Style(colours, {name: _MARKERS[at % len(_MARKERS)] for at, name in enumerate(kinds)})
+    return Style(colours, {name: _MARKERS[at % len(_MARKERS)] for at, name in enumerate(kinds)}, {"softmax": "*"} | shapes)
 
 
 def settings(name: str, *, outlined: bool) -> dict[str, Any]:

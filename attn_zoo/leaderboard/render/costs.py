@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from attn_zoo.leaderboard.render.text import estimated, figure, mebibytes, name, optional, seconds, short, tabulated, unit
-from attn_zoo.leaderboard.rows import COSTS, Entry, Row, Table
+from attn_zoo.leaderboard.rows import COSTS, Board, Entry, Row, Table
 
 _FRONTS = {cost: cost[0].upper() for cost in COSTS}
 _BUDGETS: Mapping[str, Callable[[float], str]] = {
@@ -36,13 +36,21 @@ def budgets_table(table: Table, machines: Mapping[str, str], format: str) -> str
     if not boards:
         return ""
     head = ["attention", *(f"{board.score} at equal {board.cost}{unit(table)}" for board in boards)]
-    entries = [{entry.label: entry for entry in board.entries} for board in boards]
-    lines = [(row, [name(row), *(_reached(known.get(row.label), table) for known in entries)]) for row in table.rows]
 
     def budgets(block: str) -> list[str]:
         return [optional(board.budgets.get(block), _BUDGETS[board.cost]) for board in boards]
 
-    return tabulated(f"{table.task['title']}, at equal budgets", head, _in_blocks(lines, machines, budgets, "budget"), format)
+    body = _in_blocks(_entries(table, boards), machines, budgets, "budget")
+    return tabulated(f"{table.task['title']}, at equal budgets", head, body, format)
+
+
+def times_table(table: Table, machines: Mapping[str, str], format: str) -> str:
+    """Validation scores after each time of training that was asked for; empty where none was, or no record has a curve."""
+    if not table.at:
+        return ""
+    head = ["attention", *(f"after {optional(board.budget, _BUDGETS['time'])}{unit(table)}" for board in table.at)]
+    title = f"{table.task['title']}, best validation score by time of training"
+    return tabulated(title, head, _in_blocks(_entries(table, table.at), machines), format)
 
 
 def budget_notes(table: Table) -> list[str]:
@@ -52,11 +60,14 @@ def budget_notes(table: Table) -> list[str]:
     shown = {row.label for row in table.rows}
     for board in table.boards.values():
         rules.setdefault(board.rule, []).append(board.cost)
+    named = [(f"at equal {board.cost}", board) for board in table.boards.values()]
+    named += [(f"after {optional(board.budget, _BUDGETS['time'])}", board) for board in table.at]
+    for where, board in named:
         told: dict[str, list[str]] = {}
         for entry in board.entries:
             if entry.score and entry.note and entry.label in shown:
                 told.setdefault(entry.note if board.cost == "memory" else "spent less than the budget", []).append(entry.label)
-        notes += [f"at equal {board.cost}, {', '.join(labels)}: {note}" for note, labels in told.items()]
+        notes += [f"{where}, {', '.join(labels)}: {note}" for note, labels in told.items()]
     chosen = "; ".join(f"of {' and '.join(costs)} {rule}" for rule, costs in rules.items())
     return [f"equal budgets: {chosen}", *notes] if chosen else []
 
@@ -83,6 +94,12 @@ def _costs(row: Row, table: Table) -> list[str]:
     ]
 
 
+def _entries(table: Table, boards: Sequence[Board]) -> list[tuple[Row, list[str]]]:
+    """Cells of each row: its name, and the score that it has on each board."""
+    entries = [{entry.label: entry for entry in board.entries} for board in boards]
+    return [(row, [name(row), *(_reached(known.get(row.label), table) for known in entries)]) for row in table.rows]
+
+
 def _reached(entry: Entry | None, table: Table) -> str:
     if entry is None or entry.score is None:
         return "over" if entry and entry.over else "-"
@@ -95,7 +112,7 @@ def _in_blocks(
     above: Callable[[str], list[str]] | None = None,
     alone: str | None = None,
 ) -> list[list[str]]:
-    """Cells of rows, each block under its name where there are several: eager before kernels.
+    """Cells of rows, each block under its name where there are several.
 
     Args:
         above: cells that stand above a block, by its name, without the first one.
@@ -107,8 +124,7 @@ def _in_blocks(
         members = [(row, cells) for row, cells in lines if row.block == block]
         first, width = members[0][0], len(members[0][1])
         where = " + ".join(machines[machine] for machine in first.machines) if len(machines) > 1 else ""
-        kind = "eager" if first.implementation == "eager" else "kernels"
-        title = f"[{kind}{', ' + where if where else ''}]" if len(blocks) > 1 else alone
+        title = f"[{first.measured_as}{', ' + where if where else ''}]" if len(blocks) > 1 else alone
         if title:
             body.append([title, *(above(block) if above else [""] * (width - 1))])
         body += [cells for _, cells in members]

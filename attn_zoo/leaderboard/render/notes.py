@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.render.costs import budget_notes, fronts_legend
-from attn_zoo.leaderboard.render.text import figure, lines, unit
+from attn_zoo.leaderboard.render.text import beyond_sizes, figure, lines, training_length, unit
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.tuned import tuning_notes
 
@@ -25,8 +25,8 @@ def table_notes(table: Table, format: str) -> str:
     budget, model, test = table.budget, table.model, table.data.get("test", {})
     notes.append(f"data: {table.data_title}")
     notes.append(
-        f"task options {changed}; network dim={model['dim']} depth={model['depth']} heads={model['heads']}; "
-        f"{budget['steps']} steps of {budget['batch_size']} examples; {table.precision} on {table.device}; "
+        f"task options {changed}; network dim={model['dim']} depth={model['depth']} heads={model['heads']}{beyond_sizes(model)}; "
+        f"{training_length(budget)}; {table.precision} on {table.device}; "
         f"test split of {test.get('examples', '?')}, digest {str(test.get('digest', '?'))[:8]}"
     )
     return lines(notes, format)
@@ -74,7 +74,7 @@ def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[st
     )
     notes.append(
         f"'front': costs ({fronts_legend()}) for which no row scores better for as little. 'dominated by': rows that are no worse "
-        "in mean score and in every cost, and cheaper or better beyond noise. Between eager rows, kernels and machines only "
+        "in mean score and in every cost, and cheaper or better beyond noise. Between blocks of implementations and machines only "
         "parameters and FLOPs are compared."
     )
     if any(table.boards for table in tables):
@@ -84,11 +84,13 @@ def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[st
 
 def _of_boards(tables: Sequence[Table]) -> str:
     rows = [row for table in tables for row in table.rows]
+    cosine = any(table.budget.get("schedule", "cosine") == "cosine" for table in tables)
     derived = any(not row.training_flops_counted and row.training_flops_per_example for row in rows)
     return (
-        "Equal time and FLOPs: the best validation score seen while training had spent no more, under a learning rate planned for "
-        "all steps. Equal memory: of each attention the row that is best on validation among those whose training step fits, by "
-        f"its test score.{' FLOPs of training are taken as three forward passes where they were not counted.' if derived else ''}"
+        "Equal time and FLOPs: the best validation score seen while training had spent no more"
+        f"{', under a learning rate planned for all steps' if cosine else ''}. Equal memory: of each attention the row that is "
+        "best on validation among those whose training step fits, by its test score."
+        f"{' FLOPs of training are taken as three forward passes where they were not counted.' if derived else ''}"
     )
 
 

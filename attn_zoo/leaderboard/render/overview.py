@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.render.text import estimated, figure, name, score, tabulated, unit
+from attn_zoo.leaderboard.heatmap.model import titles
+from attn_zoo.leaderboard.render.text import estimated, figure, is_share, name, score, tabulated, unit
 from attn_zoo.leaderboard.rows import Row, Table
 
 
 def overview_table(tables: Sequence[Table], format: str) -> str:
     """Scores by attention and task, and their average where it is one over equal cells."""
-    names = [table.task["title"] for table in tables]
-    heads = [title if names.count(title) == 1 else f"{title} #{at + 1}" for at, title in enumerate(names)]
-    heads = [head + unit(table) for head, table in zip(heads, tables, strict=True)]
+    heads = [title + unit(table) for title, table in zip(titles(tables), tables, strict=True)]
     cells = {(row.label, at): score(row, table) for at, table in enumerate(tables) for row in table.rows}
     first = {row.label: row for table in tables for row in table.rows}
     order = _order(tables, first)
@@ -22,7 +21,7 @@ def overview_table(tables: Sequence[Table], format: str) -> str:
     body.append(["data", *(t.data_title for t in tables)])
     means = averages(tables)
     if means.reason is None:
-        share = next(table for table in tables if table.task["title"] in means.tasks)
+        share = next(table for table in tables if is_share(table))
         heads.append("average" + unit(share))
         chance = "-" if means.chance is None else figure(means.chance, share)
         column = [*(estimated(means.rows.get(label), share) for label in order), chance, ""]

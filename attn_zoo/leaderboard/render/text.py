@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tabulate import tabulate
 
@@ -85,3 +86,21 @@ def seconds(value: float, spread: float | None = None) -> str:
 def optional(value: float | None, form: Callable[[float], str]) -> str:
     """A figure, or ``-`` where there is none."""
     return "-" if value is None else form(value)
+
+
+def training_length(budget: Mapping[str, Any]) -> str:
+    """How long rows are trained, and at a rate that stays where it does: ``400 steps of 64 examples``."""
+    steps, examples = budget["steps"], f"of {budget['batch_size']} examples"
+    length = f"{steps} steps {examples}"
+    if budget.get("seconds"):
+        length = f"{seconds(budget['seconds'])} s of training, at most {steps:,} steps {examples}"
+    length += " at a constant learning rate" if budget.get("schedule") == "constant" else ""
+    return length + (f", after {budget['pretrain_steps']} of pretraining on masked tokens" if budget.get("pretrain_steps") else "")
+
+
+def beyond_sizes(model: Mapping[str, Any]) -> str:
+    """A network's weight sharing and short convolution, each after a comma; records older than these do not tell of them."""
+    shared = ", one block for all layers" if model.get("shared_weights") else ""
+    shared += ", its keys and values made once" if model.get("reuse_keys") else ""
+    width = model.get("short_convolution")
+    return shared + (f", a short convolution ({width}) before every attention" if width else "")

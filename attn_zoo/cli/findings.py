@@ -1,0 +1,61 @@
+"""``attn-zoo findings``: what the records say, in sentences."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.cli.records_of import add_records, records_root
+from attn_zoo.leaderboard import tables
+from attn_zoo.leaderboard.findings.abilities import ACCEPT
+from attn_zoo.leaderboard.findings.page import findings
+from attn_zoo.records import Store
+from attn_zoo.reference import TRANSPLANT
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.description = (
+        "What every mechanism is good and bad at and what it costs, and what to take for five needs; each sentence is computed "
+        "from records, and says so where they do not suffice."
+    )
+    add_records(parser)
+    encoder = (
+        "what attn-zoo transplant output=FILE wrote, for the need of a drop-in for a trained encoder (default: with --reference "
+        "the one that came with the package)"
+    )
+    parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
+    accept = f"what may be lost to softmax and still count as good (default: {ACCEPT:g} of 100)"
+    parser.add_argument("--accept", type=float, default=ACCEPT, metavar="POINTS", help=accept)
+    parser.set_defaults(handler=_findings)
+
+
+def _findings(parsed: argparse.Namespace) -> int:
+    records, damaged = Store(records_root(parsed)).load()
+    transplant = parsed.transplant or (None if parsed.reference is None else TRANSPLANT)
+    found = None if transplant is None else _read(transplant)
+    print(findings(tables(records), found, accept=parsed.accept))
+    for item in damaged:
+        print(f"- left out, as it is no whole record: {item.path}: {item.reason}")
+    return 0
+
+
+def _read(path: Path) -> Any:
+    """The content of a file of ``attn-zoo transplant``.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file, or was not finished.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"--transplant takes a file that attn-zoo transplant wrote; {path} is no JSON") from error
+    kind = found.get("experiment") if isinstance(found, dict) else None
+    if kind != "transplant":
+        raise ValueError(f"--transplant takes a file of attn-zoo transplant; {path} is of {kind or 'another kind'}")
+    if not found.get("complete"):
+        raise ValueError(f"{path} was not finished; run the same attn-zoo transplant command again, which goes on from there")
+    return found

@@ -1,0 +1,99 @@
+"""``attn-zoo records rerun``: recorded runs done anew by their commands, and scores compared bit for bit."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attn_zoo.cli.records_of import records_of
+from attn_zoo.leaderboard.reproduce import command, hydra_value
+from attn_zoo.records import PROTOCOL, RunRecord, Store
+
+_CELLS = 10
+_DECIDE = ("cpu", "gpu", "threads", "torch", "numpy")
+"""Parts of an environment on which the last bits of a score hang."""
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.description = (
+        "Draw runs from a folder of records, do each anew by the command that attn-zoo show prints, and compare all scores bit for "
+        "bit. Ends with 0 where all are equal, 1 where one is not or a run fails. Equal bits need the same processor, versions and "
+        "number of threads; the last is set as it was. Data are found as attn-zoo run finds them."
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of records, or a packed file of them")
+    parser.add_argument("--cells", type=int, default=_CELLS, metavar="N", help=f"runs to draw (default: {_CELLS})")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    parser.add_argument("--into", type=Path, required=True, metavar="FOLDER", help="new or empty folder for the new records")
+    parser.set_defaults(handler=_rerun)
+
+
+def _rerun(parsed: argparse.Namespace) -> int:
+    if parsed.into.exists() and (not parsed.into.is_dir() or any(parsed.into.iterdir())):
+        raise ValueError(f"--into takes a new or empty folder, as every run is done anew; {str(parsed.into)!r} is not empty")
+    drawn = draw(records_of(parsed.folder)[0], parsed.cells, parsed.seed)
+    equal = 0
+    for record in drawn:
+        said = " ".join(do_anew(record, parsed.into))
+        equal += not said
+        label = f"{record.spec.attention} on {record.spec.task}, seed {record.spec.seed}, run {record.run_id}"
+        print(f"{label}: {said or 'scores equal, test ' + repr(record.scores['test'])}", flush=True)
+    print(f"{equal} of {len(drawn)} runs have equal scores")
+    return 0 if equal == len(drawn) else 1
+
+
+def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]:
+    """Different runs, ``cells`` of them or all there are, the same for the same records and seed.
+
+    Trials are none, as their settings were chosen from; nor are runs of another protocol, of several processes, or without a score.
+
+    Raises:
+        ValueError: there is none, or ``cells`` is not above 0.
+    """
+    if cells < 1:
+        raise ValueError(f"--cells counts runs to draw, so it is at least 1; got {cells}")
+    known = {
+        record.run_id: record
+        for record in records
+        if record.status == "done" and not record.is_trial and record.protocol == PROTOCOL
+        if (record.environment.get("processes") or 1) == 1
+    }
+    if not known:
+        raise ValueError(
+            f"no record can be done again: of {len(records)} none is of a run that is done, of protocol {PROTOCOL}, of one process "
+            "and no trial"
+        )
+    pool = [known[run_id] for run_id in sorted(known)]
+    return random.Random(seed).sample(pool, min(cells, len(pool)))
+
+
+def do_anew(record: RunRecord, into: Path) -> Iterator[str]:
+    """Do a run by its command, in a process of its own that records into ``into``, and say in what its scores differ; nothing
+    where they are equal."""
+    words = [*shlex.split(command(record.spec))[2:], f"records={hydra_value(str(into))}"]
+    threads = str(record.environment.get("threads") or "")
+    environment = {**os.environ, **({"OMP_NUM_THREADS": threads} if threads else {})}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "attn_zoo.cli", "run", *words], env=environment, capture_output=True, text=True, check=False
+    )
+    again = next((found for found in Store(into).load()[0] if found.run_id == record.run_id), None)
+    if again is None:
+        told = done.stderr.strip().rpartition("\n")[2]
+        yield f"NOT DONE: {told if done.returncode else 'its command is another run by now, as its task or an option has changed'}"
+        return
+    if again.status != "done":
+        yield f"NOT DONE: {again.status}: {again.reason}"
+        return
+    names = dict.fromkeys([*record.scores, *again.scores])
+    differing = [name for name in names if record.scores.get(name) != again.scores.get(name)]
+    if differing:
+        yield f"SCORES DIFFER: {', '.join(f'{name} {record.scores.get(name)} → {again.scores.get(name)}' for name in differing)}"
+        then, now = record.environment, again.environment
+        changed = [f"{name} {then.get(name)} → {now.get(name)}" for name in _DECIDE if then.get(name) != now.get(name)]
+        yield f"({', '.join(changed) or 'on the same processor, threads and versions'})"

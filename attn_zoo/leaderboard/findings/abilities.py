@@ -1,0 +1,150 @@
+"""Abilities, a task each, and the judgement of a mechanism at one: against softmax and against the best control."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from attn_zoo.leaderboard.heatmap.settings import shown_rows
+from attn_zoo.leaderboard.heatmap.shades import unshaded
+from attn_zoo.leaderboard.ranking import SEEDS_NEEDED
+from attn_zoo.leaderboard.render.text import is_share
+from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.statistics import Estimate, paired
+
+BASELINE = "softmax"
+ACCEPT = 5.0
+"""Points, of 100, that a mechanism may lose to softmax and still be called as good. Of metrics that are no shares: per cent."""
+
+Verdict = Literal["better", "as good", "above controls", "worse", "no better", "unclear", "failed", "few seeds", "not run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """A task in one direction of reading, with one row for each mechanism."""
+
+    name: str
+    """Unlike that of every other ability."""
+    table: Table
+    rows: Mapping[str, Row]
+    """By attention, the row of the best validation score."""
+    silent: str | None
+    """Why the task says nothing of mechanisms; None where it does."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether the task is read from left to right."""
+        return bool(self.table.task.get("causal"))
+
+    @property
+    def softmax(self) -> Row | None:
+        """The row of softmax, if it has a score."""
+        row = self.rows.get(BASELINE)
+        return row if row and row.score else None
+
+    @property
+    def unit(self) -> str:
+        """Of gains: points of a share, else per cent of softmax's score."""
+        return "points" if is_share(self.table) else "%"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One mechanism at one ability."""
+
+    ability: Ability
+    row: Row | None
+    gain: Estimate | None
+    """Score minus softmax's, paired by seed, in the ability's unit, positive where better; None where softmax has no score at a
+    common seed, and of softmax itself."""
+    verdict: Verdict
+
+    @property
+    def name(self) -> str:
+        """The ability, with the hyperparameters that tell this setting from the mechanism's others."""
+        setting = self.row.label.removeprefix(self.row.attention).strip() if self.row else ""
+        return f"{self.ability.name} with {setting}" if setting else self.ability.name
+
+
+def abilities(tables: Sequence[Table]) -> list[Ability]:
+    """An ability for each table, in their order."""
+    found = [shown_rows(table) for table in tables]
+    return [
+        Ability(name, table, rows, unshaded(table, list(rows.values())))
+        for name, table, rows in zip(names(tables), tables, found, strict=True)
+    ]
+
+
+def names(tables: Sequence[Table]) -> list[str]:
+    """Titles with the direction of reading, told apart by the network's convolution and at last by a number."""
+    plain = [f"{table.task['title']}{', causal' if table.task.get('causal') else ''}" for table in tables]
+    widths = [int(table.model.get("short_convolution") or 0) for table in tables]
+    told = [
+        f"{name}, {'with' if width else 'without'} a short convolution"
+        if len({w for n, w in zip(plain, widths, strict=True) if n == name}) > 1
+        else name
+        for name, width in zip(plain, widths, strict=True)
+    ]
+    return [name if told.count(name) == 1 else f"{name} #{told[: at + 1].count(name)}" for at, name in enumerate(told)]
+
+
+def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
+    """What the records say of ``attention`` at ``ability``. Intervals are of 95 %, paired by seed, of each pair alone.
+
+    ``better``: the interval of the gain over softmax lies above 0. ``as good``: above ``-accept``. ``worse``: below 0.
+    ``no better``: worse than softmax, or softmax itself no better, and the interval of the difference to the best control
+    reaches 0. ``above controls``: softmax itself, better than the best control. ``unclear``: none of these.
+
+    Args:
+        accept: loss, in the ability's unit, that does not count.
+    """
+    row = ability.rows.get(attention)
+    gain = None if row is None or attention == BASELINE else _gain(ability, row)
+    return Judgement(ability, row, gain, _verdict(ability, row, gain, accept))
+
+
+def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: float) -> Verdict:
+    if row is None:
+        return "not run"
+    if row.failures or row.score is None:
+        return "failed"
+    above = _above_control(ability, row)
+    if above is None:
+        return "few seeds"
+    if row.attention == BASELINE:
+        return "above controls" if above else "no better"
+    softmax = ability.softmax
+    if softmax is None or gain is None or gain.half_width is None or gain.count < SEEDS_NEEDED:
+        return "few seeds"
+    worse = gain.mean + gain.half_width < 0
+    if not above:
+        return "no better" if worse or not _above_control(ability, softmax) else "unclear"
+    low = gain.mean - gain.half_width
+    if low > 0:
+        return "better"
+    if low > -accept:
+        return "as good"
+    return "worse" if worse else "unclear"
+
+
+def _above_control(ability: Ability, row: Row) -> bool | None:
+    """Whether a row is better than the best control beyond noise; None where seeds are too few to tell."""
+    margin = row.margin
+    if margin is None or margin.half_width is None or margin.count < SEEDS_NEEDED:
+        return None
+    return _sign(ability.table) * margin.mean > margin.half_width
+
+
+def _gain(ability: Ability, row: Row) -> Estimate | None:
+    softmax = ability.softmax
+    difference = paired(row.by_seed, softmax.by_seed) if softmax else None
+    if softmax is None or softmax.score is None or difference is None:
+        return None
+    scale = 100.0 if is_share(ability.table) else 100.0 / (abs(softmax.score.mean) or 1.0)
+    half = None if difference.half_width is None else scale * difference.half_width
+    return replace(difference, mean=_sign(ability.table) * scale * difference.mean, half_width=half)
+
+
+def _sign(table: Table) -> int:
+    return 1 if table.higher_is_better else -1

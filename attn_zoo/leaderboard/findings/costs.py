@@ -1,0 +1,77 @@
+"""Counted cost of a mechanism beside softmax's: FLOPs at 4,096 tokens, and the state that causal tasks carry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from attn_zoo.leaderboard.findings.abilities import Ability
+from attn_zoo.leaderboard.heatmap.costs import byte_count
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Bytes carried from token to token, in all layers."""
+
+    bytes: int
+    softmax: int
+    """The same of softmax's keys and values."""
+    length: int
+    """Tokens of the task that both are counted at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Counted cost of one mechanism over several abilities."""
+
+    shares: tuple[float, float] | None
+    """FLOPs of the mechanism at 4,096 tokens over softmax's, the least and the most; None where no ability counts both."""
+    share_unknown: bool
+    """Whether an ability lacks either count."""
+    states: tuple[State, ...]
+    """One for each causal ability that counts both, the longest first."""
+    state_unknown: bool
+    """Whether a causal ability lacks either count."""
+
+    @property
+    def cheaper(self) -> bool:
+        """Whether it is known to take fewer FLOPs than softmax at 4,096 tokens."""
+        return self.shares is not None and not self.share_unknown and self.shares[1] < 1
+
+    @property
+    def smaller(self) -> bool:
+        """Whether its state is known at every causal ability, and smaller than softmax's there."""
+        return bool(self.states) and not self.state_unknown and all(state.bytes < state.softmax for state in self.states)
+
+    @property
+    def words(self) -> str:
+        """In a clause, such as ``0.4 % of softmax's FLOPs at 4,096 tokens; a state of 8.25 KiB, softmax's 32 KiB (64 tokens)``."""
+        if self.shares is None:
+            told = "FLOPs at 4,096 tokens not counted"
+        else:
+            least, most = (f"{100 * share:.2g}" if share < 0.1 else f"{100 * share:,.0f}" for share in self.shares)
+            told = f"{least}{'' if least == most else f' to {most}'} % of softmax's FLOPs at 4,096 tokens"
+        if not self.states:
+            return told
+        state = self.states[0]
+        held = f"a state of {byte_count(state.bytes)}, softmax's {byte_count(state.softmax)}"
+        return f"{told}; {held} ({state.length:,} tokens)"
+
+
+def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
+    """Cost of ``attention`` by those of the ``abilities`` at which it has a score."""
+    known = [(ability, ability.rows.get(attention), ability.softmax) for ability in abilities]
+    rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.score]
+    shares, states, wanted = [], [], 0
+    for ability, row, softmax in rows:
+        if softmax and softmax.mechanism_flops_4096 and row.mechanism_flops_4096 is not None:
+            shares.append(row.mechanism_flops_4096 / softmax.mechanism_flops_4096)
+        wanted += ability.causal
+        if ability.causal and softmax and softmax.state_bytes is not None and row.state_bytes is not None:
+            states.append(State(row.state_bytes, softmax.state_bytes, int(ability.table.task["length"])))
+    return Cost(
+        shares=(min(shares), max(shares)) if shares else None,
+        share_unknown=len(shares) < len(rows),
+        states=tuple(sorted(states, key=lambda state: -state.length)),
+        state_unknown=len(states) < wanted,
+    )

@@ -1,0 +1,117 @@
+"""The need of a drop-in for a trained encoder, answered by what ``attn-zoo transplant`` measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attn_zoo.leaderboard.findings.abilities import BASELINE
+from attn_zoo.leaderboard.findings.needs import Answer, Choice, Gain
+from attn_zoo.leaderboard.ranking import SEEDS_NEEDED
+from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
+
+TITLE = "Drop-in for a trained encoder"
+_STAGE = "tuned"
+_QUALITIES = {
+    "spearman": ("similarity of passages", "the order of similarities should stay the teacher's"),
+    "neighbours": ("neighbouring passages", "passages that follow each other should still be told from others"),
+    "pairs_spearman": ("similarity of pairs", "the order of similarities should stay the teacher's on other text"),
+    "pairs_auc": ("paraphrases", "pairs that say the same should still be told from others"),
+}
+"""Qualities of a fine-tuned student: how they are called, and why they speak for the need."""
+
+_Row = dict[int, Mapping[str, float | None]]
+"""Qualities by seed."""
+
+
+def drop_in(found: Mapping[str, Any] | None, accept: float) -> Answer:
+    """The answer by ``found``, the content of a file of ``attn-zoo transplant``; None where there is none.
+
+    A quality speaks where the teacher is better than the best control beyond noise. A student qualifies as in
+    ``needs.answer``; its FLOPs are those of the attention of all layers at the passages' length.
+
+    Raises:
+        ValueError: ``found`` is of another experiment.
+    """
+    if found is None:
+        return Answer(TITLE, "", (), (), False, (), (), None)
+    if found.get("experiment") != "transplant":
+        raise ValueError(f"findings about encoders need a file of attn-zoo transplant; got one of {found.get('experiment')!r}")
+    students, controls = _students(found["points"], control=False), _students(found["points"], control=True)
+    spoken, silent, judged = [], [], []
+    best = {name: _best(controls, name) for name in _QUALITIES if found["reference"].get(name) is not None}
+    for name, control in best.items():
+        if control is not None and _above(_gain_of_teacher(found["reference"][name], control)):
+            spoken.append(name)
+        else:
+            said = "no control was transplanted" if control is None else "the teacher is no better than the best control"
+            silent.append((_QUALITIES[name][0], said))
+    for label, (point, row) in students.items():
+        gains = tuple(_gains(row, found["reference"], spoken))
+        if spoken and len(gains) == len(spoken) and _share(point) < 1:
+            choice = Choice(
+                label, gains, f"{100 * _share(point):.3g} % of softmax's FLOPs at {found['setting']['length']:,} tokens"
+            )
+            judged.append((_share(point), choice, all(_beyond(row, best[name], name) for name in spoken)))
+    judged.sort(key=lambda one: (one[0], -one[1].worst))
+    good = [choice for _, choice, beyond in judged if beyond and choice.worst > -accept]
+    return Answer(
+        title=TITLE,
+        direction="",
+        spoken=tuple(_QUALITIES[name] for name in spoken),
+        silent=tuple(silent),
+        compared=any(len(row) >= SEEDS_NEEDED for _, row in students.values()),
+        missing=(),
+        chosen=tuple(good),
+        nearest=None if good else max((choice for _, choice, _ in judged), key=lambda choice: choice.worst, default=None),
+    )
+
+
+def _students(points: Sequence[Mapping[str, Any]], *, control: bool) -> dict[str, tuple[Mapping[str, Any], _Row]]:
+    """By label, the first point of a student and its qualities by seed; students that failed at a seed are left out."""
+    mine = [point for point in points if point["control"] == control and point["attention"] != BASELINE]
+    starts = {label: {point["init"] for point in mine if point["label"] == label} for label in {p["label"] for p in mine}}
+    rows: dict[str, tuple[Mapping[str, Any], _Row]] = {}
+    failed = set()
+    for point in mine:
+        several = len(starts[point["label"]]) > 1
+        label = f"{point['label']} (init={point['init']})" if several else str(point["label"])
+        if point["failed"] or _STAGE not in point["stages"]:
+            failed.add(label)
+        else:
+            rows.setdefault(label, (point, {}))[1][point["seed"]] = point["stages"][_STAGE]
+    return {label: row for label, row in rows.items() if label not in failed}
+
+
+def _scores(row: _Row, name: str) -> dict[int, float]:
+    return {seed: score for seed, qualities in row.items() if (score := qualities.get(name)) is not None}
+
+
+def _best(controls: Mapping[str, tuple[Mapping[str, Any], _Row]], name: str) -> dict[int, float] | None:
+    """Scores by seed of the control with the best mean; None without a control."""
+    found = [scores for _, row in controls.values() if (scores := _scores(row, name))]
+    return max(found, key=lambda scores: sum(scores.values()) / len(scores), default=None)
+
+
+def _gain_of_teacher(score: float, control: Mapping[int, float]) -> Estimate | None:
+    return estimate([score - of_control for of_control in control.values()])
+
+
+def _beyond(row: _Row, control: Mapping[int, float] | None, name: str) -> bool:
+    return _above(paired(_scores(row, name), control or {}))
+
+
+def _above(margin: Estimate | None) -> bool:
+    return margin is not None and margin.count >= SEEDS_NEEDED and margin.half_width is not None and margin.mean > margin.half_width
+
+
+def _gains(row: _Row, reference: Mapping[str, float], spoken: Sequence[str]) -> Iterator[Gain]:
+    """In points, over the teacher, whose scores are the same for all seeds."""
+    for name in spoken:
+        amount = estimate([100 * (score - reference[name]) for score in _scores(row, name).values()])
+        if amount is not None and amount.count >= SEEDS_NEEDED:
+            yield Gain(_QUALITIES[name][0], amount, "points")
+
+
+def _share(point: Mapping[str, Any]) -> float:
+    return float(point["cost"]["attention_flops"]) / float(point["cost"]["softmax_flops"])

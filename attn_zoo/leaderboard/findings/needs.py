@@ -1,0 +1,198 @@
+"""Needs, the tasks that speak for each, and the mechanism to take by the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from attn_zoo.leaderboard.findings.abilities import BASELINE, Ability, Judgement, judge
+from attn_zoo.leaderboard.findings.costs import Cost, cost
+from attn_zoo.leaderboard.ranking import SEEDS_NEEDED
+from attn_zoo.leaderboard.statistics import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A use of attention, and the tasks whose scores speak for it."""
+
+    title: str
+    tasks: Mapping[tuple[str, bool], str]
+    """By task name and whether it is causal, why its score speaks for the need."""
+    small_state: bool = False
+    """Whether the state must be known and smaller than softmax's keys and values; of those that qualify the smallest is taken."""
+
+    @property
+    def directions(self) -> tuple[bool, ...]:
+        """Whether its tasks are causal; a need of both directions is answered for each."""
+        return tuple(sorted({causal for _, causal in self.tasks}))
+
+
+_RECALL = {
+    "mqar": "each key must find its one value among many pairs",
+    "copying": "every token must come back exactly and in order",
+    "induction": "the token after the last occurrence must be found",
+    "haystack": "one place of a long text holds the answer",
+}
+_BOTH_WAYS = {(name, False): why for name, why in _RECALL.items()}
+_CAUSAL = {(name, True): why for name, why in _RECALL.items()} | {
+    ("fuzzy_recall", True): "keys and values of several tokens must be found whole",
+    ("needle", True): "few places of a long input hold the answers",
+}
+
+NEEDS = (
+    Need(
+        "Long documents classified",
+        {
+            ("text", False): "the class of a review depends on all of its bytes",
+            ("imdb", False): "the class of a review depends on all of its words",
+            ("retrieval", False): "two documents are compared as wholes",
+            ("haystack", False): "one place of a long text decides",
+            ("selective", False): "marked tokens anywhere in the input are counted together",
+        },
+    ),
+    Need(
+        "Vision at high resolution",
+        {
+            ("mosaic", False): "one patch must be found by what another shows",
+            ("pathfinder", False): "two ends of a long line in a picture must be joined",
+            ("pixels", False): "a picture is read pixel by pixel",
+            ("cifar10", False): "objects are told by small patches of a photograph",
+            ("cifar100", False): "objects of many classes are told by small patches of a photograph",
+        },
+    ),
+    Need(
+        "Causal generation with little memory",
+        {
+            ("causal_language", True): "the next token of a text depends on those before it",
+            **_CAUSAL,
+            ("flip_flop", True): "what was written last must be kept until it is read",
+            ("selective", True): "marked tokens are counted together as they come",
+        },
+        small_state=True,
+    ),
+    Need("Exact recall", {**_BOTH_WAYS, **_CAUSAL}),
+)
+"""Needs that tasks speak for; the fifth, a drop-in for a trained encoder, is judged by transplants (``drop_in``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A score minus softmax's."""
+
+    at: str
+    """Ability, or quality of an encoder."""
+    amount: Estimate
+    unit: str
+
+    @property
+    def low(self) -> float:
+        """Lower bound; every gain that is judged has an interval."""
+        assert self.amount.half_width is not None, "of at least SEEDS_NEEDED seeds"
+        return self.amount.mean - self.amount.half_width
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A mechanism that is cheaper than softmax, and its gains."""
+
+    label: str
+    gains: tuple[Gain, ...]
+    costs: str
+    """In words."""
+
+    @property
+    def worst(self) -> float:
+        """The least lower bound of its gains."""
+        return min(gain.low for gain in self.gains)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to take for a need."""
+
+    title: str
+    direction: str
+    """``read both ways`` or ``causal`` where a need is answered for both; else empty."""
+    spoken: tuple[tuple[str, str], ...]
+    """Abilities that it rests on, each with why it speaks for the need."""
+    silent: tuple[tuple[str, str], ...]
+    """Abilities that are recorded and say nothing, each with the reason."""
+    compared: bool
+    """Whether another mechanism than softmax has enough seeds at all abilities that it rests on."""
+    missing: tuple[str, ...]
+    """Names of tasks that speak for the need and are not recorded."""
+    chosen: tuple[Choice, ...]
+    """Those that qualify, the one to take first."""
+    nearest: Choice | None
+    """Where none qualifies, of those that are cheaper the one whose greatest loss is least."""
+
+
+def answers(need: Need, abilities: Sequence[Ability], accept: float) -> list[Answer]:
+    """The answer to ``need`` in each of its directions; see ``answer``."""
+    found = [answer(need, causal, abilities, accept) for causal in need.directions]
+    words = ["causal" if causal else "read both ways" for causal in need.directions]
+    return [replace(one, direction=word) for one, word in zip(found, words, strict=True)] if len(found) > 1 else found
+
+
+def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float) -> Answer:
+    """The choice for ``need``: at every ability that speaks for it better than softmax or as good, better than the best control,
+    and of fewer FLOPs than softmax at 4,096 tokens; of those the cheapest.
+
+    An ability speaks where softmax has at least ``SEEDS_NEEDED`` seeds and is itself better than the best control.
+    """
+    ours = [ability for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
+    mute = [(ability.name, reason) for ability in ours if (reason := _mute(ability))]
+    speaking = [ability for ability in ours if not _mute(ability)]
+    found, compared = [], False
+    for name in {name for ability in speaking for name, row in ability.rows.items() if not row.control} - {BASELINE}:
+        spent, judgements = cost(name, speaking), [judge(ability, name, accept) for ability in speaking]
+        compared |= all(_is_judged(judgement) for judgement in judgements)
+        if spent.cheaper and (spent.smaller or not need.small_state):
+            found.append((spent, name, judgements))
+    found.sort(key=lambda one: (_price(need, one[0]), one[1]))
+    good = [_choice(*one) for one in found if all(judgement.verdict in ("better", "as good") for judgement in one[2])]
+    judged = [_choice(*one) for one in found if all(_is_judged(judgement) for judgement in one[2])]
+    recorded = {_key(ability) for ability in ours}
+    return Answer(
+        title=need.title,
+        direction="",
+        spoken=tuple((ability.name, need.tasks[_key(ability)]) for ability in speaking),
+        silent=tuple(mute),
+        compared=compared,
+        missing=tuple(key[0] for key in need.tasks if key[1] == causal and key not in recorded),
+        chosen=tuple(good),
+        nearest=None if good else max(judged, key=lambda choice: choice.worst, default=None),
+    )
+
+
+def _key(ability: Ability) -> tuple[str, bool]:
+    return str(ability.table.task["name"]), ability.causal
+
+
+def _mute(ability: Ability) -> str | None:
+    """Why an ability says nothing of what is lost against softmax."""
+    verdict = judge(ability, BASELINE).verdict
+    if ability.silent:
+        return ability.silent
+    reasons = {
+        "above controls": None,
+        "not run": "softmax was not run",
+        "failed": "softmax failed at a seed",
+        "few seeds": f"softmax or the control {ability.table.control} has fewer than {SEEDS_NEEDED} seeds",
+    }
+    return reasons.get(verdict, f"softmax is no better than the control {ability.table.control}")
+
+
+def _is_judged(judgement: Judgement) -> bool:
+    return judgement.verdict in ("better", "as good", "worse", "no better", "unclear")
+
+
+def _price(need: Need, spent: Cost) -> tuple[float, ...]:
+    assert spent.shares, "asked of what is cheaper than softmax"
+    share = spent.shares[1]
+    return (spent.states[0].bytes, share) if need.small_state else (share,)
+
+
+def _choice(spent: Cost, name: str, judgements: Sequence[Judgement]) -> Choice:
+    gains = tuple(Gain(j.name, j.gain, j.ability.unit) for j in judgements if j.gain)
+    return Choice(name, gains, spent.words)

@@ -1,0 +1,102 @@
+"""The findings as a page of Markdown and as lines for the terminal: the same sentences in both."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from attn_zoo.leaderboard.findings.abilities import ACCEPT, BASELINE, Ability, abilities
+from attn_zoo.leaderboard.findings.drop_in import drop_in
+from attn_zoo.leaderboard.findings.needs import NEEDS, answers
+from attn_zoo.leaderboard.findings.sentences import of_ability, of_answer, of_mechanism
+from attn_zoo.leaderboard.ranking import SEEDS_NEEDED
+from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.statistics import CONFIDENCE
+
+WIDTH = 100
+Block = tuple[Literal["head", "subhead", "paragraph", "item"], str]
+
+
+def findings(
+    tables: Sequence[Table], transplant: Mapping[str, Any] | None = None, *, accept: float = ACCEPT, format: str = "terminal"
+) -> str:
+    """All sentences that ``tables`` and a transplant support.
+
+    Args:
+        transplant: content of a file of ``attn-zoo transplant``; None for none.
+        accept: points, of 100, that may be lost to softmax; of metrics that are no shares per cent.
+        format: ``terminal``, wrapped to ``WIDTH`` columns, or ``github``.
+
+    Raises:
+        ValueError: ``accept`` is no loss below 100, or ``transplant`` is of another experiment.
+    """
+    if not 0 <= accept < 100:
+        raise ValueError(f"accept is a loss in points, at least 0 and less than 100; got {accept:g}")
+    return (_markdown if format == "github" else _terminal)(list(_blocks(abilities(tables), transplant, accept)))
+
+
+def _blocks(found: Sequence[Ability], transplant: Mapping[str, Any] | None, accept: float) -> Iterator[Block]:
+    yield "head", "How to read this"
+    yield from (("item", rule) for rule in _rules(accept))
+    yield "head", "What to take"
+    for need in NEEDS:
+        yield "subhead", need.title
+        yield from (("paragraph", text) for one in answers(need, found, accept) for text in of_answer(one))
+    encoder = drop_in(transplant, accept)
+    yield "subhead", encoder.title
+    yield from (("paragraph", text) for text in of_answer(encoder))
+    yield "head", "What was measured"
+    if not found:
+        yield "paragraph", "Not measured yet: there are no records."
+        return
+    yield from (("item", of_ability(ability)) for ability in found)
+    yield "head", "Each mechanism"
+    for name in _mechanisms(found):
+        yield "subhead", name
+        yield from (("item", text) for text in of_mechanism(name, found, accept))
+
+
+def _rules(accept: float) -> list[str]:
+    return [
+        f"Scores are means over seeds with half of their {100 * CONFIDENCE:.0f} % interval; nothing is judged by fewer than "
+        f"{SEEDS_NEEDED} seeds. Differences are paired by seed, and each interval is of its pair alone: among many mechanisms "
+        "a few fall on the wrong side by luck.",
+        f"As good as softmax: the interval of the difference lies above -{accept:g} points, or above -{accept:g} % of softmax's "
+        "score where the metric is no share. Better, worse: it lies above, below 0.",
+        "No better than the best control: the interval of the difference to it reaches 0, and the mechanism is worse than "
+        "softmax, or softmax no better than that control either. A control is a network without attention, or with one that "
+        "cannot choose by content.",
+        "To be taken for a need, a mechanism is better or as good at every task that speaks for it, better than the best "
+        "control there, and takes fewer FLOPs than softmax at 4,096 tokens. Of those the cheapest is named; where memory is "
+        "little the one of the smallest state, which must be known and smaller than softmax's keys and values.",
+        "Costs are counted, of the attention mechanisms of all layers without projections.",
+    ]
+
+
+def _mechanisms(found: Sequence[Ability]) -> list[str]:
+    """Softmax, then the others in the order of the alphabet; controls are none."""
+    names = {name for ability in found for name, row in ability.rows.items() if not row.control}
+    return sorted(names, key=lambda name: (name != BASELINE, name))
+
+
+def _markdown(blocks: Sequence[Block]) -> str:
+    marks = {"head": "## ", "subhead": "### ", "paragraph": "", "item": "- "}
+    text = ""
+    for at, (kind, words) in enumerate(blocks):
+        tight = kind == "item" and at and blocks[at - 1][0] == "item"
+        text += f"{chr(10) if tight or not at else chr(10) * 2}{marks[kind]}{words}"
+    return text.strip()
+
+
+def _terminal(blocks: Sequence[Block]) -> str:
+    lines: list[str] = []
+    for at, (kind, words) in enumerate(blocks):
+        if at and not (kind == "item" and blocks[at - 1][0] in ("item", "subhead")):
+            lines.append("")
+        mark = "- " if kind == "item" else ""
+        whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # figures are not broken
+        wrapped = textwrap.wrap(whole, WIDTH, initial_indent=mark, subsequent_indent=" " * len(mark), break_on_hyphens=False)
+        lines += [line.replace("\xa0", " ") for line in wrapped]
+        lines += [{"head": "=", "subhead": "-"}[kind] * len(words)] if kind in ("head", "subhead") else []
+    return "\n".join(lines)

@@ -1,0 +1,189 @@
+"""Sentences of the findings: what is measured, what a mechanism is good and bad at and costs, and what to take for a need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from attn_zoo.leaderboard.findings.abilities import BASELINE, Ability, Judgement, Verdict, judge
+from attn_zoo.leaderboard.findings.costs import cost
+from attn_zoo.leaderboard.findings.needs import Answer, Choice
+from attn_zoo.leaderboard.heatmap.costs import byte_count
+from attn_zoo.leaderboard.ranking import SEEDS_NEEDED
+from attn_zoo.leaderboard.render.text import estimated, unit
+from attn_zoo.leaderboard.rows import Row
+from attn_zoo.leaderboard.statistics import Estimate
+
+NOTHING = "softmax (sdpa): nothing recorded is close enough"
+_OTHERS = 4
+"""Further mechanisms that qualify for a need which are named."""
+
+
+def of_ability(ability: Ability) -> str:
+    """Scores of softmax and of the best control at an ability, or why it says nothing."""
+    table = ability.table
+    control = next((row for row in table.rows if row.label == table.control), None)
+    told = [f"softmax {_score(ability, ability.softmax)}"] if ability.softmax else ["softmax was not run"]
+    told += [f"best control {control.label} {_score(ability, control)}"] if control and control.score else []
+    told += [f"chance {100 * table.chance:.1f} %"] if table.chance is not None and unit(table) else []
+    length = f"{table.task['length']} positions, " if table.task["length"] else ""
+    said = f"{ability.name}: {', '.join(told)}; {length}{_seeds(list(ability.rows.values()))}."
+    return f"{said} Says nothing of mechanisms: {ability.silent}." if ability.silent else said
+
+
+def of_mechanism(attention: str, abilities: Sequence[Ability], accept: float) -> list[str]:
+    """What a mechanism is good at, what it is bad at, its cost and, if anything, what was not judged: a sentence each."""
+    judged = [judge(ability, attention, accept) for ability in abilities if not ability.silent]
+    if not judged:
+        return ["No task that was measured says anything of it.", _cost(attention, abilities)]
+    said = [_good(attention, judged), _bad(attention, judged), _cost(attention, abilities)]
+    return [*said, *_unjudged(judged)]
+
+
+def _good(attention: str, judged: Sequence[Judgement]) -> str:
+    def better(one: Judgement) -> str:
+        return f"{one.name} ({_scored(one)}, {gain_words(one.gain, one.ability.unit)})"
+
+    kinds: list[tuple[Verdict, str, Callable[[Judgement], str]]] = [
+        ("better", "better than softmax at", better),
+        ("as good", "as good as softmax at", better),
+        ("above controls", "better than the best control at", lambda one: f"{one.name} ({_scored(one)})"),
+    ]
+    clauses = list(_clauses(judged, kinds))
+    if clauses:
+        return f"{attention} is {'; '.join(clauses)}."
+    return (
+        f"{attention} is {'better than the best control' if attention == BASELINE else 'as good as softmax'} at nothing measured."
+    )
+
+
+def _bad(attention: str, judged: Sequence[Judgement]) -> str:
+    def beside_control(one: Judgement) -> str:
+        table = one.ability.table
+        control = next(row for row in table.rows if row.label == table.control)
+        return f"{one.name} ({_scored(one)}; {control.label} {_score(one.ability, control)})"
+
+    def worse(one: Judgement) -> str:
+        return f"{one.name} ({_scored(one)}, {gain_words(one.gain, one.ability.unit)})"
+
+    kinds: list[tuple[Verdict, str, Callable[[Judgement], str]]] = [
+        ("no better", "is no better than the best control at", beside_control),
+        ("worse", "is worse than softmax at", worse),
+        ("failed", "fails at", lambda one: f"{one.name} ({_failure(one.row)})"),
+    ]
+    clauses = list(_clauses(judged, kinds))
+    if clauses:
+        return f"It {'; '.join(clauses)}."
+    return f"Nothing measured shows it {'' if attention == BASELINE else 'worse than softmax or '}failing."
+
+
+def _cost(attention: str, abilities: Sequence[Ability]) -> str:
+    found = cost(attention, abilities)
+    if attention == BASELINE:
+        states = [f"{byte_count(state.bytes)} at {state.length:,} tokens" for state in found.states]
+        return f"It is the measure of cost; its keys and values take {states[0]}." if states else "It is the measure of cost."
+    return f"Cost: {found.words}."
+
+
+def _unjudged(judged: Sequence[Judgement]) -> Iterator[str]:
+    def scored(one: Judgement) -> str:
+        return f"{one.name} ({_scored(one)})"
+
+    kinds: list[tuple[Verdict, str, Callable[[Judgement], str]]] = [
+        ("unclear", "seeds differ too much at", scored),
+        ("few seeds", f"fewer than {SEEDS_NEEDED} seeds in common with softmax and the best control at", scored),
+    ]
+    clauses = list(_clauses(judged, kinds))
+    absent = [one.ability for one in judged if one.verdict == "not run"]
+    clauses += [f"not run at {_listed(_grouped(absent, [one.ability for one in judged]))}"] if absent else []
+    if clauses:
+        yield f"Not judged: {'; '.join(clauses)}."
+
+
+def _grouped(absent: Sequence[Ability], every: Sequence[Ability]) -> list[str]:
+    """Names of abilities, all of a direction in a word."""
+    named = []
+    for causal, word in ((False, "any task read both ways"), (True, "any causal task")):
+        mine = [ability.name for ability in absent if ability.causal == causal]
+        whole = len(mine) > 1 and len(mine) == sum(ability.causal == causal for ability in every)
+        named += [word] if whole else mine
+    return named
+
+
+def _clauses(judged: Sequence[Judgement], kinds: Sequence[tuple[Verdict, str, Callable[[Judgement], str]]]) -> Iterator[str]:
+    """A clause for each kind of verdict that occurs, with how many of the tasks it is of."""
+    for verdict, words, told in kinds:
+        found = [told(one) for one in judged if one.verdict == verdict]
+        if found:
+            yield f"{words} {len(found)} of {len(judged)} task{'' if len(judged) == 1 else 's'}: {_listed(found)}"
+
+
+def of_answer(answer: Answer) -> Iterator[str]:
+    """What to take for a need and what is lost, then what this rests on: paragraphs."""
+    head = f"{answer.direction[:1].upper()}{answer.direction[1:]}. " if answer.direction else ""
+    if not answer.spoken:
+        yield f"{head}Not measured yet: {_unmeasured(answer)}."
+        return
+    if answer.chosen:
+        first, *others = answer.chosen
+        named = [one.label for one in others[:_OTHERS]] + ([f"{len(others) - _OTHERS} more"] if len(others) > _OTHERS else [])
+        also = f" Also close enough, in this order: {_listed(named)}." if named else ""
+        yield f"{head}Take {_choice(first)}.{also}"
+    elif not answer.compared:
+        yield f"{head}Not measured yet: beside softmax no mechanism has {SEEDS_NEEDED} seeds at all that this rests on."
+    else:
+        near = f" The nearest is {_choice(answer.nearest)}." if answer.nearest else ""
+        yield f"{head}{NOTHING}.{near}"
+    rests = "; ".join(f"{name}, as {why}" for name, why in answer.spoken)
+    left_out = [f"{name} ({why})" for name, why in answer.silent]
+    beside = f" Left out: {', '.join(left_out)}." if left_out else ""
+    beside += f" Not measured yet: {', '.join(answer.missing)}." if answer.missing else ""
+    yield f"Rests on {rests}.{beside}"
+
+
+def _unmeasured(answer: Answer) -> str:
+    told = [f"{name} says nothing of it ({why})" for name, why in answer.silent]
+    told += [f"no records of {', '.join(answer.missing)}"] if answer.missing else []
+    return "; ".join(told) or "attn-zoo transplant measures it, and no file of it was given"
+
+
+def _choice(choice: Choice) -> str:
+    gains = _listed([f"{gain_words(gain.amount, gain.unit)} at {gain.at}" for gain in choice.gains])
+    return f"{choice.label}: {choice.costs}. Against softmax: {gains} ({_count({g.amount.count for g in choice.gains})})"
+
+
+def gain_words(gain: Estimate | None, unit: str) -> str:
+    """``-1.2 ± 0.4 points``; empty without a gain."""
+    if gain is None:
+        return ""
+    half = "" if gain.half_width is None else f" ± {gain.half_width:.1f}"
+    return f"{gain.mean:+.1f}{half} {unit}"
+
+
+def _scored(one: Judgement) -> str:
+    return _score(one.ability, one.row)
+
+
+def _score(ability: Ability, row: Row | None) -> str:
+    return "no score" if row is None else f"{estimated(row.score, ability.table)}{unit(ability.table, ' %')}"
+
+
+def _failure(row: Row | None) -> str:
+    """``refused``, or ``diverged at 1 of 3 seeds``."""
+    assert row is not None and row.failures, "asked of failed rows"
+    word = row.failures[0].split(" with seed")[0].replace("_", " ")
+    return f"{word} at {len(row.failures)} of {len(row.failures) + len(row.seeds)} seeds" if row.seeds else word
+
+
+def _seeds(rows: Sequence[Row]) -> str:
+    return _count({len(row.seeds) for row in rows if row.score})
+
+
+def _count(counts: set[int]) -> str:
+    least, most = min(counts, default=0), max(counts, default=0)
+    return f"{least if least == most else f'{least} to {most}'} seed{'' if most == 1 else 's'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,97 @@
+"""Columns of cost beside the heat map: counted at one length by ``attn-zoo measure``, or as the records hold it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.leaderboard.heatmap.settings import shown_rows
+from attn_zoo.leaderboard.rows import Table
+
+LENGTH = 4096
+"""Tokens at which costs are shown, where the file counts them there; else the longest length that it counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostColumn:
+    """One cost of every mechanism that has a known one."""
+
+    head: str
+    said: str
+    """What is counted, at which sizes."""
+    cells: Mapping[str, str]
+    """By attention."""
+
+
+def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
+    """FLOPs as a multiple of softmax's and, of causal forms, the state in bytes, from files that ``attn-zoo measure
+    experiment=counted output=FILE`` wrote.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: a file is of another kind, or was not finished.
+    """
+    columns = [column for path in paths for column in _columns(_read(path))]
+    return list({column.head: column for column in columns}.values())
+
+
+def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
+    """FLOPs of the network as a multiple of softmax's, on the longest of the tasks that most rows tell them of; none where no
+    record of softmax does."""
+    known = [table for table in tables if table.softmax_flops]
+    if not known:
+        return []
+    table = max(known, key=lambda table: (sum(row.flops_per_example is not None for row in table.rows), table.task["length"]))
+    assert table.softmax_flops, "only such tables are known"
+    flops = {name: row.flops_per_example for name, row in shown_rows(table).items()}
+    cells = {name: _times(count / table.softmax_flops) for name, count in flops.items() if count is not None}
+    length = int(table.task["length"])
+    said = f"FLOPs: forward pass of the whole network on {table.task['title']} ({length:,} positions), times softmax's"
+    return [CostColumn(f"FLOPs at {length:,}", said, cells)]
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--costs takes a file that attn-zoo measure experiment=counted wrote; {path} is no JSON") from error
+    kind = found.get("experiment") if isinstance(found, dict) else None
+    if kind != "counted":
+        raise ValueError(f"--costs takes a file of experiment=counted; {path} is of {kind or 'another kind'}")
+    if not found.get("complete"):
+        raise ValueError(f"{path} was not finished; run the same attn-zoo measure command again, which goes on from there")
+    return found
+
+
+def _columns(found: Mapping[str, Any]) -> Iterator[CostColumn]:
+    setting = found["setting"]
+    lengths = {point["length"] for point in found["points"]}
+    length = LENGTH if LENGTH in lengths else max(lengths)
+    points = [p for p in found["points"] if p["length"] == length and not p["refused"]]
+    points.sort(key=lambda point: point["implementation"] == "eager")  # the eager form is counted where there are several
+    where = f"{setting['level']}, {length:,} tokens, width {setting['dim']}, {setting['heads']} heads"
+    if setting["causal"]:
+        held = {p["attention"]: byte_count(p["state_bytes"]) for p in points if p.get("state_bytes") is not None}
+        said = f"State: bytes carried from token to token, one sequence, float32, causal {where}"
+        yield CostColumn(f"state at {length:,}", said, held)
+        return
+    ratios = {p["attention"]: p["of_softmax"].get("flops") for p in points}
+    cells = {name: _times(ratio) for name, ratio in ratios.items() if ratio is not None}
+    yield CostColumn(f"FLOPs at {length:,}", f"FLOPs: forward pass, times softmax's, {where}", cells)
+
+
+def _times(ratio: float) -> str:
+    if ratio == 0:
+        return "0"
+    return f"{ratio:.3f}×" if ratio < 0.01 else f"{ratio:.2g}×" if ratio < 10 else f"{ratio:,.0f}×"
+
+
+def byte_count(count: int) -> str:
+    """``64 KiB``, with three digits."""
+    for size, unit in ((2**30, "G"), (2**20, "M"), (2**10, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}iB".replace("kiB", "KiB")
+    return f"{count} B"

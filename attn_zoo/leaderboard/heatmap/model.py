@@ -1,0 +1,157 @@
+"""Contents of the heat map: mechanisms by tasks, from the tables of a leaderboard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from attn_zoo.leaderboard.averages import Averages, averages
+from attn_zoo.leaderboard.heatmap.costs import CostColumn
+from attn_zoo.leaderboard.heatmap.settings import shown_rows
+from attn_zoo.leaderboard.heatmap.shades import shades, unshaded
+from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.statistics import Estimate
+
+MOST_LINES = 60
+"""Mechanisms shown; of more, those with the least average shade are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One mechanism on one task."""
+
+    row: Row | None
+    """The setting that is shown; None where the mechanism was not run."""
+    shade: float | None
+    """From 0, at the best control and beneath it, to 1; None where the column is not shaded or there is no score."""
+    leads: bool
+    """Whether no row is better beyond noise, or without ranks no mean; never where no mechanism is beyond the best control."""
+    marked: bool
+    """Whether this is the best control, where shade begins."""
+
+
+_EMPTY = Cell(None, None, False, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One task."""
+
+    table: Table
+    title: str
+    """Unlike that of every other column."""
+    unshaded: str | None
+    """Why nothing in it is shaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One mechanism or control, by its cells and costs."""
+
+    attention: str
+    control: bool
+    cells: tuple[Cell, ...]
+    costs: tuple[str, ...]
+    """As written; empty where unknown."""
+    average: Estimate | None
+    """Over tasks; None where it would be one over other cells than that of other rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Mechanisms, the one of the greatest average shade first, then controls, by tasks."""
+
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    costs: tuple[CostColumn, ...]
+    means: Averages
+    left_out: int
+    """Mechanisms beyond ``MOST_LINES``."""
+    several: tuple[str, ...]
+    """Mechanisms recorded with several settings on a task, of which the best on validation is shown."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Numbers of seeds that rows have, in ascending order."""
+        rows = [cell.row for line in self.lines for cell in line.cells]
+        return tuple(sorted({len(row.seeds) for row in rows if row and row.score}))
+
+
+def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatMap:
+    """The map of ``tables``, a column for each, with ``costs`` beside.
+
+    A mechanism has one line. Where a table holds several rows of it, the row of the best validation score is shown, so that
+    the choice does not see the test. Lines are in the order of their average shade, in which an empty cell counts as no shade.
+    """
+    shown = [shown_rows(table) for table in tables]
+    columns = tuple(
+        Column(table, title, unshaded(table, list(rows.values())))
+        for table, title, rows in zip(tables, titles(tables), shown, strict=True)
+    )
+    cells = {
+        (name, at): cell for at, (table, rows) in enumerate(zip(tables, shown, strict=True)) for name, cell in _cells(table, rows)
+    }
+    controls = {row.attention: row.control for table in tables for row in table.rows}
+    order = sorted(controls, key=lambda name: (controls[name], *_place(name, cells, tables), name))
+    mechanisms = [name for name in order if not controls[name]]
+    kept = {*mechanisms[:MOST_LINES], *(name for name in order if controls[name])}
+    means = averages(tables)
+
+    def line(name: str) -> Line:
+        own = tuple(cells.get((name, at), _EMPTY) for at in range(len(tables)))
+        beside = tuple(column.cells.get(name, "") for column in costs)
+        return Line(name, controls[name], own, beside, _average(own, means))
+
+    repeated = {name for table in tables for name in _repeated(table)}
+    return HeatMap(
+        columns=columns,
+        lines=tuple(line(name) for name in order if name in kept),
+        costs=tuple(costs),
+        means=means,
+        left_out=len(mechanisms[MOST_LINES:]),
+        several=tuple(name for name in order if name in kept & repeated),
+    )
+
+
+def titles(tables: Sequence[Table]) -> list[str]:
+    """A title for each table: its task's, of several settings of a task the causal ones as such, those still alike numbered."""
+    names = [str(table.task["title"]) for table in tables]
+    forms = [f"{name}, causal" if table.task.get("causal") else name for name, table in zip(names, tables, strict=True)]
+    names = [form if names.count(name) > 1 else name for name, form in zip(names, forms, strict=True)]
+    return [name if names.count(name) == 1 else f"{name} #{names[: number + 1].count(name)}" for number, name in enumerate(names)]
+
+
+def _repeated(table: Table) -> set[str]:
+    names = [row.attention for row in table.rows]
+    return {name for name in names if names.count(name) > 1}
+
+
+def _cells(table: Table, shown: Mapping[str, Row]) -> list[tuple[str, Cell]]:
+    depth = shades(table, list(shown.values()))
+    sign = 1 if table.higher_is_better else -1
+    means = [sign * row.score.mean for row in shown.values() if row.score and not row.control]
+    ranks = [row.rank for row in shown.values() if row.rank is not None]
+
+    def leads(row: Row) -> bool:
+        if row.control or row.score is None or (table.best_control is not None and not depth):
+            return False
+        return row.rank == min(ranks) if ranks else sign * row.score.mean == max(means)
+
+    return [
+        (name, Cell(row, depth.get(row.label), leads(row), row.label == table.control and row.score is not None))
+        for name, row in shown.items()
+    ]
+
+
+def _average(cells: Sequence[Cell], means: Averages) -> Estimate | None:
+    """The average of the row that all cells are of, where they are of one."""
+    labels = {cell.row.label for cell in cells if cell.row}
+    return means.rows.get(labels.pop()) if len(labels) == 1 else None
+
+
+def _place(name: str, cells: Mapping[tuple[str, int], Cell], tables: Sequence[Table]) -> tuple[float, float]:
+    """What lines are ordered by: average shade, then the mean place in the tables."""
+    own = [cells.get((name, at)) for at in range(len(tables))]
+    shaded = sum(cell.shade for cell in own if cell and cell.shade is not None)
+    places = [table.rows.index(cell.row) / len(table.rows) for cell, table in zip(own, tables, strict=True) if cell and cell.row]
+    return -round(shaded / len(tables), 9), sum(places) / len(places)

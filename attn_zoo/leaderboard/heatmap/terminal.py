@@ -1,0 +1,154 @@
+"""The heat map in a terminal: a table of at most a hundred columns, shaded where there is colour."""
+
+from __future__ import annotations
+
+import io
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from rich.console import Console
+from rich.text import Text
+
+from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap
+from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES, level
+from attn_zoo.leaderboard.heatmap.words import brief, footnotes, gap, mean, metric, spread
+from attn_zoo.leaderboard.render.text import is_share
+
+WIDTH = 100
+_NAME = 20
+"""Letters of a mechanism's name, at most."""
+_DETAILS = ((1, True, 10), (1, False, 5), (0, False, 3))
+"""Decimals, whether intervals are told, and letters of a task's name: the first for which every column finds room is taken."""
+_GAPS = {"refused": "ref", "diverged": "div", "time-out": "t/o", "failed": "err"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Strip:
+    """One column as it is written: its head, and a cell for every line and for chance."""
+
+    head: str
+    cells: tuple[Text, ...]
+
+    @property
+    def width(self) -> int:
+        return 1 + max(len(self.head), *(len(cell) for cell in self.cells))
+
+
+def colours_here() -> str | None:
+    """Colours that the standard output shows; None where it is no terminal, or none are wanted (NO_COLOR)."""
+    console = Console()
+    return None if console.no_color or not console.is_terminal else console.color_system
+
+
+def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
+    """The map as lines of at most ``WIDTH`` columns; columns for which there is no room side by side stand beneath.
+
+    Without ``colours``, ``*`` marks the best of a task, and ``<`` what is no better than its best control.
+
+    Args:
+        colours: those of rich: ``truecolor``, ``256``, ``standard``, ``windows``.
+    """
+    name_width = min(_NAME, max(len(line.attention) + 4 * line.control for line in found.lines))
+    several = any(count > 1 for count in found.seeds)
+    heads: list[str] = []
+    blocks: list[list[_Strip]] = []
+    for places, intervals, letters in _DETAILS:
+        heads = _heads(found, letters)
+        blocks = _blocks(_strips(found, heads, places, intervals and several, colours is not None), WIDTH - name_width)
+        if len(blocks) == 1:
+            break
+    out = io.StringIO()
+    system = cast("Literal['standard', '256', 'truecolor', 'windows'] | None", colours)
+    console = Console(file=out, width=WIDTH, color_system=system, force_terminal=colours is not None, legacy_windows=False)
+    for block in blocks:
+        for line in _written(found, block, name_width):
+            console.print(line, no_wrap=True, crop=False)
+        console.print()
+    text = "\n".join(line.rstrip() for line in out.getvalue().rstrip().split("\n"))
+    notes = footnotes(found, "Bold" if colours else "*")
+    notes[2:2] = [] if colours else ["<: no better than the best control of its task."]
+    gaps = {gap(cell, column.table) for line in found.lines for cell, column in zip(line.cells, found.columns, strict=True)}
+    notes += [f"{', '.join(f'{_GAPS[word]}: {word}' for word in sorted(gaps & _GAPS.keys()))}."] if gaps & _GAPS.keys() else []
+    legend = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in _legend(found, heads)]
+    told = [textwrap.fill(note, WIDTH, initial_indent="- ", subsequent_indent="  ") for note in notes]
+    return "\n\n".join(["Test scores", text, "\n".join(legend), "\n".join(told)])
+
+
+def _strips(found: HeatMap, heads: Sequence[str], places: int, intervals: bool, coloured: bool) -> list[_Strip]:
+    """Columns of tasks, of the average where there is one, and of costs."""
+    shades = LIGHT_SHADES if _light_background() else DARK_SHADES
+
+    def score(cell: Cell, column: Column) -> Text:
+        missing = gap(cell, column.table)
+        mark = "" if coloured else "*" if cell.leads else "<" if cell.shade == 0 else " "
+        said = _GAPS.get(missing, missing) if len(missing) > 1 else (missing or mean(cell, column.table, places)) + mark
+        said += f" {spread(cell, column.table):<5}" if intervals else ""
+        if cell.shade is None or not coloured:
+            return Text(said, "bold" if cell.leads and coloured else "")
+        shade = shades[level(cell.shade)]
+        return Text(said, f"{'bold ' if cell.leads else ''}{shade.text} on {shade.fill}")
+
+    end = ("" if coloured else " ") + (" " * 6 if intervals else "")
+    made = []
+    for at, (column, head) in enumerate(zip(found.columns, heads, strict=True)):
+        chance = "-" if column.table.chance is None else brief(column.table.chance, column.table, places)
+        made.append(_Strip(head, (*(score(line.cells[at], column) for line in found.lines), Text(chance + end))))
+    if found.means.reason is None and places:
+        share = next(column.table for column in found.columns if is_share(column.table))
+        chance = "-" if found.means.chance is None else brief(found.means.chance, share, places)
+        own = ["-" if line.average is None else brief(line.average.mean, share, places) for line in found.lines]
+        made.append(_Strip("mean", tuple(map(Text, [*own, chance]))))
+    for at, cost in enumerate(found.costs):
+        made.append(_Strip(cost.head.split()[0], tuple(Text(line.costs[at] or "-") for line in found.lines) + (Text(),)))
+    return made
+
+
+def _blocks(strips: Sequence[_Strip], room: int) -> list[list[_Strip]]:
+    """Columns in as few groups as fit side by side."""
+    blocks: list[list[_Strip]] = [[]]
+    for strip in strips:
+        if blocks[-1] and sum(other.width for other in blocks[-1]) + strip.width > room:
+            blocks.append([])
+        blocks[-1].append(strip)
+    return blocks
+
+
+def _written(found: HeatMap, block: Sequence[_Strip], name_width: int) -> Iterator[Text]:
+    yield Text(" " * name_width + "".join(strip.head.rjust(strip.width) for strip in block))
+    names = [(line.attention, " (c)" if line.control else "") for line in found.lines] + [("chance", "")]
+    controls = next((at for at, line in enumerate(found.lines) if line.control), len(found.lines))
+    for at, (name, mark) in enumerate(names):
+        if at == controls:
+            yield Text()
+        room = name_width - len(mark)
+        label = name if len(name) <= room else f"{name[: room - 1]}…"
+        line = Text(f"{label}{mark}".ljust(name_width))
+        for strip in block:
+            cell = strip.cells[at].copy()
+            cell.pad_left(strip.width - len(cell))
+            line.append_text(cell)
+        yield line
+
+
+def _heads(found: HeatMap, letters: int) -> list[str]:
+    """The first letters of each task's name; the last of them is a number where others begin alike."""
+    heads = [str(column.table.task["name"]).replace("_", "")[:letters] for column in found.columns]
+    return [
+        head if heads.count(head) == 1 else f"{head[: letters - 1]}{heads[: at + 1].count(head)}" for at, head in enumerate(heads)
+    ]
+
+
+def _legend(found: HeatMap, heads: Sequence[str]) -> list[str]:
+    room = max(map(len, heads))
+    return [
+        f"{head:<{room}}  {column.title}, {metric(column)}; {column.table.data_title}"
+        for head, column in zip(heads, found.columns, strict=True)
+    ]
+
+
+def _light_background() -> bool:
+    """Whether the terminal says that its background is light: the last number of COLORFGBG, as rxvt, Konsole and others set it."""
+    return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")

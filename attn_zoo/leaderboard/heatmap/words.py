@@ -1,0 +1,117 @@
+"""What the heat map says in words and figures, in the same way in the picture, the page and the terminal."""
+
+from __future__ import annotations
+
+from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap, Line
+from attn_zoo.leaderboard.render.text import estimated, is_share, score, unit
+from attn_zoo.leaderboard.rows import Table
+
+_SHORT = {"out of memory": "OOM", "timed out": "time-out"}
+
+
+def mean(cell: Cell, table: Table, places: int = 1) -> str:
+    """A cell's mean score: shares in per cent with ``places`` decimals, others with about three digits; empty without a score."""
+    if cell.row is None or cell.row.score is None:
+        return ""
+    return brief(cell.row.score.mean, table, places)
+
+
+def brief(value: float, table: Table, places: int = 1) -> str:
+    """A score as short as it can be told: ``97.5``, ``8.1``."""
+    if is_share(table):
+        return f"{100 * value:.{places}f}"
+    return f"{value:.{max(0, min(places, 3 - len(f'{abs(value):.0f}')))}f}"
+
+
+def spread(cell: Cell, table: Table) -> str:
+    """``±`` half of the interval, or ``2/3`` where only two of three seeds have a score; empty where neither is known."""
+    row = cell.row
+    if row is None or row.score is None:
+        return ""
+    if row.failures:
+        return f"{len(row.seeds)}/{len(row.seeds) + len(row.failures)}"
+    half = row.score.half_width
+    if half is None:
+        return ""
+    shown = 100 * half if is_share(table) else half
+    return f"±{shown:.1f}" if shown < 9.95 else f"±{shown:.0f}"
+
+
+def gap(cell: Cell, table: Table) -> str:
+    """Why a cell has no score: ``refused``, ``OOM``, ``diverged``; a dot where nothing was run. Empty where it has one."""
+    if cell.row is None:
+        return "·"
+    if cell.row.score is not None:
+        return ""
+    said = score(cell.row, table)
+    return _SHORT.get(said, said)
+
+
+def told(line: Line, cell: Cell, column: Column) -> str:
+    """All about a cell, for a pointer that rests on it."""
+    table, row = column.table, cell.row
+    if row is None:
+        return f"{line.attention} on {column.title}: not run"
+    if row.score is None:
+        return f"{row.label} on {column.title}: {'; '.join(row.failures)}"
+    percent = unit(table, " %")
+    parts = [f"{row.label} on {column.title}: {table.task['metric']} {estimated(row.score, table)}{percent}"]
+    if row.margin:
+        parts.append(f"{estimated(row.margin, table, '+')} against the control {table.control}")
+    if row.rank is not None:
+        parts.append(f"rank {row.rank} {row.ties}".strip())
+    parts.append("one seed" if len(row.seeds) == 1 else f"{len(row.seeds)} seeds")
+    return "; ".join([*parts, *row.failures])
+
+
+def metric(column: Column) -> str:
+    """A column's metric in a word: ``%``, ``F1 %``, ``perplexity ↓``."""
+    name = str(column.table.task["metric"])
+    if is_share(column.table):
+        return "%" if name == "accuracy" else f"{name.upper()} %"
+    name = {"perplexity": "ppl"}.get(name, name)
+    return name if column.table.higher_is_better else f"{name} ↓"
+
+
+def seeds(found: HeatMap) -> str:
+    """``3 seeds``, ``1 to 3 seeds``."""
+    counts = found.seeds
+    if not counts:
+        return "no seed"
+    if len(counts) > 1:
+        return f"{counts[0]} to {counts[-1]} seeds"
+    return "one seed" if counts == (1,) else f"{counts[0]} seeds"
+
+
+def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
+    """How to read the map, and what it leaves out, a sentence each.
+
+    Args:
+        leads: how the best of a task are marked.
+    """
+    cells = [cell for line in found.lines for cell in line.cells]
+    ranked = any(cell.row and cell.row.rank is not None for cell in cells)
+    notes = [f"Test scores of {seeds(found)}{', which tells nothing of noise' if found.seeds == (1,) else ''}."]
+    notes.append(f"{leads}: cannot be told from the best of its task." if ranked else f"{leads}: the best mean, without ranks.")
+    if any(cell.shade for cell in cells):
+        notes.append("Rows by average shade, an empty cell counting as none.")
+    notes += [f"Not shaded: {', '.join(names)} ({reason})." for reason, names in _unshaded(found).items()]
+    if any(not column.table.higher_is_better for column in found.columns):
+        notes.append("↓: lower is better.")
+    if any(cell.row and cell.row.score and cell.row.failures for cell in cells):
+        notes.append("2/3: seeds with a score, of all.")
+    if tuned := sorted({key for cell in cells if cell.row and cell.row.tuning for key in cell.row.tuning.space}):
+        notes.append(f"Each row with its own {', '.join(tuned)}, chosen on validation.")
+    if found.several:
+        notes.append(f"Of several settings the best on validation: {', '.join(found.several)}.")
+    if found.left_out:
+        notes.append(f"{found.left_out} mechanisms of less shade are left out.")
+    return [*notes, *(f"{column.said}." for column in found.costs)]
+
+
+def _unshaded(found: HeatMap) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for column in found.columns:
+        if column.unshaded:
+            reasons.setdefault(column.unshaded, []).append(column.title)
+    return reasons

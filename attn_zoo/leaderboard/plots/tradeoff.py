@@ -1,0 +1,175 @@
+"""Scores against cost as curves: a mechanism over its hyperparameters, one panel a task."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from attn_zoo.leaderboard.plots.cost import AXES, cost_of
+from attn_zoo.leaderboard.plots.labels import at_ends
+from attn_zoo.leaderboard.plots.style import INK, MUTED, Style, counted, limits, measured, scale_of, score_axis
+from attn_zoo.leaderboard.rows import COUNTED, Row, Table
+
+PANELS = 9
+"""Tasks in one figure, in at most three columns."""
+CURVES = 8
+"""Curves in one panel: those of the best rows."""
+_PANEL = (4.5, 3.1)
+"""Inches."""
+_LEFT, _RIGHT, _BELOW, _ABOVE = 0.62, 0.1, 0.52, 0.3
+"""Inches of a panel around its axes; names at the curves' ends take more on the right."""
+_TICKS: Sequence[Sequence[float]] = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
+"""Steps of logarithmic axes; the coarsest that gives three ticks is taken, even steps where none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One mechanism over its hyperparameters."""
+
+    attention: str
+    name: str
+    """Attention, and an implementation that was asked for by name."""
+    rows: tuple[Row, ...]
+    """By ascending cost."""
+    varied: str
+    """What differs between the rows: ``projected_length 8 to 128``."""
+
+
+def curves_of(table: Table, cost: str) -> list[Curve]:
+    """The curves of a table against ``cost``: of mechanisms with a score at two costs or more, the ``CURVES`` best of them.
+
+    A curve joins rows of one kind of implementation, by a measured cost of one block. Rows whose hyperparameters were themselves
+    searched for are no part of it: a study has chosen one point.
+    """
+    members: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in table.rows:  # the best first
+        searched = row.tuning is not None and any(key.startswith("attention.") for key in row.tuning.space)
+        if row.score and not row.control and not searched and cost_of(row, cost):
+            members[row.attention, _name(row), "" if cost in COUNTED else row.block].append(row)
+    found = [
+        Curve(attention, name, tuple(sorted(rows, key=lambda row: (cost_of(row, cost), row.label))), _varied(rows))
+        for (attention, name, _), rows in members.items()
+        if len({cost_of(row, cost) for row in rows}) > 1
+    ]
+    return found[:CURVES]
+
+
+def _name(row: Row) -> str:
+    """A row's label without its hyperparameters."""
+    return row.attention if row.measured_as in ("auto", "eager") else f"{row.attention} ({row.measured_as})"
+
+
+def size_of(panels: int) -> tuple[float, float]:
+    """Width and height in inches of a figure of so many panels."""
+    columns = _columns(panels)
+    return columns * _PANEL[0], math.ceil(panels / columns) * _PANEL[1]
+
+
+def draw_tradeoff(figure: Any, tables: Sequence[Table], cost: str, style: Style, top: float) -> None:
+    """Fill ``figure`` with a panel for each of ``tables``, all of which have curves.
+
+    Args:
+        top: share of the figure's height that the panels may reach; what is above it is the title's.
+    """
+    columns = _columns(len(tables))
+    lines = math.ceil(len(tables) / columns)
+    width, height = figure.get_size_inches()
+    for at, table in enumerate(tables):
+        line, column = divmod(at, columns)
+        panel = top / lines
+        left = (column * width / columns + _LEFT) / width
+        below = top - (line + 1) * panel + _BELOW / height
+        box = (left, below, 1 / columns - (_LEFT + _RIGHT) / width, panel - (_BELOW + _ABOVE) / height)
+        _draw_panel(figure, figure.add_axes(box), table, cost, style, (column + 1) / columns)
+
+
+def _columns(panels: int) -> int:
+    return panels if panels < 4 else 2 if panels == 4 else 3
+
+
+def _varied(rows: Sequence[Row]) -> str:
+    """Names of the options that differ, with the ends of the only one if it is a number."""
+    names = dict.fromkeys(name for row in rows for name in row.options)
+    known = {name: {str(row.options.get(name)) for row in rows} for name in names}
+    differing = [name for name, values in known.items() if len(values) > 1]
+    if len(differing) == 1:
+        values = [value for row in rows if isinstance(value := row.options.get(differing[0]), int | float)]
+        if len(values) == len(rows):
+            return f"{differing[0]} {min(values):g} to {max(values):g}"
+    return ", ".join(differing)
+
+
+def _draw_panel(figure: Any, axes: Any, table: Table, cost: str, style: Style, right: float) -> None:
+    curves, scale = curves_of(table, cost), scale_of(table)
+    softmax = next((row for row in table.rows if row.attention == "softmax" and row.score and cost_of(row, cost)), None)
+    control = next((row for row in table.rows if row.label == table.control and row.score), None)
+    rows = [row for curve in curves for row in curve.rows] + ([softmax] if softmax else [])
+    xs = [cost_of(row, cost) or math.nan for row in rows]
+    _axes(axes, table, [*rows, *([control] if control else [])], xs, cost)
+    ends: list[tuple[float, float]] = []
+    for curve in curves:
+        places = [cost_of(row, cost) for row in curve.rows]
+        means = [row.score.mean * scale for row in curve.rows if row.score]
+        spreads = [(row.score.half_width or 0.0) * scale for row in curve.rows if row.score]
+        look = {"color": style.colours[curve.attention], "marker": style.shapes[curve.attention], "markersize": 4.5}
+        axes.errorbar(places, means, spreads, elinewidth=0.8, capsize=1.8, linewidth=1.6, zorder=3, **look)
+        ends.append((places[-1] or math.nan, means[-1]))
+    labels = [(curve.name, style.colours[curve.attention], style.shapes[curve.attention]) for curve in curves]
+    end = axes.get_xlim()[1]
+    if softmax and softmax.score:
+        mean, spread = softmax.score.mean * scale, (softmax.score.half_width or 0.0) * scale
+        axes.axhline(mean, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+        axes.errorbar([cost_of(softmax, cost)], [mean], [spread], color=INK, marker="*", markersize=8, elinewidth=0.8, zorder=4)
+        ends.append((end, mean))
+        labels.append((_name(softmax), INK, "*"))
+    if control and control.score:
+        mean, spread = control.score.mean * scale, (control.score.half_width or 0.0) * scale
+        axes.axhspan(mean - spread, mean + spread, color=MUTED, alpha=0.18, linewidth=0, zorder=0.5)
+        axes.axhline(mean, color=MUTED, linewidth=1.0, zorder=0.6)
+        ends.append((end, mean))
+        labels.append((f"{_name(control)} (c)", MUTED, "_"))
+    names, colours, shapes = zip(*labels, strict=True)
+    at_ends(figure, axes, ends, names, colours, marks=shapes, right=right, size=7.5)
+
+
+def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cost: str) -> None:
+    """Scales, ticks and titles; of a metric of which less is better the axis is turned, so that up is better in every panel."""
+    scale = scale_of(table)
+    spreads = [(row.score.mean * scale, (row.score.half_width or 0.0) * scale) for row in rows if row.score]
+    low, high = limits([mean + sign * spread for mean, spread in spreads for sign in (-1, 1)], 0.05, 0.05)
+    low, high = (max(low, -3.0), min(high, 102.0)) if scale == 100 else (low, high)
+    axes.set_ylim((low, high) if table.higher_is_better else (high, low))
+    least, most = min(xs) / 1.15, max(xs) * 1.15
+    axes.set_xscale("log")
+    axes.set_xlim(least, most)
+    axes.set_xticks(log_ticks(least, most), minor=False)
+    axes.xaxis.set_major_formatter(counted if cost in COUNTED else measured)
+    axes.xaxis.set_minor_locator(_no_ticks())
+    axes.set_title(str(table.task["title"]), fontsize=9, loc="left", weight="bold")
+    turned = "" if table.higher_is_better else ", axis turned"
+    axes.set_xlabel(AXES[cost][1], fontsize=8)
+    axes.set_ylabel(score_axis(table, "test").removesuffix(", lower is better") + turned, fontsize=8)
+    axes.tick_params(labelsize=7.5)
+    axes.grid(linewidth=0.6)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers within a logarithmic axis, at least three of them."""
+    for steps in _TICKS:
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        found = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+        if len(found) >= 3:
+            return found
+    least = (high - low) / 5
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(size * power for size in (1.0, 2.0, 2.5, 5.0, 10.0) if size * power >= least)
+    return [step * at for at in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _no_ticks() -> Any:
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()

@@ -1,0 +1,46 @@
+"""Records in one compressed file, a line each, for handing on whole; nothing is added to it."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable
+from pathlib import Path
+
+from attn_zoo.records.record import RecordError, RunRecord
+
+SUFFIX = ".jsonl.xz"
+"""Ends the name of every packed file."""
+
+
+def is_packed(path: Path) -> bool:
+    """Whether ``path`` is a packed file."""
+    return path.name.endswith(SUFFIX) and path.is_file()
+
+
+def pack(records: Iterable[RunRecord], path: Path) -> None:
+    """Write ``records`` to ``path`` with all their fields, each with the name of the file it was read from.
+
+    Raises:
+        ValueError: the name of ``path`` does not end in ``SUFFIX``.
+        OSError: the file cannot be written.
+    """
+    if not path.name.endswith(SUFFIX):
+        raise ValueError(f"a packed file is told by its name, which ends in {SUFFIX}; got {path.name!r}")
+    lines = [{"source": record.source, "record": record.to_dict()} for record in records]
+    text = "".join(json.dumps(line, sort_keys=True, allow_nan=False, separators=(",", ":")) + "\n" for line in lines)
+    path.write_bytes(lzma.compress(text.encode(), preset=lzma.PRESET_EXTREME | 9))
+
+
+def unpack(path: Path) -> list[RunRecord]:
+    """The records of a packed file.
+
+    Raises:
+        OSError: the file cannot be read.
+        RecordError: it is damaged.
+    """
+    try:
+        lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).splitlines()]
+        return [RunRecord.from_dict(line["record"], line["source"]) for line in lines]
+    except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path.name} is no whole file of packed records ({error}); get it anew") from error

@@ -1,0 +1,79 @@
+"""A short depthwise convolution of tokens, which hands attention its neighbours."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+
+class ShortConvolution(nn.Module):
+    """yᵢ = Σₜ w_t ∘ x_{i+t}, each channel by itself, (batch, n, dim) -> same.
+
+    It starts as the identity: the position's own tap is 1, the others are 0, and there is no bias.
+
+    Papers: Fu et al. 2022, arXiv:2212.14052 (shift SSM before attention); Arora et al. 2023, arXiv:2312.04927 (Zoology); Arora et
+        al. 2024, arXiv:2402.18668 (Based).
+    Differs: Zoology, Based and flash-linear-attention convolve queries, keys and values, each by itself and with random
+        weights. This one convolves the tokens that all projections read, so it also serves mechanisms that share
+        queries and keys, ask for streams or compress before they project.
+
+    Args:
+        dim: width of the tokens.
+        width: positions taken together. Causal: i - width + 1 to i. Else ``width // 2`` to either side, and i itself.
+        causal: position i sees positions up to i only.
+
+    Raises:
+        ValueError: ``width`` is no whole number of at least 1.
+    """
+
+    def __init__(self, dim: int, width: int, *, causal: bool) -> None:
+        super().__init__()
+        if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+            raise ValueError(
+                f"short_convolution counts the positions taken together, so it is a whole number, 0 for none; got {width!r}"
+            )
+        self.before, self.after = (width - 1, 0) if causal else (width // 2, width // 2)
+        taps = torch.zeros(dim, self.before + 1 + self.after)
+        taps[:, self.before] = 1
+        self.weight = nn.Parameter(taps)
+
+    def forward(
+        self, tokens: Float[Tensor, "batch n dim"], valid: Bool[Tensor, "batch n"] | None = None
+    ) -> Float[Tensor, "batch n dim"]:
+        """Convolve. Positions outside count as zeros, and so do padded ones, which may hold anything, NaN included.
+
+        Args:
+            valid: True for a real token; the result is zero at the others.
+        """
+        if valid is None:
+            return self.slide(F.pad(tokens, (0, 0, self.before, self.after)))
+        padding = ~valid[..., None]
+        filled = F.pad(tokens.masked_fill(padding, 0), (0, 0, self.before, self.after))
+        return self.slide(filled).masked_fill(padding, 0)
+
+    def step(
+        self, tokens: Float[Tensor, "batch n dim"], tail: Float[Tensor, "batch held dim"]
+    ) -> tuple[Float[Tensor, "batch n dim"], Float[Tensor, "batch kept dim"]]:
+        """Convolve the next tokens, one or many, of a causal sequence.
+
+        Args:
+            tail: the tokens before them, as many of the last ``width - 1`` as there are; left as it is.
+
+        Returns:
+            What a call with the whole sequence gives at these positions, and the tail after them.
+        """
+        read = torch.cat([tail, tokens], dim=1)
+        kept = read[:, max(0, read.shape[1] - self.before) :].clone()  # a view would hold on to all tokens of a long piece
+        return self.slide(F.pad(read, (0, 0, self.before - tail.shape[1], 0))), kept
+
+    def slide(self, filled: Float[Tensor, "batch filled dim"]) -> Float[Tensor, "batch n dim"]:
+        """The results of all positions whose neighbours are there, ``before + after`` fewer than ``filled`` has."""
+        # As an image of height 1, whose channels lie innermost as those of tokens do: on a CPU two to four times as fast as conv1d.
+        image = filled.transpose(1, 2).unsqueeze(2)
+        mixed = F.conv2d(image, self.weight[:, None, None], groups=self.weight.shape[0])
+        return mixed.squeeze(2).transpose(1, 2).contiguous()  # as it is already where channels stay innermost; not so on meta
+
+    def extra_repr(self) -> str:
+        return f"dim={self.weight.shape[0]}, before={self.before}, after={self.after}"

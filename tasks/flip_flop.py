@@ -1,0 +1,139 @@
+"""Flip-flop language: instructions to write, ignore or read a symbol; what was written last is to be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
+from attn_zoo.registry import register_task
+
+from .parts.generated import Drawn, below, in_turn, require_range
+from .parts.synthetic import SyntheticOptions, SyntheticTask
+
+WRITE, IGNORE, READ, FIRST_SYMBOL = 1, 2, 3, 4
+"""Token ids; symbols take all from the last one on."""
+PARTS = ("in distribution", "sparse", "dense")
+
+
+@dataclass
+class Options(SyntheticOptions):
+    """Options of the flip-flop language."""
+
+    length: int = 128
+    """Tokens in all, half instructions and half the symbols that follow them; even."""
+    symbols: int = 2
+    """Different symbols, and classes."""
+    ignored: float = 0.8
+    """Share of instructions to ignore, in training and validation and in a third of the test; the rest writes or reads alike."""
+    sparse: float = 0.98
+    """The same in the second third of the test: what was written last lies far back."""
+    dense: float = 0.1
+    """The same in the last third: much is written after each other."""
+
+    def __post_init__(self) -> None:
+        require_range("flip_flop.length", self.length, 6, 16_384, "counts tokens")
+        if self.length % 2:
+            raise ValueError(f"flip_flop.length is even, as a symbol follows each instruction; got {self.length}")
+        require_range("flip_flop.symbols", self.symbols, 2, 10_000, "counts symbols")
+        for name in ("ignored", "sparse", "dense"):
+            require_range(f"flip_flop.{name}", getattr(self, name), 0, 1, "is a share of the instructions")
+        self.require_sizes("flip_flop")
+
+
+@register_task(
+    "flip_flop",
+    title="Flip-flop",
+    version="1",
+    summary="Write, ignore or read a symbol; at a read the one written last is asked. Tested sparse and dense, too.",
+    source="generated; after Liu et al. 2023, arXiv:2306.00946",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 1, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
+            budget={"steps": 1000, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"length": 256, "train": 40_000},
+            differs="256 tokens in place of 512, one layer of width 64 in place of six of width 512, a tenth of the steps",
+        ),
+        "profile_decoder": Level(
+            model={
+                "dim": 64,
+                "depth": 2,
+                "heads": 2,
+                "mlp_ratio": 2.0,
+                "dropout": 0.0,
+                "short_convolution": 4,
+                "positions": "none",
+            },
+            budget={"steps": 400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"symbols": 8, "test": 1_500},
+            differs="128 tokens, 8 symbols, 2 layers of width 64, a twelfth of the tokens",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
+            options={"length": 32, "train": 500, "valid": 100, "test": 150},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 512, "depth": 6, "heads": 8, "mlp_ratio": 4.0, "dropout": 0.0},
+            budget={"steps": 10_000, "batch_size": 16, "learning_rate": 3e-4, "weight_decay": 0.1, "evaluate_every": 500},
+            options={"length": 512, "train": 160_000, "test": 3_000},
+            differs="learned absolute positions, another warm-up, and a smaller test",
+        ),
+    },
+    variants={
+        "symbols": {"symbols": 9, "length": 40, "sparse": 0.9, "train": 500, "valid": 90, "test": 90},
+    },
+)
+class FlipFlop(SyntheticTask):
+    """The symbol that followed the latest write, asked at every read.
+
+    ``w 1 i 0 r 1 i 1 r 1 ...``: a symbol follows each instruction: any after an instruction to ignore, and after a read the one
+    written last. The first instruction writes, the last reads. A symbol is asked at the instruction to read it, right before it
+    stands there, so that earlier reads tell it as well. A third of the test is drawn as training is, a third is sparse and a
+    third dense; they are scored apart.
+
+    Source: the flip-flop language of Liu et al. 2023, Section 3: 512 tokens, two symbols, 0.8 to ignore in training, 0.98
+        (sparse) and 0.1 (dense) out of distribution; a Transformer of 6 layers and width 512, 10,000 batches of 16. One layer
+        of width 64 in Yang et al. 2025 (PaTH), arXiv:2505.16381.
+    Differs: sequences are shorter, and only symbols to read are asked, which is all that their scores count. With more ``symbols``
+        than two, chance and what counting tells are less.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Instructions and symbols are tokens; classes are the symbols."""
+        o = self.options
+        return TaskSpec(Tokens(FIRST_SYMBOL + o.symbols), o.length, o.symbols, labels="position", causal=True)
+
+    def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
+        """Whether as many are ignored as in training, more, or fewer."""
+        part = torch.from_numpy(self.drawn(split)[2])
+        return {name: part == at for at, name in enumerate(PARTS)}
+
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens, labels, and the part that an example belongs to."""
+        o = self.options
+        shares = (o.ignored, o.sparse, o.dense) if split == "test" else (o.ignored,)
+        return in_turn([self._draw(random, rows // len(shares), share, part) for part, share in enumerate(shares)])
+
+    def _draw(self, random: np.random.RandomState, rows: int, share: float, part: int) -> Drawn:
+        o = self.options
+        chance = random.random_sample((rows, o.length // 2))
+        instructions = np.where(chance < share, IGNORE, np.where(chance < (1 + share) / 2, WRITE, READ))
+        instructions[:, 0], instructions[:, -1] = WRITE, READ
+        symbols = below(random, o.symbols, *instructions.shape)
+        written = np.maximum.accumulate(np.where(instructions == WRITE, np.arange(o.length // 2), 0), axis=1)
+        symbols = np.where(instructions == READ, np.take_along_axis(symbols, written, axis=1), symbols)
+        ids, labels = (np.full((rows, o.length), UNASKED, dtype=np.int64) for _ in range(2))
+        ids[:, ::2], ids[:, 1::2] = instructions, FIRST_SYMBOL + symbols
+        labels[:, ::2] = np.where(instructions == READ, symbols, UNASKED)
+        return ids, labels, np.full(rows, part)

@@ -1,0 +1,139 @@
+"""Fuzzy in-context recall: keys and values are motifs of one to three tokens; which value went with this key before?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
+from attn_zoo.registry import register_task
+
+from .parts.generated import Drawn, below, require_range, weighted_subsets
+from .parts.synthetic import SyntheticOptions, SyntheticTask
+
+FILLER = 1
+"""Token after the last value; tokens of keys and then of values take all ids from the next one on."""
+MOST_MOTIFS = 10_000
+"""Different keys to draw from, at most."""
+
+
+@dataclass
+class Options(SyntheticOptions):
+    """Options of fuzzy recall."""
+
+    length: int = 128
+    """Tokens in all. Keys, each followed by its value, stand one after another up to what is too short for one more."""
+    pairs: int = 8
+    """Different keys of an example, each with one value; fewer than fit into ``length`` for certain, so that one comes again."""
+    vocabulary: int = 16
+    """Tokens of keys and values there are, half of each; even."""
+    longest: int = 3
+    """Tokens of a key or a value, at most; each number from 1 up to this is equally frequent."""
+
+    def __post_init__(self) -> None:
+        require_range("fuzzy_recall.longest", self.longest, 1, 4, "counts tokens of a key or a value")
+        require_range("fuzzy_recall.length", self.length, 8, 16_384, "counts tokens")
+        require_range("fuzzy_recall.vocabulary", self.vocabulary, 4, 2 * MOST_MOTIFS, "counts tokens of keys and values")
+        if self.vocabulary % 2 or (self.vocabulary // 2) ** self.longest > MOST_MOTIFS:
+            raise ValueError(
+                "fuzzy_recall.vocabulary is even, half keys and half values, and half of it to the power of "
+                f"longest={self.longest} is at most {MOST_MOTIFS:,}; got {self.vocabulary}"
+            )
+        most = min(self.length // (2 * self.longest) - 1, self.vocabulary // 2)
+        require_range("fuzzy_recall.pairs", self.pairs, 1, most, "is below length / (2 longest) and at most half of vocabulary")
+        self.require_sizes("fuzzy_recall")
+
+
+@register_task(
+    "fuzzy_recall",
+    title="Fuzzy recall (MAD)",
+    version="1",
+    summary="Keys and values of one to three tokens; where a key came before, its value is asked. By position.",
+    source="generated; after Poli et al. 2024 (MAD), arXiv:2403.17844",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 1000, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"train": 40_000},
+            differs="width 64, 8 keys an example, a third of the steps, on fresh data",
+        ),
+        "profile_decoder": Level(
+            model={
+                "dim": 64,
+                "depth": 2,
+                "heads": 2,
+                "mlp_ratio": 2.0,
+                "dropout": 0.0,
+                "short_convolution": 4,
+                "positions": "none",
+            },
+            budget={"steps": 500, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
+            options={"length": 96, "pairs": 6},
+            differs="width 64, 96 tokens, 6 keys an example, a fortieth of the steps, on fresh data",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
+            options={"length": 48, "pairs": 3, "train": 500, "valid": 100, "test": 100},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 2, "heads": 8, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20_000, "batch_size": 128, "learning_rate": 5e-4, "weight_decay": 0.0, "evaluate_every": 500},
+            options={"train": 12_800, "test": 1_280},
+            differs="one of the published rates and weight decays, not the best of them; an MLP with GELU for SwiGLU",
+        ),
+    },
+    variants={
+        "pairs": {"length": 40, "pairs": 4, "vocabulary": 10, "longest": 2, "train": 500, "valid": 90, "test": 90},
+    },
+)
+class FuzzyRecall(SyntheticTask):
+    """The value of a key that came before, both of more than one token: what must be matched is a motif and not a token.
+
+    One key after another, each followed by its value, drawn from the ``pairs`` of the example. From the second time on that
+    a key comes, its value is asked: its first token at the last token of the key, each further one at the token of the value
+    before. Tokens of keys are none of values, so that it can be seen where a motif ends, but not before its last token.
+
+    Source: fuzzy in-context recall of Poli et al. 2024, and its code: 128 tokens, vocabulary 16, motifs of up to 3 tokens, 12,800
+        training examples for 200 epochs in batches of 128, width 128, rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.
+    Differs: an example has a fixed number of keys, so that a key comes again soon; theirs draws keys from all motifs. Tokens of a
+        motif may be equal here, and keys of all sizes are tested; theirs tests those of the most tokens. Only values are asked,
+        in training too, where theirs learns every next token. Classes are the tokens of values, theirs are all.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Filler and tokens of keys and values; classes are the tokens of values."""
+        o = self.options
+        return TaskSpec(Tokens(1 + FILLER + o.vocabulary), o.length, o.vocabulary // 2, labels="position", causal=True)
+
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens and labels."""
+        o = self.options
+        letters = o.vocabulary // 2
+        motifs = [motif for size in range(1, o.longest + 1) for motif in product(range(letters), repeat=size)]
+        sizes = np.array([len(motif) for motif in motifs])
+        tokens = np.array([[*motif, *[0] * (o.longest - len(motif))] for motif in motifs])
+        keys, values = (weighted_subsets(random, rows, o.pairs, letters ** (o.longest - sizes)) for _ in range(2))
+        pair = below(random, o.pairs, rows, o.length // 2)
+        keys, values = (np.take_along_axis(chosen, pair, axis=1) for chosen in (keys, values))
+        ends = (sizes[keys] + sizes[values]).cumsum(axis=1)
+        answers = ends - sizes[values]
+        first = np.stack([(pair == number).argmax(axis=1) for number in range(o.pairs)], axis=1)
+        again = np.arange(pair.shape[1]) > np.take_along_axis(first, pair, axis=1)
+        ids, labels = (np.full((rows, o.length), fill, dtype=np.int64) for fill in (FILLER, UNASKED))
+        for place in range(o.longest):
+            row, unit = ((place < sizes[keys]) & (ends <= o.length)).nonzero()
+            ids[row, (answers - sizes[keys])[row, unit] + place] = 1 + FILLER + tokens[keys[row, unit], place]
+            row, unit = ((place < sizes[values]) & (ends <= o.length)).nonzero()
+            ids[row, answers[row, unit] + place] = 1 + FILLER + letters + tokens[values[row, unit], place]
+            row, unit = ((place < sizes[values]) & (ends <= o.length) & again).nonzero()
+            labels[row, answers[row, unit] + place - 1] = tokens[values[row, unit], place]
+        return ids, labels

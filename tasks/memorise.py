@@ -1,0 +1,96 @@
+"""Memorisation: a fixed value for each key, which no example shows and the weights must learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
+from attn_zoo.registry import register_task
+
+from .parts.generated import Drawn, below, require_range, stream, subsets
+from .parts.synthetic import SyntheticOptions, SyntheticTask
+
+BLANK = 1
+"""Token at which a value is asked; keys take all ids from the next one on."""
+
+
+@dataclass
+class Options(SyntheticOptions):
+    """Options of memorisation."""
+
+    length: int = 32
+    """Tokens in all, half keys and half blanks; even."""
+    vocabulary: int = 256
+    """Keys and values there are, half of each; even. Values are never seen, only asked."""
+    train: int = 256
+    test: int = 1_280
+
+    def __post_init__(self) -> None:
+        require_range("memorise.length", self.length, 2, 16_384, "counts tokens")
+        if self.length % 2:
+            raise ValueError(f"memorise.length is even, as a blank follows each key; got {self.length}")
+        require_range("memorise.vocabulary", self.vocabulary, 4, 60_000, "counts keys and values")
+        if self.vocabulary % 2:
+            raise ValueError(f"memorise.vocabulary is even, half keys and half values; got {self.vocabulary}")
+        self.require_sizes("memorise")
+
+
+@register_task(
+    "memorise",
+    title="Memorisation (MAD)",
+    version="1",
+    summary="Keys, each followed by a blank that asks its value: one and the same in all examples, shown in none.",
+    source="generated; after Poli et al. 2024 (MAD), arXiv:2403.17844",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 1600, "batch_size": 32, "learning_rate": 1e-3, "warmup_steps": 50, "evaluate_every": 100},
+            differs="width 64 in place of 128, and batches of 32 in place of 128",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
+            options={"vocabulary": 32, "train": 100, "valid": 50, "test": 50},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 2, "heads": 8, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 400, "batch_size": 128, "learning_rate": 5e-4, "weight_decay": 0.0, "evaluate_every": 50},
+            differs="one of the published rates and weight decays, not the best of them; an MLP with GELU for SwiGLU",
+        ),
+    },
+    variants={
+        "small": {"length": 12, "vocabulary": 20, "train": 200, "valid": 50, "test": 50},
+    },
+)
+class Memorise(SyntheticTask):
+    """The value of the key right before each blank, from a table that is drawn once and is the same in all splits.
+
+    Nothing in an example tells the value: it has to be learned by weights, and attention need only reach one token back. So this
+    measures what a network keeps in its weights beside its mechanism, and how soon.
+
+    Source: memorisation of Poli et al. 2024, and its code: 32 tokens, vocabulary 256, 256 training and 1,280 test examples, 200
+        epochs in batches of 128, width 128, rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.
+    Differs: keys may come again within an example, as there. Classes are the values alone, theirs are all tokens.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """The blank and keys are tokens; classes are the values."""
+        o = self.options
+        return TaskSpec(Tokens(1 + BLANK + o.vocabulary // 2), o.length, o.vocabulary // 2, labels="position", causal=True)
+
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens and labels."""
+        o = self.options
+        (table,) = subsets(stream(f"memorise {o.data_seed} table"), 1, o.vocabulary // 2, o.vocabulary // 2)
+        keys = below(random, o.vocabulary // 2, rows, o.length // 2)
+        ids, labels = (np.full((rows, o.length), fill, dtype=np.int64) for fill in (BLANK, UNASKED))
+        ids[:, ::2], labels[:, 1::2] = 1 + BLANK + keys, table[keys]
+        return ids, labels

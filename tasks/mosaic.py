@@ -1,0 +1,168 @@
+"""A mosaic of handwritten digits: the digit to the right of the mark that the first cell shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+
+from attn_zoo.contract import Level, Patches, Split, TaskSpec
+from attn_zoo.registry import register_task
+
+from .digits import CLASSES, SIDE, divided
+from .parts.arrays import ArrayExamples
+from .parts.generated import Drawn, balance, counts_of, require_range, subsets
+from .parts.images import channel_scale
+from .parts.synthetic import SyntheticOptions, SyntheticTask
+
+BRIGHTEST = 16
+"""Highest grey level of the digits."""
+
+_MARKS = """
+#......# ######## ...##... ######## #.#.#.#. ####.... ........ #.......
+.#....#. #......# ...##... ........ #.#.#.#. ####.... ........ ##......
+..#..#.. #......# ...##... ######## #.#.#.#. ####.... ..####.. ###.....
+...##... #......# ######## ........ #.#.#.#. ####.... ..####.. ####....
+...##... #......# ######## ######## #.#.#.#. ....#### ..####.. #####...
+..#..#.. #......# ...##... ........ #.#.#.#. ....#### ..####.. ######..
+.#....#. #......# ...##... ######## #.#.#.#. ....#### ........ #######.
+#......# ######## ...##... ........ #.#.#.#. ....#### ........ ########
+"""
+_DRAWN = np.array([[list(row) for row in line.split()] for line in _MARKS.split("\n")[1:-1]])
+MARKS: UInt8[np.ndarray, "8 8 8"] = np.where(_DRAWN == "#", 0, BRIGHTEST).astype(np.uint8).transpose(1, 0, 2)
+"""Cross, frame, plus, stripes across, stripes down, two squares, block and triangle; dark on bright, unlike digits."""
+
+
+@dataclass
+class Options(SyntheticOptions):
+    """Options of the mosaic."""
+
+    grid: int = 6
+    """Cells a side, each of 8 × 8 pixels and one patch."""
+    marks: int = 1
+    """Different marks in a mosaic, each before a digit of its own; 1 to 8."""
+
+    def __post_init__(self) -> None:
+        require_range("mosaic.grid", self.grid, 4, 32, "counts cells a side")
+        most = min(len(MARKS), _pairs(self.grid))
+        require_range("mosaic.marks", self.marks, 1, most, f"counts different marks, at most {most} at grid={self.grid},")
+        self.require_sizes("mosaic")
+
+
+@register_task(
+    "mosaic",
+    title="Mosaic of digits (patches)",
+    version="1",
+    summary="Handwritten digits and marks, one a patch: which digit stands right of the mark that the first cell shows?",
+    source="generated from the digits of Alpaydin and Kaynak 1998, UCI, as shipped with scikit-learn",
+    licence="CC BY 4.0",
+    options=Options,
+    levels={
+        "profile_encoder": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            budget={"steps": 800, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            differs="nothing was published at this size",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
+            options={"grid": 4, "train": 500, "valid": 100, "test": 100},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 192, "depth": 12, "heads": 3, "mlp_ratio": 4.0, "dropout": 0.1},
+            budget={
+                "steps": 10_000,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "weight_decay": 0.05,
+                "warmup_steps": 500,
+                "evaluate_every": 500,
+            },
+            options={"grid": 16, "marks": 8, "train": 40_000, "valid": 2_000, "test": 2_000},
+            differs="nothing was published at this size; ViT-Tiny's (Touvron et al. 2021, arXiv:2012.12877) on 256 patches",
+        ),
+    },
+    variants={"three": {"grid": 5, "marks": 3, "train": 500, "valid": 90, "test": 90}},
+)
+class Mosaic(SyntheticTask):
+    """The digit to the right of the mark that the first cell shows, read off the class token.
+
+    Each cell is one patch. ``marks`` of them hold different marks, always the first so many of eight,
+    each with a different digit to its right; the first cell shows one of these marks again, and all
+    others hold digits. Marks stand in every other column. Digits are equally frequent, up to a few left
+    over that are drawn apart from the answer, so that counting tells nothing.
+
+    With one mark this is search: the class token must find the one cell that follows the mark. With
+    more it is recall: the mark must also match the first cell, and who finds marks but cannot match
+    them is right once in ``marks``.
+
+    Source: 1,797 images from scikit-learn, grey levels 0 to 16, divided as the task ``digits`` divides them, so
+        that no image of a digit stands in two splits. Marks and question are ours; the question is that
+        of associative recall (Arora et al. 2023, arXiv:2312.04927), asked once.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """One channel, one cell a patch; classes are the digits."""
+        grid = self.options.grid
+        return TaskSpec(Patches(1, SIDE * grid, SIDE * grid, SIDE), grid**2, classes=CLASSES)
+
+    @property
+    def data_title(self) -> str:
+        """The images that ship with scikit-learn."""
+        return "UCI digits (scikit-learn)"
+
+    def examples(self, split: Split) -> ArrayExamples:
+        """All mosaics of a split, standardised by the mean and deviation of the training digits."""
+        images, labels = self.drawn(split)
+        scale = channel_scale(divided(self.options.data_seed)["train"].levels)
+        return ArrayExamples(torch.from_numpy(images), torch.from_numpy(labels), scale=scale)
+
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Grey levels and labels."""
+        o = self.options
+        pool = _pool(o.data_seed, split)
+        pair = 1 + subsets(random, rows, o.marks, _pairs(o.grid))
+        at = pair // (o.grid // 2) * o.grid + pair % (o.grid // 2) * 2
+        marks, answers = subsets(random, rows, o.marks, o.marks), subsets(random, rows, o.marks, CLASSES)
+        others = balance(random, counts_of(answers, CLASSES), o.grid**2 - 1 - 2 * o.marks)
+        cells = np.full((rows, o.grid**2), -1)
+        cells[:, 0] = marks[:, 0]
+        np.put_along_axis(cells, at, marks, axis=1)
+        np.put_along_axis(cells, at + 1, pool.draw(random, answers), axis=1)
+        cells[cells < 0] = pool.draw(random, others).ravel()  # row by row, so in order
+        images = pool.images[cells].reshape(rows, o.grid, o.grid, SIDE, SIDE).transpose(0, 1, 3, 2, 4)
+        return images.reshape(rows, 1, SIDE * o.grid, SIDE * o.grid), answers[:, 0]
+
+
+def _pairs(grid: int) -> int:
+    """Pairs of neighbouring cells that hold a mark and its digit: each row is cut into pairs, and the very first is left out."""
+    return grid * (grid // 2) - 1
+
+
+class _Pool(NamedTuple):
+    """Images of marks, then those of the digits of a split, digit by digit."""
+
+    images: UInt8[np.ndarray, "images 8 8"]
+    first: Int[np.ndarray, " digits"]
+    """Place of the first image of each digit."""
+    counts: Int[np.ndarray, " digits"]
+
+    def draw(self, random: np.random.RandomState, digits: Int[np.ndarray, "rows cells"]) -> Int[np.ndarray, "rows cells"]:
+        """Places of images of these digits, each drawn evenly from all of its digit."""
+        return self.first[digits] + (random.random_sample(digits.shape) * self.counts[digits]).astype(np.int64)
+
+
+@lru_cache(maxsize=8)
+def _pool(seed: int, split: Split) -> _Pool:
+    digits = divided(seed)[split]
+    order = np.argsort(digits.labels, kind="stable")
+    counts = np.bincount(digits.labels, minlength=CLASSES)
+    return _Pool(np.concatenate([MARKS, digits.levels[order, 0]]), len(MARKS) + counts.cumsum() - counts, counts)

@@ -1,0 +1,159 @@
+"""Needles in hay: keys with values among filler, repetitive or diverse; asked at the end, and in longer hay than was trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec, Tokens
+from attn_zoo.registry import register_task
+
+from .parts.generated import Drawn, below, in_turn, require_range, subsets
+from .parts.synthetic import SyntheticOptions, SyntheticTask
+
+KINDS = ("repetitive", "diverse")
+PHRASE = 8
+"""Tokens of the phrase that repetitive hay says over and over: the first of those that diverse hay is drawn from."""
+
+
+@dataclass
+class Options(SyntheticOptions):
+    """Options of needles in hay."""
+
+    length: int = 64
+    """Tokens of a training or validation sequence: hay with the needles in it, then their keys, which ask."""
+    needles: int = 4
+    """Keys with a value each; all are asked, in another order. ``4 * needles`` is at most ``length``."""
+    vocabulary: int = 64
+    """Keys and values there are, half of each; even."""
+    hay: int = 64
+    """Different tokens of diverse hay; none is a key or a value."""
+    longer: int = 4
+    """The test has sequences of ``length``, twice as many tokens, and so on up to this many times; a power of two."""
+
+    def __post_init__(self) -> None:
+        require_range("needle.length", self.length, 8, 16_384, "counts tokens")
+        require_range("needle.needles", self.needles, 1, self.length // 4, f"is at most a quarter of length={self.length}")
+        require_range("needle.vocabulary", self.vocabulary, 2, 30_000, "counts keys and values")
+        if self.vocabulary % 2 or self.vocabulary < 2 * self.needles:
+            raise ValueError(
+                f"needle.vocabulary is even, half keys and half values, and holds {self.needles} of each; got {self.vocabulary}"
+            )
+        require_range("needle.hay", self.hay, PHRASE, 30_000, "counts tokens that mean nothing")
+        require_range("needle.longer", self.longer, 1, 64, "tells how many times longer the longest test is")
+        if self.longer & (self.longer - 1):
+            raise ValueError(f"needle.longer is a power of two; got {self.longer}")
+        self.require_sizes("needle")
+
+
+@register_task(
+    "needle",
+    title="Needles in two kinds of hay",
+    version="1",
+    summary="Keys with values in repetitive or diverse filler, asked at the end. Tested at 1, 2 and 4 times the length.",
+    source="generated; after Hsieh et al. 2024 (RULER), arXiv:2404.06654, and Yang et al. 2024 (Gated DeltaNet), arXiv:2412.06464",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
+            budget={"steps": 1000, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"length": 128, "train": 40_000},
+            differs="trained from scratch on the task alone, on 128 tokens in place of language models and 1,024 to 8,192 words",
+        ),
+        "profile_decoder": Level(
+            model={
+                "dim": 64,
+                "depth": 2,
+                "heads": 2,
+                "mlp_ratio": 2.0,
+                "dropout": 0.0,
+                "short_convolution": 4,
+                "positions": "none",
+            },
+            budget={"steps": 500, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},
+            options={"needles": 8, "valid": 500, "test": 1_800},
+            differs="trained from scratch on the task alone, on 64 tokens in place of language models and 1,024 to 8,192 words",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 3e-3, "evaluate_every": 10},
+            options={"length": 24, "needles": 2, "train": 500, "valid": 100, "test": 120},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1, "positions": "none"},
+            budget={
+                "steps": 10_000,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "weight_decay": 0.1,
+                "warmup_steps": 500,
+                "evaluate_every": 500,
+            },
+            options={"length": 1024, "needles": 8, "train": 100_000, "valid": 2_000, "test": 2_400},
+            differs="trained from scratch on the task alone; the model is near that of Long Range Arena's smaller tasks",
+        ),
+    },
+    variants={
+        "short": {"length": 16, "needles": 3, "vocabulary": 10, "hay": 8, "longer": 2, "train": 500, "valid": 90, "test": 90},
+    },
+)
+class Needle(SyntheticTask):
+    """The value that follows a key somewhere in the hay, asked where the key comes again at the end.
+
+    A key and its value stand next to each other, each such needle at a random place of the hay. Hay is repetitive, one phrase of
+    eight tokens over and over, or diverse, any token each time; training has both. One network is trained on ``length`` tokens and
+    tested on as many, twice as many and so on, for each kind of hay apart. After the last key a test sequence goes on as hay up
+    to the longest length, which a causal network does not see where it is asked.
+
+    Source: RULER's single needles, of key and value in repeated phrases or in essays, as Yang et al. 2024, Table 2, use
+        them to compare recurrent mechanisms: which is best depends on the hay.
+    Differs: made for training from scratch: tokens are symbols, several keys are asked of each sequence, and the longer
+        sequences are those that training has not shown. The level's network has no positions, which would be untrained there.
+        FLOPs are counted at the longest length.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Hay, keys and values are tokens; classes are the values."""
+        o = self.options
+        return TaskSpec(Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=True)
+
+    def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
+        """Kinds of hay, each at each length."""
+        part = torch.from_numpy(self.drawn(split)[2])
+        return {f"{kind}, {length} tokens": part == at for at, (kind, length) in enumerate(self._parts(split))}
+
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens, labels, and the part that an example belongs to."""
+        parts = self._parts(split)
+        longest = max(length for _, length in parts)
+        return in_turn([self._draw(random, rows // len(parts), *part, longest, at) for at, part in enumerate(parts)])
+
+    def _parts(self, split: Split) -> list[tuple[str, int]]:
+        """Kinds of hay, each with its lengths."""
+        o = self.options
+        lengths = [o.length << step for step in range(o.longer.bit_length() if split == "test" else 1)]
+        return [(kind, length) for kind in KINDS for length in lengths]
+
+    def _draw(self, random: np.random.RandomState, rows: int, kind: str, length: int, longest: int, part: int) -> Drawn:
+        o = self.options
+        ids = 1 + (below(random, o.hay, rows, longest) if kind == "diverse" else np.tile(np.arange(longest) % PHRASE, (rows, 1)))
+        keys, values = (subsets(random, rows, o.needles, o.vocabulary // 2) for _ in range(2))
+        # Each needle holds the place after its key, so a gap between their order and the real place makes room for that.
+        room = length - 2 * o.needles
+        at = np.sort(subsets(random, rows, o.needles, room), axis=1) + np.arange(o.needles)
+        np.put_along_axis(ids, at, 1 + o.hay + keys, axis=1)
+        np.put_along_axis(ids, at + 1, 1 + o.hay + o.vocabulary // 2 + values, axis=1)
+        order = subsets(random, rows, o.needles, o.needles)
+        ids[:, length - o.needles : length] = 1 + o.hay + np.take_along_axis(keys, order, axis=1)
+        labels = np.full((rows, longest), UNASKED, dtype=np.int64)
+        labels[:, length - o.needles : length] = np.take_along_axis(values, order, axis=1)
+        return ids, labels, np.full(rows, part)

@@ -1,0 +1,63 @@
+"""Base of the tasks whose examples are drawn: options that all share, and splits drawn together, once a process."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import astuple, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from attn_zoo.contract import SPLITS, Split, Task
+
+from .arrays import ArrayExamples
+from .generated import Drawn, draw_splits, examples_of, require_range
+
+
+@dataclass
+class SyntheticOptions:
+    """Sizes of the splits, and the seed of what they hold."""
+
+    train: int = 20_000
+    valid: int = 1_000
+    test: int = 2_000
+    data_seed: int = 0
+
+    def require_sizes(self, task: str) -> None:
+        """Refuse a split without examples.
+
+        Raises:
+            ValueError: a size is not in 1 to 10,000,000; the message names it.
+        """
+        for split in SPLITS:
+            require_range(f"{task}.{split}", getattr(self, split), 1, 10**7, "counts examples")
+
+
+class SyntheticTask(Task):
+    """A task that draws token sequences of one length a split, none padded and none in two splits."""
+
+    options: SyntheticOptions
+
+    @abstractmethod
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Tokens, labels and whatever else belongs to each example, of at most ``rows`` examples; see ``draw_splits``."""
+
+    def drawn(self, split: Split) -> Drawn:
+        """All that was drawn for a split, by example; do not change it."""
+        return self._splits()[split][0]
+
+    def examples(self, split: Split) -> ArrayExamples:
+        """All examples of a split; the three are drawn together, once a process, and are disjoint."""
+        return self._splits()[split][1]
+
+    def _splits(self) -> dict[Split, tuple[Drawn, ArrayExamples]]:
+        return _splits(type(self), astuple(self.options))
+
+
+@lru_cache(maxsize=8)
+def _splits(kind: type[SyntheticTask], options: tuple[Any, ...]) -> dict[Split, tuple[Drawn, ArrayExamples]]:
+    task = kind(kind.card.options(*options))
+    sizes: dict[Split, int] = {split: getattr(task.options, split) for split in SPLITS}
+    drawn = draw_splits(kind.card.name, task.options.data_seed, sizes, task.draw)
+    return {split: (parts, examples_of(parts)) for split, parts in drawn.items()}

@@ -1,0 +1,30 @@
+"""``experiment=equal_time``: one task, network and time for every row, and a report that can be asked for."""
+
+from __future__ import annotations
+
+from attn_zoo import card
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.plan import plan
+from attn_zoo.registry import build_task
+from attn_zoo.runner.count import count_mechanisms
+
+
+def test_every_row_has_the_same_time_at_a_constant_rate_and_fits_the_task():
+    store_groups()
+    planned = plan(["-m", "experiment=equal_time"])
+    assert planned is not None and planned.records == "equal_time"
+    (shared,) = {(spec.task, spec.model, spec.budget, str(spec.task_options)) for spec in planned.specs}
+    assert (shared[2].seconds, shared[2].schedule) == (1800, "constant")
+    task = build_task(shared[0], **planned.specs[0].task_options).spec
+    assert (task.length, task.causal) == (1024, False)
+    flops = {spec.attention: count_mechanisms(spec, task)["mechanism_flops"] for spec in planned.specs}
+    efficient = [name for name, count in flops.items() if not card(name).control and 2 * count < flops["softmax"]]
+    assert len(efficient) >= 6 and set(flops) - set(efficient) == {"softmax", "uniform"}
+
+
+def test_budgets_can_be_given_a_time():
+    store_groups()
+    planned = plan(["attention=linear", "task=listops", "budget.seconds=90", "budget.schedule=constant", "budget.steps=100000"])
+    assert planned is not None
+    (spec,) = planned.specs
+    assert (spec.budget.seconds, spec.budget.schedule, spec.budget.steps) == (90, "constant", 100_000)

@@ -1,0 +1,354 @@
+"""Findings: every verdict follows from the scores, every choice from the rules, and both pages say the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make import make_record
+from synthetic import synthetic_records
+
+from attn_zoo.cli.main import main
+from attn_zoo.leaderboard import tables
+from attn_zoo.leaderboard.findings.abilities import Ability, abilities, judge
+from attn_zoo.leaderboard.findings.drop_in import drop_in
+from attn_zoo.leaderboard.findings.needs import NEEDS, Answer, Need, answers
+from attn_zoo.leaderboard.findings.page import WIDTH, findings
+from attn_zoo.leaderboard.findings.sentences import NOTHING, of_ability, of_answer, of_mechanism
+from attn_zoo.records import RunRecord, Store
+from attn_zoo.registry import make_options, task_card, task_names
+
+TRANSPLANT = json.loads((Path(__file__).parents[2] / "results" / "transplant.json").read_text(encoding="utf-8"))
+SURE = (0.9, 0.91, 0.92)
+ACCEPT = 5.0
+NEED = Need("A need", {("mqar", False): "keys find values", ("copying", False): "tokens come back"})
+
+
+def runs(name: str, *scores: float, task: str = "mqar", causal: bool = False, **changes: Any) -> list[RunRecord]:
+    """A record for each score, with seeds from 1 on."""
+    counted = {"parameters": 1000, "flops_per_example": 100, **changes.pop("counted", {})}
+    known = {"title": task.title(), "causal": causal, **changes.pop("task_card", {})}
+    task_facts = {**make_record(task=task).task_card, **known}
+    made = {"task_card": task_facts, "counted": counted, "spec_task_options": {"causal": causal}, **changes}
+    return [make_record(name, task, seed, test=score, **made) for seed, score in enumerate(scores, 1)]
+
+
+def yardsticks(task: str = "mqar", *, softmax: Sequence[float] = SURE, **changes: Any) -> list[RunRecord]:
+    """Softmax and a control."""
+    counted = {"mechanism_flops_4096": 1000, "state_bytes": 4096}
+    control = runs("uniform", 0.20, 0.21, 0.22, task=task, **changes)
+    return [*control, *runs("softmax", *softmax, task=task, counted=counted, **changes)]
+
+
+def cheap(name: str, *scores: float, flops: int | None = 10, state: int | None = 64, **changes: Any) -> list[RunRecord]:
+    counted = {"mechanism_flops_4096": flops, "state_bytes": state}
+    return runs(name, *scores, counted={key: value for key, value in counted.items() if value is not None}, **changes)
+
+
+def only(records: Sequence[RunRecord]) -> Ability:
+    (ability,) = abilities(tables(records))
+    return ability
+
+
+@pytest.mark.parametrize(
+    ("scores", "verdict"),
+    [
+        ((0.93, 0.95, 0.95), "better"),
+        ((0.90, 0.90, 0.92), "as good"),
+        ((0.88, 0.89, 0.90), "as good"),  # below softmax for sure, by less than five points
+        ((0.80, 0.82, 0.81), "worse"),
+        ((0.20, 0.22, 0.21), "no better"),
+        ((0.20, 0.40, 0.25), "no better"),  # above the control in the mean alone
+        ((0.99, 0.85, 0.80), "unclear"),  # noise is not equality
+        ((0.20, 0.99, 0.30), "unclear"),  # nor is it failure
+        ((0.93, 0.95), "few seeds"),
+    ],
+)
+def test_verdicts_follow_from_the_interval_against_softmax_and_the_best_control(scores, verdict):
+    ability = only([*yardsticks(), *runs("linformer", *scores)])
+    assert judge(ability, "linformer", ACCEPT).verdict == verdict
+
+
+def test_what_may_be_lost_decides_who_is_as_good():
+    ability = only([*yardsticks(), *runs("linformer", 0.80, 0.81, 0.83)])
+    assert judge(ability, "linformer", ACCEPT).verdict == "worse"
+    assert judge(ability, "linformer", 15.0).verdict == "as good"
+
+
+def test_a_seed_that_failed_is_no_score_of_the_lucky_ones():
+    *done, last = runs("linformer", *SURE, 0.9)
+    failed = replace(last, status="diverged", reason="the loss is NaN", scores={})
+    ability = only([*yardsticks(), *done, failed])
+    assert judge(ability, "linformer").verdict == "failed"
+    assert "fails at 1 of 1 task: Mqar (diverged at 1 of 4 seeds)" in of_mechanism("linformer", [ability], ACCEPT)[1]
+
+
+def test_softmax_is_held_against_controls_alone():
+    others = runs("linformer", *SURE)
+    assert judge(only([*yardsticks(), *others]), "softmax").verdict == "above controls"
+    assert judge(only([*yardsticks(softmax=(0.2, 0.22, 0.21)), *others]), "softmax").verdict == "no better"
+
+
+def test_where_lower_is_better_gains_are_turned_round_and_relative():
+    card = {"metric": "perplexity", "higher_is_better": False}
+    records = [
+        *runs("uniform", 20.0, 20.1, 20.2, task_card=card),
+        *runs("softmax", 10.0, 10.1, 9.9, task_card=card),
+        *runs("linformer", 11.0, 11.1, 10.9, task_card=card),
+        *runs("nystrom", 9.0, 9.1, 8.9, task_card=card),
+    ]
+    worse, better = (judge(only(records), name, ACCEPT) for name in ("linformer", "nystrom"))
+    assert (worse.verdict, better.verdict) == ("worse", "better")
+    assert worse.gain and better.gain and (round(worse.gain.mean, 3), round(better.gain.mean, 3)) == (-10.0, 10.0)
+    assert "(11.00 ± 0.25, -10.0 ± 0.0 %)" in of_mechanism("linformer", [only(records)], ACCEPT)[1]
+
+
+def test_sentences_tell_scores_differences_cost_and_what_was_not_judged():
+    records = [*yardsticks(), *cheap("linformer", 0.90, 0.90, 0.92)]
+    records += [*yardsticks("copying", causal=True), *cheap("linformer", 0.5, 0.51, 0.52, task="copying", causal=True)]
+    records += [*yardsticks("induction"), *yardsticks("haystack"), *cheap("linformer", 0.2, 0.21, 0.22, task="haystack")]
+    good, bad, spent, left = of_mechanism("linformer", abilities(tables(records)), ACCEPT)
+    assert good == "linformer is as good as softmax at 1 of 4 tasks: Mqar (90.7 ± 2.9 %, -0.3 ± 1.4 points)."
+    assert bad == (
+        "It is no better than the best control at 1 of 4 tasks: Haystack (21.0 ± 2.5 %; uniform 21.0 ± 2.5 %); "
+        "is worse than softmax at 1 of 4 tasks: Copying, causal (51.0 ± 2.5 %, -40.0 ± 0.0 points)."
+    )
+    assert spent == "Cost: 1 % of softmax's FLOPs at 4,096 tokens; a state of 64 B, softmax's 4 KiB (16 tokens)."
+    assert left == "Not judged: not run at Induction."
+    assert of_mechanism("softmax", abilities(tables(records)), ACCEPT)[2].endswith("keys and values take 4 KiB at 16 tokens.")
+
+
+def test_a_task_on_which_nobody_passes_the_controls_says_nothing():
+    records = [*yardsticks(softmax=(0.20, 0.22, 0.21)), *runs("linformer", 0.20, 0.21, 0.21)]
+    ability = only(records)
+    assert "Says nothing of mechanisms: no mechanism is better than the control uniform" in of_ability(ability)
+    assert of_mechanism("linformer", [ability], ACCEPT)[0] == "No task that was measured says anything of it."
+
+
+def test_abilities_are_told_apart_by_direction_and_convolution():
+    wide = make_record().spec.model
+    records = [*yardsticks(), *yardsticks(causal=True, data={}), *yardsticks("copying")]
+    records += yardsticks("copying", spec_model=type(wide)(short_convolution=4))
+    assert {ability.name for ability in abilities(tables(records))} == {
+        "Mqar",
+        "Mqar, causal",
+        "Copying, with a short convolution",
+        "Copying, without a short convolution",
+    }
+
+
+def chosen(*records: list[RunRecord], need: Need = NEED, accept: float = ACCEPT) -> Answer:
+    (found,) = answers(need, abilities(tables([record for part in records for record in part])), accept)
+    return found
+
+
+def both(name: str, first: Sequence[float], second: Sequence[float], **changes: Any) -> list[RunRecord]:
+    return [*cheap(name, *first, **changes), *cheap(name, *second, task="copying", **changes)]
+
+
+BASE = [*yardsticks(), *yardsticks("copying")]
+
+
+def test_the_cheapest_that_is_good_at_every_task_is_taken():
+    found = chosen(BASE, both("linformer", SURE, (0.91, 0.91, 0.92), flops=20), both("nystrom", SURE, SURE, flops=30))
+    assert [choice.label for choice in found.chosen] == ["linformer", "nystrom"] and found.nearest is None
+    told, rests = of_answer(found)
+    assert told == (
+        "Take linformer: 2 % of softmax's FLOPs at 4,096 tokens. Against softmax: +0.3 ± 1.4 points at Copying and "
+        "+0.0 ± 0.0 points at Mqar (3 seeds). Also close enough, in this order: nystrom."
+    )
+    assert rests == "Rests on Copying, as tokens come back; Mqar, as keys find values."
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        both("linformer", SURE, (0.70, 0.71, 0.72)),
+        both("linformer", SURE, (0.99, 0.85, 0.80)),
+        both("linformer", SURE, SURE[:2]),
+        both("linformer", SURE, SURE, flops=1000),
+        both("linformer", SURE, SURE, flops=None),
+        [*cheap("linformer", *SURE), *cheap("linformer", *SURE, flops=None, task="copying")],
+        cheap("linformer", *SURE),
+        both("none", (0.88, 0.89, 0.90), (0.88, 0.89, 0.90)),
+    ],
+    ids=["worse", "too noisy", "two seeds", "as dear as softmax", "cost unknown", "unknown at one", "not run at one", "a control"],
+)
+def test_what_does_not_qualify_is_not_taken(unfit):
+    found = chosen(BASE, both("mega", (0.5, 0.51, 0.52), (0.5, 0.51, 0.52), flops=5000), unfit)
+    assert not found.chosen and next(of_answer(found)).startswith(f"{NOTHING}.")
+    assert found.nearest is None or found.nearest.label == "linformer"
+
+
+def test_without_another_mechanism_at_every_task_nothing_is_said_to_be_too_far():
+    for beside in ([], cheap("linformer", *SURE), both("linformer", SURE, SURE[:2]), both("none", SURE, SURE)[:1]):
+        told = next(of_answer(chosen(BASE, beside)))
+        assert told == "Not measured yet: beside softmax no mechanism has 3 seeds at all that this rests on."
+
+
+def test_one_that_is_no_better_than_a_control_is_not_taken_however_little_may_be_kept():
+    close = [*yardsticks(softmax=(0.24, 0.25, 0.26)), *yardsticks("copying", softmax=(0.24, 0.25, 0.26))]
+    found = chosen(close, both("linformer", (0.21, 0.21, 0.22), (0.21, 0.21, 0.22)))
+    assert len(found.spoken) == 2 and not found.chosen
+
+
+def test_the_nearest_is_the_one_of_least_loss_at_its_worst_task():
+    found = chosen(BASE, both("linformer", (0.5, 0.51, 0.52), SURE), both("nystrom", (0.7, 0.71, 0.72), (0.7, 0.71, 0.72)))
+    assert found.nearest and found.nearest.label == "nystrom"
+    assert "The nearest is nystrom: 1 % of softmax's FLOPs at 4,096 tokens. Against softmax: -20.0" in next(of_answer(found))
+
+
+def test_of_many_that_qualify_four_more_are_named():
+    names = ("linformer", "nystrom", "linear", "performer", "reformer", "luna", "local")
+    found = chosen(BASE, *(both(name, SURE, SURE, flops=at) for at, name in enumerate(names, 1)))
+    assert next(of_answer(found)).endswith("in this order: nystrom, linear, performer, reformer and 2 more.")
+
+
+def test_a_small_state_must_be_known_and_smaller_than_softmaxs_and_the_smallest_is_taken():
+    need = Need("State", {("mqar", True): "it is read once"}, small_state=True)
+    base = yardsticks(causal=True)
+    found = chosen(
+        base,
+        cheap("linear", *SURE, flops=50, state=100, causal=True),
+        cheap("delta_rule", *SURE, flops=10, state=200, causal=True),
+        cheap("topk", *SURE, flops=1, state=None, causal=True),
+        cheap("local", *SURE, flops=1, state=4096, causal=True),
+        need=need,
+    )
+    assert [choice.label for choice in found.chosen] == ["linear", "delta_rule"]
+
+
+def test_a_state_that_is_unknown_at_one_task_is_not_known():
+    need = Need("State", {("mqar", True): "it is read once", ("copying", True): "so is this"}, small_state=True)
+    base = [*yardsticks(causal=True), *yardsticks("copying", causal=True)]
+    known, unknown = (cheap("linear", *SURE, state=state, task="copying", causal=True) for state in (100, None))
+    assert chosen(base, cheap("linear", *SURE, state=100, causal=True), known, need=need).chosen
+    assert not chosen(base, cheap("linear", *SURE, state=100, causal=True), unknown, need=need).chosen
+
+
+def test_a_task_read_the_other_way_does_not_speak_and_each_way_has_its_answer():
+    need = Need("Recall", {("mqar", False): "both ways", ("mqar", True): "from left to right"})
+    records = [*yardsticks(), *cheap("linformer", *SURE), *yardsticks(causal=True, data={})]
+    records += cheap("linear", *SURE, causal=True, data={})
+    ways = answers(need, abilities(tables(records)), ACCEPT)
+    assert [(way.direction, way.chosen[0].label) for way in ways] == [("read both ways", "linformer"), ("causal", "linear")]
+    assert next(of_answer(ways[1])).startswith("Causal. Take linear")
+
+
+def test_what_is_not_recorded_and_what_says_nothing_is_named():
+    found = chosen(yardsticks("copying", softmax=SURE[:2]), cheap("linformer", *SURE, task="copying"))
+    (told,) = of_answer(found)
+    assert told.startswith("Not measured yet: Copying says nothing of it (softmax or the control uniform has fewer than 3 seeds)")
+    assert told.endswith("no records of mqar.")
+
+
+def test_the_tasks_of_every_need_exist_in_their_direction():
+    for name, causal in {key for need in NEEDS for key in need.tasks}:
+        assert name in task_names()
+        options = make_options(f"task {name}", task_card(name).options, {})
+        always = name in ("causal_language", "flip_flop", "fuzzy_recall", "needle")
+        assert hasattr(options, "causal") or causal == always, f"{name} cannot be read so"
+
+
+def test_no_encoder_of_the_committed_transplant_is_close_enough_to_its_teacher():
+    found = drop_in(TRANSPLANT, ACCEPT)
+    assert len(found.spoken) == 4 and not found.chosen and found.nearest
+    assert found.nearest.label == "linformer projected_length=32 (init=stretches)"
+    assert re.search(r"50 % of softmax's FLOPs at 128 tokens. Against softmax: -14\.7 ± 0\.6 points", next(of_answer(found)))
+
+
+def test_with_more_to_lose_the_cheapest_student_is_taken():
+    """Left out are controls, single seeds (init=spectrum), students as dear as softmax (projected_length=64, features=128), and
+    performer features=32, which tells paraphrases no better than the control."""
+    labels = [choice.label for choice in drop_in(TRANSPLANT, 30.0).chosen]
+    assert labels == [
+        "linformer projected_length=8",
+        "linformer projected_length=16",
+        "linformer projected_length=32 (init=stretches)",
+    ]
+
+
+def test_a_student_that_failed_at_a_seed_is_left_out():
+    points = [{**p, "failed": "NaN"} if p["seed"] == 2 and p["attention"] != "uniform" else p for p in TRANSPLANT["points"]]
+    found = drop_in({**TRANSPLANT, "points": points}, 25.0)
+    assert found.spoken and not found.chosen and found.nearest is None
+    assert next(of_answer(found)).startswith("Not measured yet: beside softmax")
+
+
+def test_without_a_control_an_encoder_says_nothing():
+    found = drop_in({**TRANSPLANT, "points": [p for p in TRANSPLANT["points"] if not p["control"]]}, 25.0)
+    assert not found.spoken and "no control was transplanted" in next(of_answer(found))
+
+
+def test_many_mechanisms_on_many_tasks_are_told_alike_in_both_forms():
+    made = tables(synthetic_records())
+    terminal, page = (findings(made, TRANSPLANT, format=form) for form in ("terminal", "github"))
+    assert max(map(len, terminal.splitlines())) <= WIDTH
+
+    def words(text: str) -> list[str]:
+        marks = re.compile(r"^(#+ |- |[=-]+$)", re.MULTILINE)
+        return marks.sub("", text).split()
+
+    assert words(terminal) == words(page)
+    for row in made[0].rows:
+        assert row.control != (f"### {row.attention}\n" in page), "every mechanism, no control"
+
+
+def test_the_order_of_records_changes_no_word():
+    records = synthetic_records(mechanisms=12, tasks=6)
+    assert findings(tables(records)) == findings(tables(list(reversed(records))))
+
+
+def test_the_setting_that_stands_for_a_mechanism_is_named():
+    records = [*BASE, *both("linformer", SURE, SURE, spec_options={"dial": 1})]
+    records += cheap("linformer", *(score - 0.3 for score in SURE), task="mqar", spec_options={"dial": 2})
+    told = findings(tables(records), format="github")
+    assert "as good as softmax at 2 of 2 tasks: Copying with dial=1 (91.0 ± 2.5 %" in told
+    (found,) = answers(NEED, abilities(tables(records)), ACCEPT)
+    assert [gain.at for gain in found.chosen[0].gains] == ["Copying with dial=1", "Mqar with dial=1"]
+
+
+def test_without_records_it_says_so():
+    text = findings([])
+    assert "Not measured yet: there are no records." in text and text.count("Not measured yet") == len(NEEDS) + 3
+    assert "nothing recorded is close enough" not in text
+
+
+@pytest.mark.parametrize("accept", [-1.0, 100.0])
+def test_what_may_be_lost_is_a_number_of_points(accept):
+    with pytest.raises(ValueError, match="less than 100; got"):
+        findings([], accept=accept)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = Store(tmp_path / "runs")
+    for record in [*BASE, *both("linformer", SURE, SURE)]:
+        store.add(record)
+    return tmp_path
+
+
+def test_the_command_prints_them(folder, capsys):
+    file = folder / "transplant.json"
+    file.write_text(json.dumps(TRANSPLANT), encoding="utf-8")
+    (folder / "runs" / "broken.json").write_text("{", encoding="utf-8")
+    assert main(["findings", "--records", str(folder / "runs"), "--transplant", str(file), "--accept", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "Take linformer" in out and "above -3 points" in out and "similarity of passages" in out
+    assert "left out, as it is no whole record" in out and "broken.json" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("{", "is no JSON"), ('{"experiment": "growth"}', "is of growth"), ("[]", "another kind"), ("unfinished", "was not finished")],
+)
+def test_a_file_that_is_no_transplant_is_refused(folder, capsys, content, said):
+    file = folder / "found.json"
+    file.write_text(json.dumps({**TRANSPLANT, "complete": False}) if content == "unfinished" else content, encoding="utf-8")
+    assert main(["findings", "--records", str(folder / "runs"), "--transplant", str(file)]) == 2
+    assert said in capsys.readouterr().err

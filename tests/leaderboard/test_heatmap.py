@@ -1,0 +1,322 @@
+"""The heat map: what it holds, and that picture and terminal say the same in their room."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make import make_record
+from synthetic import CONTROLS, TASKS, synthetic_records
+
+from attn_zoo.cli.main import main
+from attn_zoo.leaderboard import tables
+from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
+from attn_zoo.leaderboard.heatmap.model import MOST_LINES, HeatMap, heat_map
+from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LEVELS, LIGHT_SHADES, contrast, level, luminance
+from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
+from attn_zoo.leaderboard.heatmap.terminal import WIDTH, heat_map_text
+from attn_zoo.records import RunRecord, Store, Tuning
+
+SVG = "{http://www.w3.org/2000/svg}"
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture(scope="module")
+def whole() -> HeatMap:
+    """Sixty mechanisms and controls on sixteen tasks."""
+    return heat_map(tables(synthetic_records()))
+
+
+def cell_of(found: HeatMap, name: str, task: str):
+    at = [column.table.task["name"] for column in found.columns].index(task)
+    return next(line for line in found.lines if line.attention == name).cells[at]
+
+
+def counted(folder: Path, *, causal: bool = False, **changes) -> Path:
+    """A file as ``attn-zoo measure experiment=counted`` writes it."""
+
+    def point(name: str, implementation: str, length: int, ratio: float) -> dict[str, Any]:
+        told = {"attention": name, "implementation": implementation, "length": length, "refused": None}
+        return told | {"of_softmax": {"flops": ratio}, "state_bytes": 65_536 if causal else None}
+
+    points = [point("softmax", "eager", 4096, 1.0), point("softmax", "sdpa", 4096, 7.0), point("linformer", "eager", 4096, 0.0039)]
+    points += [point("linformer", "eager", 512, 0.5), {**point("fnet", "eager", 4096, 9.0), "refused": "no causal form"}]
+    setting = {"level": "mechanism", "dim": 256, "heads": 4, "causal": causal}
+    found = {"experiment": "counted", "complete": True, "setting": setting, "points": points, **changes}
+    path = folder / f"counted-{causal}.json"
+    path.write_text(json.dumps(found), encoding="utf-8")
+    return path
+
+
+def test_every_mechanism_has_a_line_and_every_task_a_column(whole):
+    assert len(whole.lines) == 60 and len(whole.columns) == len(TASKS)
+    assert [line.attention for line in whole.lines[-4:]] == ["convolution", "frozen_random", "uniform", "none"]
+    shades = [sum(cell.shade or 0 for cell in line.cells) for line in whole.lines if not line.control]
+    assert shades == sorted(shades, reverse=True), "the greatest average shade comes first"
+
+
+def test_shade_is_none_at_the_best_control_and_deepest_at_the_best_of_each_task(whole):
+    for at, column in enumerate(whole.columns):
+        cells = [line.cells[at] for line in whole.lines]
+        marked = [cell for cell in cells if cell.marked]
+        assert len(marked) == 1 and marked[0].row.label == column.table.control
+        if column.unshaded:
+            assert all(cell.shade is None and not cell.leads for cell in cells)
+            continue
+        assert marked[0].shade == 0 and all(cell.shade == 0 for cell in cells if cell.row and cell.row.control)
+        scored = [cell for cell in cells if cell.row and cell.row.score]
+        best = (max if column.table.higher_is_better else min)(scored, key=lambda cell: cell.row.score.mean)
+        assert best.shade == 1 and best.leads and all(cell.shade < 1 for cell in scored if cell is not best)
+
+
+def test_what_separates_nothing_is_not_shaded_and_says_why(whole):
+    unshaded = {column.table.task["name"]: column.unshaded for column in whole.columns if column.unshaded}
+    assert set(unshaded) == {"pixels"} and "beyond noise" in str(unshaded["pixels"])
+    assert "Not shaded: Pixels (CIFAR-10) (no mechanism is better than the control" in heat_map_svg(whole).replace("\n", " ")
+
+
+def test_gaps_say_why(whole):
+    picture = heat_map_svg(whole)
+    assert cell_of(whole, "longformer", "qnli").row is None and "longformer on QNLI: not run" in picture
+    for name, task, word in (("fnet", "listops", "refused"), ("topk", "retrieval", "OOM"), ("mega", "text", "time-out")):
+        cell = cell_of(whole, name, task)
+        assert cell.row is not None and cell.row.score is None and cell.shade is None
+        assert f">{word}</text>" in picture
+    assert ">2/3</text>" in picture, "a row that lost a seed says so"
+
+
+def test_of_several_settings_the_best_on_validation_is_shown():
+    def runs(dial: int, valid: float, test: float) -> list[RunRecord]:
+        made = make_record("linformer", test=test, spec_options={"dial": dial})
+        return [replace(made, scores={**made.scores, "valid": valid})]
+
+    records = [*runs(1, 0.80, 0.70), *runs(2, 0.75, 0.90), make_record("softmax", test=0.95), make_record("uniform", test=0.5)]
+    found = heat_map(tables(records))
+    assert [line.attention for line in found.lines] == ["softmax", "linformer", "uniform"]
+    assert cell_of(found, "linformer", "digits").row.label == "linformer dial=1", "the choice does not see the test"
+    assert found.several == ("linformer",) and "best on validation: linformer" in heat_map_text(found)
+
+
+def test_what_was_tuned_is_said():
+    study = Tuning("abc", {"budget.learning_rate": "choice(1,2)"}, trials=2, failed=0, best_trial=1, best_valid=0.9, seed=0)
+    written = heat_map_text(heat_map(tables([make_record("linformer", tuning=study)])))
+    assert "Each row with its own budget.learning_rate, chosen on validation" in written
+    assert "chosen on validation" not in heat_map_text(heat_map(tables([make_record("linformer")])))
+
+
+def test_a_mechanism_that_fails_in_one_setting_shows_the_other():
+    records = [make_record("linformer", spec_options={"dial": 2}), make_record("uniform", test=0.5)]
+    records.append(make_record("linformer", spec_options={"dial": 1}, status="diverged"))
+    assert cell_of(heat_map(tables(records)), "linformer", "digits").row.label == "linformer dial=2"
+
+
+def test_beyond_sixty_mechanisms_the_least_shaded_are_left_out():
+    many = [make_record(f"m{at:02}", test=0.5 + at / 200) for at in range(MOST_LINES + 3)]
+    found = heat_map(tables([*many, make_record("uniform", test=0.4)]))
+    assert len(found.lines) == MOST_LINES + 1 and found.left_out == 3 and found.lines[-1].control
+    assert {"m00", "m01", "m02"}.isdisjoint({line.attention for line in found.lines})
+    assert "3 mechanisms of less shade are left out" in heat_map_text(found)
+
+
+def test_the_picture_holds_each_cell_once_in_the_colour_of_its_shade(whole):
+    root = ET.fromstring(heat_map_svg(whole))
+    cells = [group for group in root.iter(f"{SVG}g") if group.get("class") == "cell"]
+    assert len(cells) == 60 * 16
+    wanted = [cell for line in whole.lines for cell in line.cells]
+    for drawn, cell in zip(cells, wanted, strict=True):
+        assert drawn.find(f"{SVG}title") is not None, "a pointer that rests on a cell is told about it"
+        ground = drawn.find(f"{SVG}rect")
+        assert ground is not None
+        if cell.row is None or cell.row.score is None:
+            assert drawn.get("data-shade") is None and ground.get("fill") in ("#ffffff", "url(#hatch)")
+            continue
+        assert ground.get("fill") == LIGHT_SHADES[level(cell.shade or 0.0)].fill
+        assert drawn.get("data-shade") == (None if cell.shade is None else f"{cell.shade:.3f}")
+        text = drawn.find(f"{SVG}text")
+        assert text is not None and (text.get("font-weight") == "700") == cell.leads
+    framed = [c for c in cells if any(r.get("fill") == "none" for r in c.iter(f"{SVG}rect"))]
+    assert len(framed) == 16, "the best control of each task, where shade begins"
+
+
+def test_nothing_of_the_picture_reaches_over_its_edge(whole):
+    for found in (whole, heat_map(tables([make_record("linformer", "a-task", task_card=_long_card())]))):
+        root = ET.fromstring(heat_map_svg(found))
+        width, height = float(root.get("width", 0)), float(root.get("height", 0))
+        for text in root.iter(f"{SVG}text"):
+            size, said = float(text.get("font-size", 0)), text.text or ""
+            turned = re.match(r"translate\(([\d.]+) ([\d.]+)\) rotate\(-45\)", text.get("transform", ""))
+            reach = len(said) * size * 0.6
+            if turned:
+                x, y = float(turned[1]), float(turned[2])
+                assert x + reach * 0.7071 <= width and y - reach * 0.7071 >= 40, f"{said!r} is cut"
+                continue
+            x, y = float(text.get("x", 0)), float(text.get("y", 0))
+            left = x - {"start": 0, "middle": 0.5, "end": 1}[text.get("text-anchor", "start")] * reach
+            assert left >= -1 and left + 0.9 * reach <= width and size <= y <= height, f"{said!r} is cut"
+
+
+def _long_card() -> dict[str, Any]:
+    return {**make_record().task_card, "title": "A task whose title is of a length that none of ours has"}
+
+
+def test_the_same_records_make_the_same_picture(whole):
+    assert heat_map_svg(heat_map(tables(list(reversed(synthetic_records()))))) == heat_map_svg(whole)
+
+
+def test_what_a_record_says_stays_text():
+    card = {**make_record().task_card, "title": "<script>alert(1)</script>"}
+    ET.fromstring(heat_map_svg(heat_map(tables([make_record("a&b<c>", task_card=card)]))))
+
+
+@pytest.mark.parametrize("shades", [LIGHT_SHADES, DARK_SHADES], ids=["light", "dark"])
+def test_shades_are_even_steps_in_grey_and_leave_text_readable(shades):
+    assert len(shades) == LEVELS + 1
+    grey = [luminance(shade.fill) for shade in shades]
+    assert grey == sorted(grey, reverse=grey[0] > grey[-1]) and len(set(grey)) == LEVELS + 1, "print and every eye keep the order"
+    assert contrast(shades[0].fill, shades[-1].fill) > 9
+    for shade in shades:
+        assert contrast(shade.fill, shade.text) >= 4.5, shade
+
+
+def test_levels_reach_from_none_to_the_deepest():
+    assert (level(0.0), level(1e-6), level(0.5), level(0.951), level(1.0)) == (0, 1, LEVELS // 2, LEVELS, LEVELS)
+
+
+@pytest.mark.parametrize("colours", [None, "truecolor"])
+@pytest.mark.parametrize("tasks", [1, 2, 5, 12, 16])
+def test_the_terminal_is_given_a_hundred_columns_at_most(tasks, colours):
+    found = heat_map(tables(synthetic_records(tasks=tasks, mechanisms=20)))
+    written = ESCAPES.sub("", heat_map_text(found, colours))
+    assert max(map(len, written.splitlines())) <= WIDTH
+    assert sum(line.startswith("softmax ") for line in written.splitlines()) == 1, "all columns stand side by side"
+    titles = list(TASKS.values())[:tasks]
+    assert all(title in written for title in titles), "short heads are explained"
+
+
+def test_many_tasks_are_written_in_blocks_rather_than_wider():
+    records = [make_record(name, f"task{at}", test=1.0, spec_options={}) for at in range(30) for name in ("softmax", "linformer")]
+    written = heat_map_text(heat_map(tables(records)))
+    assert max(map(len, written.splitlines())) <= WIDTH
+    assert sum(line.startswith("softmax ") for line in written.splitlines()) == 2
+
+
+def test_plain_text_marks_what_colour_would_show(whole):
+    written = heat_map_text(whole)
+    assert "\x1b" not in written
+    line = next(line for line in written.splitlines() if line.startswith("uniform (c)"))
+    assert line.count("<") == 15, "a control is no better than the best control, but on the task that is not shaded"
+    softmax = next(line for line in written.splitlines() if line.startswith("softmax"))
+    assert softmax.count("*") >= 12
+    coloured = heat_map_text(whole, "truecolor")
+    assert "48;2;" in coloured and "*" not in coloured
+
+
+def test_heads_that_begin_alike_are_told_apart(whole):
+    head = heat_map_text(whole).splitlines()[2].split()
+    assert len(set(head)) == len(head) and {"ci1", "ci2", "mqa"} <= set(head)
+
+
+def test_tasks_of_one_title_are_numbered_and_averaged_where_their_names_differ():
+    card = {**make_record().task_card, "title": "Digits"}
+    records = [
+        make_record(name, task, task_card={**card, "name": task}) for name in ("softmax", "linformer") for task in ("a", "b")
+    ]
+    found = heat_map(tables(records))
+    assert [column.title for column in found.columns] == ["Digits #1", "Digits #2"]
+    assert "mean" in heat_map_text(found).splitlines()[2]
+
+
+def test_counted_costs_stand_beside_the_scores(tmp_path):
+    files = [counted(tmp_path), counted(tmp_path, causal=True)]
+    columns = counted_columns(files)
+    assert [column.head for column in columns] == ["FLOPs at 4,096", "state at 4,096"]
+    assert columns[0].cells == {"softmax": "1×", "linformer": "0.004×"}, "of the eager form, at 4,096 tokens"
+    assert columns[1].cells == {"softmax": "64 KiB", "linformer": "64 KiB"}
+    found = heat_map(tables([make_record(), make_record("linformer"), make_record("performer")]), columns)
+    assert {line.attention: line.costs for line in found.lines}["linformer"] == ("0.004×", "64 KiB")
+    picture = heat_map_svg(found)
+    assert ">0.004×</text>" in picture and "FLOPs at 4,096" in picture and "times softmax" in picture
+    assert "0.004×" in heat_map_text(found)
+
+
+def test_without_a_file_costs_are_those_of_the_records():
+    def cost(count: int) -> dict[str, Any]:
+        return {"counted": {"flops_per_example": count}}
+
+    short = [make_record("softmax", **cost(100)), make_record("linformer", **cost(90))]
+    card = {**make_record(task="listops").task_card, "length": 2048}
+    long = [make_record(name, "listops", task_card=card, **cost(at)) for name, at in (("softmax", 1000), ("linformer", 250))]
+    (column,) = recorded_columns(tables([*short, *long]))
+    assert column.head == "FLOPs at 2,048" and column.cells == {"softmax": "1×", "linformer": "0.25×"}
+    settings = [make_record("linformer", test=at / 10, spec_options={"dial": at}, **cost(10 * at)) for at in (3, 7, 5)]
+    (column,) = recorded_columns(tables([short[0], *settings]))
+    assert column.cells["linformer"] == "0.7×", "of the setting that the map shows"
+    assert recorded_columns(tables([make_record("linformer")])) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"experiment": "growth"}, "takes a file of experiment=counted"), ({"complete": False}, "not finished")],
+)
+def test_a_file_of_other_figures_is_refused(tmp_path, changes, said):
+    with pytest.raises(ValueError, match=said):
+        counted_columns([counted(tmp_path, **changes)])
+    (tmp_path / "broken.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match="no JSON"):
+        counted_columns([tmp_path / "broken.json"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = Store(tmp_path / "runs")
+    for record in synthetic_records(mechanisms=8, tasks=3):
+        store.add(record)
+    return tmp_path
+
+
+def test_the_command_writes_the_picture_without_matplotlib(folder, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    file = folder / "map.svg"
+    words = ["leaderboard", "--records", str(folder / "runs"), "--format", "svg", "--costs", str(counted(folder))]
+    assert main([*words, "--output", str(file)]) == 0
+    assert sum(group.get("class") == "cell" for group in ET.fromstring(file.read_text(encoding="utf-8")).iter(f"{SVG}g")) == 24
+    assert "FLOPs at 4,096" in file.read_text(encoding="utf-8")
+    assert main(words) == 0 and capsys.readouterr().out.startswith("<svg")
+
+
+def test_the_overview_of_the_terminal_is_the_map(folder, capsys):
+    assert main(["leaderboard", "--records", str(folder / "runs"), "--overview", "--costs", str(counted(folder))]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out, "what is no terminal is given no colours"
+    assert {line.split()[0] for line in out.splitlines() if line[:1].isalpha()} >= {"softmax", *CONTROLS}
+    assert "0.004×" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--format", "svg", "--seeds"], "leave out --seeds"),
+        (["--format", "csv", "--costs", "some.json"], "--costs stands beside the heat map"),
+        (["--costs", "nowhere.json"], "nowhere.json"),
+        (["--format", "svg", "--records", "nowhere"], "no records"),
+    ],
+)
+def test_the_command_refuses_what_it_could_not_do(folder, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(folder)
+    assert main(["leaderboard", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_task_read_both_ways_and_causally_has_a_column_of_each():
+    card = make_record(task="mqar").task_card
+    records = [
+        make_record(name, "mqar", task_card={**card, "causal": causal}, spec_task_options={"causal": causal})
+        for name in ("softmax", "linear")
+        for causal in (False, True)
+    ]
+    assert sorted(column.title for column in heat_map(tables(records)).columns) == ["Mqar", "Mqar, causal"]

@@ -1,0 +1,126 @@
+"""Runs that a time ends: where they stop, how their rate falls, and that an interruption or several processes change neither."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from together import CutShort, Quiet, StepClock, run_by_own_clock, together
+
+from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
+from attn_zoo.runner import resolve_spec, run
+from attn_zoo.runner import train as loop
+from attn_zoo.runner.checkpoint import Checkpoint
+
+LISTOPS = {"length": 24, "train": 64, "valid": 20, "test": 20}
+
+
+def spec(**budget: Any) -> RunSpec:
+    chosen = Budget(**{"steps": 1000, "batch_size": 8, "evaluate_every": 4, "warmup_steps": 0, "seconds": 5.5, **budget})
+    model = ModelSpec(dim=16, heads=2)
+    return resolve_spec(RunSpec("softmax", "listops", task_options=LISTOPS, model=model, budget=chosen, device="cpu"))
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(loop, "time", StepClock(1.0))
+
+
+def steps(record: RunRecord) -> list[float]:
+    assert record.status == "done", record.reason
+    return [point["step"] for point in record.curve]
+
+
+def test_training_ends_as_done_after_the_step_in_which_its_time_is_over():
+    """A step takes a second; the second one is profiled and not timed."""
+    record = run(spec(), Quiet())
+    assert steps(record) == [4, 7], "the last look is at the end"
+    assert [point["train_seconds"] for point in record.curve] == [3.0, 6.0]
+    assert record.measured["train_seconds"] == 6.0
+    assert record.scores["valid"] == max(point["valid"] for point in record.curve)
+
+
+def test_steps_are_the_most_that_are_done_and_max_seconds_stays_a_failure():
+    assert steps(run(spec(steps=5), Quiet())) == [4, 5]
+    late = run(spec(seconds=0.0, max_seconds=5.5), Quiet())
+    assert (late.status, late.reason) == ("timed_out", "training took more than 5.5 s after 7 of 1000 steps")
+
+
+def rates(monkeypatch, asked: RunSpec) -> list[float]:
+    """Share of the learning rate at each step."""
+    seen, step = [], loop._step
+
+    def watched(training, *rest):
+        seen.append(training.optimizer.param_groups[0]["lr"] / asked.budget.learning_rate)
+        step(training, *rest)
+
+    monkeypatch.setattr(loop, "_step", watched)
+    run(asked, Quiet())
+    return seen
+
+
+def test_a_cosine_falls_along_the_time_or_the_steps_whichever_is_nearer_its_end(monkeypatch):
+    def fallen(share: float) -> float:
+        return 0.5 * (1 + math.cos(math.pi * share))
+
+    by_time = [fallen(seconds / 5.5) for seconds in (0, 0, 1, 1, 2, 3, 4)]  # known when the step before is done
+    assert rates(monkeypatch, spec()) == pytest.approx(by_time, abs=1e-3)
+    assert rates(monkeypatch, spec(steps=4)) == pytest.approx([fallen(share) for share in (0, 1 / 4, 1 / 2, 3 / 4)])
+    by_steps = [fallen(step / 1000) for step in range(7)]
+    assert rates(monkeypatch, spec(seconds=0.0, max_seconds=5.5)) == pytest.approx(by_steps), "a limit is no plan"
+
+
+def test_a_constant_rate_stays_after_the_warm_up(monkeypatch):
+    assert rates(monkeypatch, spec(warmup_steps=3, schedule="constant")) == pytest.approx([1 / 3, 2 / 3, 1, 1, 1, 1, 1])
+    untimed = spec(seconds=0.0, steps=5, warmup_steps=2, schedule="constant")
+    assert rates(monkeypatch, untimed) == pytest.approx([0.5, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("after", [5, 7])
+def test_a_timed_run_cut_short_ends_where_the_whole_would(after, tmp_path, monkeypatch):
+    """Cut after step 7, its time is over and only the last look is left."""
+    whole = run(spec(), Quiet())
+    monkeypatch.setattr(loop, "time", StepClock(1.0))
+    with pytest.raises(KeyboardInterrupt):
+        run(spec(), CutShort(after), None, Checkpoint(tmp_path, "cut", every=1, minutes=0))
+    again = Checkpoint(tmp_path, "cut", every=0, minutes=0)
+    assert str(again.open()).startswith(f"goes on after step {after}")
+    record = run(spec(), Quiet(), None, again)
+    assert record.curve == whole.curve and record.scores == whole.scores
+    assert record.measured["train_seconds"] == 6.0
+
+
+def test_the_clock_of_the_main_process_ends_all_and_sets_their_rates():
+    """The other process's steps take ten times as long by its own clock."""
+    alone = run(spec(), Quiet())
+    first, second = (RunRecord.from_dict(found) for found in together(2, run_by_own_clock, spec(), (1.0, 10.0)))
+    assert steps(first) == steps(second) == steps(alone)
+    for record in (first, second):
+        assert [p["train_loss"] for p in record.curve] == pytest.approx([p["train_loss"] for p in alone.curve], rel=1e-4)
+        assert record.scores == pytest.approx(alone.scores)
+
+
+def test_ids_tell_timed_runs_apart_and_are_as_before_without_a_time():
+    plain = spec(seconds=0.0)
+    assert {"seconds", "schedule"}.isdisjoint(plain.to_dict()["budget"])
+    others = [replace(plain, budget=replace(plain.budget, **change)) for change in ({"seconds": 60.0}, {"schedule": "constant"})]
+    assert len({each.run_id("1") for each in (plain, *others)}) == 3
+    for each in (plain, *others):
+        assert RunSpec.from_dict(json.loads(json.dumps(each.to_dict()))) == each
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seconds": -1.0}, "budget.seconds cannot be negative; got -1"),
+        ({"seconds": math.nan}, "budget.seconds cannot be negative; got nan"),
+        ({"schedule": "linear"}, "budget.schedule is cosine or constant; got 'linear'"),
+        ({"seconds": 60.0, "max_seconds": 90.0}, r"ends a run as done, .* got seconds=60 and max_seconds=90"),
+    ],
+)
+def test_budgets_that_make_no_sense_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        Budget(**change)

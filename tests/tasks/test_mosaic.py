@@ -1,0 +1,114 @@
+"""The mosaic of digits: an oracle solves it from its images alone, and what should not be enough is not."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from attn_zoo.tasks import mosaic
+from attn_zoo.tasks.digits import divided
+from torch import Tensor
+
+from attn_zoo import build_task, task_card
+from attn_zoo.contract import SPLITS, Split, Task
+
+SMALL = {"train": 400, "valid": 50, "test": 50}
+
+
+@lru_cache(maxsize=1)
+def known() -> dict[bytes, str]:
+    """What each image of a cell is: ``mark 3``, or ``digit 7 of train``."""
+    found = {mark.tobytes(): f"mark {number}" for number, mark in enumerate(mosaic.MARKS)}
+    for split in SPLITS:
+        part = divided(0)[split]
+        found |= {image.tobytes(): f"digit {label} of {split}" for image, label in zip(part.levels, part.labels, strict=True)}
+    assert len(found) == 8 + 1797, "no mark is a digit"
+    return found
+
+
+def cells(task: Task, split: Split) -> list[list[str]]:
+    """What stands in each cell of each mosaic, row by row."""
+    examples = task.examples(split)
+    images = examples.batch(range(len(examples))).inputs
+    levels = torch.unique(images)
+    assert len(levels) == 17, "grey levels 0 to 16"
+    whole = torch.searchsorted(levels, images).numpy().astype(np.uint8)
+    grid = whole.shape[-1] // 8
+    parts = whole.reshape(-1, grid, 8, grid, 8).transpose(0, 1, 3, 2, 4).reshape(-1, grid**2, 64)
+    return [[known()[cell.tobytes()] for cell in one] for one in parts]
+
+
+def labels(task: Task, split: Split) -> Tensor:
+    return task.examples(split).labels()
+
+
+@pytest.mark.parametrize("options", [{}, {"marks": 2}, {"grid": 5, "marks": 8}, {"grid": 4, "marks": 7}])
+def test_a_mosaic_is_solved_by_reading(options):
+    task = build_task("mosaic", **SMALL, **options)
+    o = task.options
+    for split in SPLITS:
+        for read, label in zip(cells(task, split), labels(task, split).tolist(), strict=True):
+            places = [at for at, what in enumerate(read) if at and what.startswith("mark")]
+            assert len({read[at] for at in places}) == len(places) == o.marks
+            assert all(at % o.grid < o.grid - 1 for at in places), "right of a mark there is a cell"
+            beside = [read[at + 1] for at in places]
+            assert len(set(beside)) == o.marks and all(what.startswith("digit") for what in beside)
+            (at,) = [at for at in places if read[at] == read[0]]
+            assert read[at + 1] == f"digit {label} of {split}", "each split shows digits of its own"
+
+
+def test_a_mosaic_tells_nothing_by_counts_or_by_place():
+    task = build_task("mosaic", marks=2, train=4000, valid=50, test=50)
+    read, answers = cells(task, "train"), labels(task, "train").numpy()
+    digits = np.array([[int(what.split()[1]) if what.startswith("digit") else -1 for what in one] for one in read])
+    counts = np.stack([(digits == digit).sum(axis=1) for digit in range(10)], axis=1)
+    assert counts.max() - counts.min() == 1, "every digit is equally frequent, up to those left over"
+    answer_is_over = np.take_along_axis(counts, answers[:, None], axis=1)[:, 0] == counts.max()
+    assert answer_is_over.mean() == pytest.approx((counts.max() == counts).mean(), abs=0.03)
+    assert (np.bincount(answers) / 4000).max() < 0.12
+    assert max((digits[:, at] == answers).mean() for at in range(36)) < 0.16, "one place in 17 holds the answer, the others do not"
+    first = [next(at for at, what in enumerate(one) if at and what.startswith("mark")) for one in read]
+    assert (digits[np.arange(4000), np.array(first) + 1] == answers).mean() == pytest.approx(0.5, abs=0.04), "of two marks"
+    asked = np.array([int(one[0].split()[1]) for one in read])
+    assert all((np.bincount(answers[asked == mark], minlength=10) / (asked == mark).sum()).max() < 0.17 for mark in range(2))
+
+
+def test_marks_differ_and_have_the_levels_of_digits():
+    assert len({mark.tobytes() for mark in mosaic.MARKS}) == len(mosaic.MARKS) == 8
+    assert set(np.unique(mosaic.MARKS)) == {0, mosaic.BRIGHTEST}
+    assert divided(0)["train"].levels.max() == mosaic.BRIGHTEST
+
+
+def test_the_seed_changes_the_mosaics_and_which_digits_are_kept_for_the_test():
+    tests = [build_task("mosaic", data_seed=seed, **SMALL).examples("test").digest() for seed in (0, 0, 1)]
+    assert tests[0] == tests[1] != tests[2]
+
+
+def test_the_same_bytes_on_every_machine():
+    assert build_task("mosaic", **SMALL).examples("train").digest() == (
+        "7ed1e5236e77118ef3ad8471d6a9a481b7751b0d32c1ce6b8cc6cb61700c3f57"
+    ), "the examples changed; raise the task's version, then this digest"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"grid": 3}, "mosaic.grid counts cells a side and lies in 4 to 32; got 3"),
+        ({"grid": 4, "marks": 8}, "at most 7 at grid=4, and lies in 1 to 7; got 8"),
+        ({"marks": 9}, "lies in 1 to 8; got 9"),
+        ({"valid": 0}, "mosaic.valid counts examples"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build_task("mosaic", **options)
+
+
+def test_every_level_can_be_built():
+    card = task_card("mosaic")
+    assert list(card.levels) == ["profile_encoder", "smoke", "lra"]
+    for level in card.levels.values():
+        task = build_task("mosaic", **level.options)
+        assert task.spec.length == task.options.grid**2

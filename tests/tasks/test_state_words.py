@@ -1,0 +1,96 @@
+"""State tracking: things that are moved one word after another end where the labels say."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+import torch
+from attn_zoo.tasks import state_words
+from oracles import assert_solved, everything
+
+from attn_zoo import build_task
+from attn_zoo.contract import UNASKED
+
+SMALL = {"train": 400, "valid": 50, "test": 50}
+
+
+@pytest.mark.parametrize("swaps", [False, True])
+@pytest.mark.parametrize(("group", "things"), [("parity", 2), ("s3", 3), ("s5", 5)])
+def test_it_is_solved_by_moving_things(group, things, swaps):
+    task = build_task("state_words", group=group, swaps=swaps, length=20, test_length=50, **SMALL)
+    elements = list(permutations(range(things)))
+    used = set()
+
+    def oracle(ids):
+        places, answers = tuple(range(things)), {}
+        for at, token in enumerate(ids):
+            element = elements[token - 1]
+            used.add(element)
+            places = tuple(element[place] for place in places)
+            answers[at] = elements.index(places)
+        return answers
+
+    assert_solved(task, oracle)
+    moved = [sum(a != b for a, b in enumerate(element)) for element in used]
+    assert set(moved) == {0, 2} if swaps else used == set(elements)
+    assert task.spec.classes == len(elements)
+
+
+def test_states_are_even_at_every_position():
+    task = build_task("state_words", group="s3", train=6000)
+    _, labels = everything(task.examples("train"))
+    assert (labels != UNASKED).all()
+    for at in (0, 1, 31):
+        assert (labels[:, at].bincount(minlength=6) / 6000 - 1 / 6).abs().max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("test_length", "names"),
+    [
+        (32, ["positions 1-32"]),
+        (128, ["positions 1-32", "positions 33-64", "positions 65-128"]),
+        (100, ["positions 1-32", "positions 33-64", "positions 65-100"]),
+    ],
+)
+def test_longer_words_are_scored_by_position(test_length, names):
+    task = build_task("state_words", test_length=test_length, **SMALL)
+    assert task.spec.length == test_length
+    assert everything(task.examples("train"))[0].shape == (400, 32)
+    parts = task.slices("test")
+    assert list(parts) == names
+    assert torch.stack(list(parts.values())).sum(0).eq(1).all(), "every position belongs to one part"
+    low, high = names[-1].removeprefix("positions ").split("-")
+    assert parts[names[-1]][7].nonzero()[:, 0].tolist() == list(range(int(low) - 1, int(high)))
+    assert not task.slices("train")
+
+
+def test_tables_are_of_groups():
+    for group in state_words.Group:
+        table = torch.from_numpy(state_words.table_of(group))
+        whole = torch.arange(len(table))
+        assert torch.equal(table[0], whole) and torch.equal(table[:, 0], whole), "0 is the identity"
+        assert torch.equal(table.sort(1).values, whole.expand_as(table)), "every row holds every element"
+    table = state_words.table_of(state_words.Group.s3)
+    assert (table != table.T).any(), "permutations of three things do not commute"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"group": "s4"}, "must be parity or s3 or s5; got 's4'"),
+        ({"length": 1}, "state_words.length counts elements"),
+        ({"test_length": 20}, "at least as many as length=32, and lies in 32 to"),
+        ({"valid": 0}, "state_words.valid counts examples"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        build_task("state_words", **options)
+
+
+def test_the_same_bytes_on_every_machine():
+    digest = build_task("state_words", group="s3", **SMALL).examples("train").digest()
+    assert digest == "c1d074bceccf1f47e615100b7511152ece2be7519257cabe8ad947b5312f251e", (
+        "the examples changed; raise the task's version, then this digest"
+    )

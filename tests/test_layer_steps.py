@@ -1,0 +1,100 @@
+"""A layer that reads a sequence in steps answers as one that reads it at once, with and without a short convolution."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+from functools import partial
+
+import convolved_layers as checks
+import pytest
+import torch
+from convolved_layers import DIM, HEADS, LENGTH, in_steps, tokens
+from torch import Tensor
+
+from attn_zoo import UnsupportedError, attentions, card
+from attn_zoo.contract import CarriedState
+from attn_zoo.cost.counted.formulas import layer_cost
+from attn_zoo.integrations.timm import attention_layer
+from attn_zoo.layer import LayerState
+
+STEPWISE = [name for name in attentions() if card(name).can.stepwise]
+PIECES = [2, 1, 7, 1, LENGTH - 11]
+
+build = partial(checks.build, causal=True)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("width", [0, 1, 2, 4, LENGTH + 3])
+@pytest.mark.parametrize("name", STEPWISE)
+def test_steps_answer_as_one_call_in_outputs_and_gradients(name, width, fused):
+    checks.check_steps(name, width, fused=fused)
+
+
+@pytest.mark.parametrize("width", [0, 4])
+@pytest.mark.parametrize("name", STEPWISE)
+def test_a_state_is_as_small_as_stated_and_left_alone(name, width):
+    layer = build(name, width).float()
+    with torch.no_grad():
+        state = layer.initial_state(2)
+        for piece in tokens(2).float().split([1, 1, 5, LENGTH - 7], dim=1):
+            tail, first = state.tail.clone(), layer.step(piece, state)[0]
+            assert torch.equal(layer.step(piece, state)[0], first) and torch.equal(state.tail, tail)
+            _, state = layer.step(piece, state)
+            assert isinstance(state, CarriedState)
+            assert state.tail.shape[1] == min(max(width - 1, 0), state.position)
+            assert state.tail.untyped_storage().nbytes() == state.tail.nbytes, "the tail holds on to tokens that are not in it"
+            assert state.nbytes == state.mechanism.nbytes + state.tail.nbytes
+    stated = layer_cost(layer).state_bytes
+    assert stated is not None and state.nbytes <= 2 * stated
+    with pytest.raises(FrozenInstanceError):
+        state.tail = tail  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_other_dtypes(dtype):
+    layer, x = build("linear").to(dtype), tokens().to(dtype)
+    assert layer.initial_state(3).tail.dtype is dtype
+    with torch.no_grad():
+        rough, exact = in_steps(layer, x, PIECES), build("linear")(tokens())
+    assert rough.dtype is dtype
+    assert (rough.double() - exact).norm() < 0.05 * exact.norm()
+
+
+def test_a_layer_of_timm_steps_with_its_norms():
+    torch.manual_seed(0)
+    kind = attention_layer("gated_linear", length=LENGTH, causal=True, short_convolution=4)
+    layer = kind(DIM, HEADS, qk_norm=True, scale_norm=True, norm_layer=torch.nn.LayerNorm).double().eval()
+    torch.testing.assert_close(in_steps(layer, tokens(), PIECES), layer(tokens(), is_causal=True), rtol=0, atol=1e-10)
+
+
+def test_what_cannot_step_is_refused():
+    x = tokens()
+    for layer, words in (
+        (build("softmax"), "softmax carries no state from token to token"),
+        (build("linear", causal=False), "linear was built to see all tokens at once; build it with causal=True"),
+        (build("linear", 0, context_dim=DIM), "built with a context cannot step"),
+    ):
+        with pytest.raises(UnsupportedError, match=words):
+            layer.initial_state(3)
+        with pytest.raises(UnsupportedError, match=words):
+            layer.step(x, None)  # type: ignore[arg-type]
+    layer = build("linear")
+    state = layer.initial_state(3)
+    with pytest.raises(UnsupportedError, match="built for 24 tokens, this step ends at 25"):
+        build("cosformer").step(tokens(length=LENGTH + 1), build("cosformer").initial_state(3))
+    _, after = layer.step(x[:, :5], state)
+    bad: tuple[tuple[Tensor, object, str], ...] = (
+        (x[:, :0], state, "takes a token or more, got none"),
+        (x[..., :7], state, "dim=8"),
+        (x, None, "comes from its initial_state or the step before; got NoneType"),
+        (x, state.mechanism, "comes from its initial_state or the step before; got"),
+        (x[:2], after, r"holds a tail \(2, 3, 8\) torch.float64 on cpu, got \(3, 3, 8\)"),
+        (x.float(), after, r"torch.float32 on cpu, got .* torch.float64"),
+        (x, replace(after, tail=after.tail[:, 1:]), r"got \(3, 2, 8\)"),
+        (x, LayerState(after.mechanism, state.tail), r"got \(3, 0, 8\)"),
+    )
+    for given, carried, words in bad:
+        with pytest.raises(ValueError, match=words):
+            layer.step(given, carried)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"holds a tail \(3, 0, 8\)"):
+        build("linear", 0).step(x, after)
