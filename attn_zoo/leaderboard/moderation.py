@@ -30,7 +30,7 @@ from attn_zoo.leaderboard.statistics import QUANTISATION, Floats, pair_p_values
 
 _BELOW, _ABOVE = 3.0, 30.0
 """Factors by which the histogram goes below the smallest and above the largest spread that is seen."""
-_ALIKE = 0.25
+_ALIKE = 0.15
 """Distance of a score to the mean of a row that it is like, relative to the difference of the pair."""
 _SWEEPS = 8
 """Rounds of the additive fit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Mapping
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -28,7 +29,7 @@ SEPARATING = {
 }
 
 
-def records(scores: dict[str, tuple[float, ...]], task: str = "digits", **changes) -> list[RunRecord]:
+def records(scores: Mapping[str, tuple[float, ...]], task: str = "digits", **changes) -> list[RunRecord]:
     return [
         make_record(name, task, seed, test=score, **changes)
         for name, by_seed in scores.items()
@@ -36,7 +37,7 @@ def records(scores: dict[str, tuple[float, ...]], task: str = "digits", **change
     ]
 
 
-def table(scores: dict[str, tuple[float, ...]], **changes) -> Table:
+def table(scores: Mapping[str, tuple[float, ...]], **changes) -> Table:
     (made,) = tables(records(scores, **changes))
     return made
 
