@@ -18,6 +18,8 @@ from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.leaderboard.plots import draw, missing_plots
+from attn_zoo.leaderboard.render.separation import render_separations
+from attn_zoo.leaderboard.separation import separates
 from attn_zoo.records import RunRecord, Store
 
 _FORMAT = "html: one page that needs no network; svg: the heat map of mechanisms by tasks (default: terminal)"
@@ -65,6 +67,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     )
     published = "scores beside those that others have published, how their settings differ, and which of their orderings hold"
     parser.add_argument("--published", action="store_true", help=published)
+    separation = "which tasks separate: ROW (default: softmax) is far above the best control, and tie groups stand apart"
+    parser.add_argument("--separation", nargs="?", const="softmax", metavar="ROW", help=separation)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
     parser.set_defaults(handler=_leaderboard)
@@ -138,6 +142,10 @@ def _refuse(parsed: argparse.Namespace) -> None:
         OSError: no place for the output.
     """
     said = [f"--{name}" for name in ("overview", "seeds", "published") if getattr(parsed, name)]
+    if parsed.separation and (others := [*said, *(f"--{name}" for name in ("attention", "plots") if getattr(parsed, name))]):
+        raise ValueError(f"--separation judges whole tasks and prints nothing else; leave out {', '.join(others)}")
+    if parsed.separation and parsed.format == "html":
+        raise ValueError(f"--separation prints as {', '.join(FORMATS)}; got --format html")
     if parsed.format == "html" and said:
         raise ValueError(f"the page of --format html shows all of that in any case; leave out {', '.join(said)}")
     if parsed.format == "svg" and said:
@@ -173,6 +181,8 @@ def _picture(parsed: argparse.Namespace) -> str:
 
 
 def _text(parsed: argparse.Namespace) -> str:
+    if parsed.separation and (made := tables(Store(parsed.records).load()[0], task=parsed.task)):
+        return render_separations([separates(table, parsed.separation) for table in made], parsed.format)
     made = tables(Store(parsed.records).load()[0], task=parsed.task) if parsed.published else []
     if made:
         return render_published(made, parsed.format, attention=parsed.attention)

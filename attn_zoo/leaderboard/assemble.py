@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from attn_zoo.leaderboard.boards import boards, boards_at, flops_until, pretrain_seconds
+from attn_zoo.leaderboard.comparisons import resolution
 from attn_zoo.leaderboard.pareto import weighed
 from attn_zoo.leaderboard.ranking import ranked
-from attn_zoo.leaderboard.rows import SHARES, CurvePoint, Row, Table
+from attn_zoo.leaderboard.rows import CurvePoint, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
 from attn_zoo.leaderboard.tuned import found_settings, own_options, rows_of_tables, shared_budget
 from attn_zoo.records import RunRecord
@@ -91,7 +92,7 @@ def _table(
     control = next((row for row in rows if row.control and row.score), None)
     softmax_flops = next((row.flops_per_example for row in rows if row.attention == "softmax"), None)
     rows = [_against(row, control, softmax_flops) for row in rows]
-    rows, ranking = ranked(rows, higher, _grain(whole))
+    rows, ranking = ranked(rows, higher, resolution(whole.task_card, whole.data))
     rows = weighed(rows, ranking, higher)
     return Table(
         task=whole.task_card,
@@ -111,12 +112,6 @@ def _table(
         boards=boards(rows, runs, higher, equal),
         at=boards_at(rows, runs, higher, at),
     )
-
-
-def _grain(record: RunRecord) -> float:
-    """The step in which scores on this test split differ; 0 for metrics that are no shares."""
-    examples = record.data.get("test", {}).get("examples")
-    return 1 / examples if examples and record.task_card["metric"] in SHARES else 0.0
 
 
 def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:

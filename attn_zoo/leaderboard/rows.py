@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from attn_zoo.leaderboard.letters import short_letters
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.records import Tuning
 
@@ -111,6 +112,16 @@ class Row:
     """The study that its settings are the best of, with the number of trials that is recorded by now."""
     tuned: Mapping[str, Any] = field(default_factory=dict)
     """By key, such as ``budget.learning_rate``, what that study found best."""
+
+    @property
+    def letters(self) -> str:
+        """``ties`` to print, with runs of neighbouring letters shortened."""
+        return short_letters(self.ties)
+
+    @property
+    def place(self) -> str:
+        """Rank and letters to print, such as ``4 c-h``; ``-`` where there is no rank."""
+        return "-" if self.rank is None else f"{self.rank} {self.letters}".strip()
 
 
 @dataclass(frozen=True, slots=True)

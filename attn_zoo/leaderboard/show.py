@@ -134,7 +134,9 @@ def _scores(shown: Shown) -> str:
     notes += [] if table.chance is None else [f"chance {figure(table.chance, table)}{unit(table, ' %')}"]
     notes += [f"{estimated(row.margin, table, '+')} over the best control, {table.control}"] if row.margin else []
     notes += [f"train - test {estimated(row.train_gap, table, '+')}"] if row.train_gap else []
-    notes += [f"rank {row.rank}" + (f", tied with all that share a letter of {row.ties}" if row.ties else "")] if row.rank else []
+    notes += (
+        [f"rank {row.rank}" + (f", tied with all that share a letter of {row.letters}" if row.ties else "")] if row.rank else []
+    )
     why = row.unranked or (None if row.control else table.ranking.reason)
     notes += [why] if why else []
     notes += [f"dominated by {', '.join(row.dominated_by)}"] if row.dominated_by else []

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
-_QUANTISATION = 1 / 6
+QUANTISATION = 1 / 6
 """Variance of a difference of two figures that were each rounded to a grid of 1."""
 
 Floats = NDArray[np.float64]
@@ -70,7 +70,7 @@ def pair_p_values(scores: Any, grain: float = 0.0) -> Floats:
     count = shared.sum(axis=-1)
     mean = np.where(shared, differences, 0.0).sum(axis=-1) / np.maximum(count, 1)
     squares = np.where(shared, (differences - mean[..., None]) ** 2, 0.0).sum(axis=-1)
-    variance = squares / np.maximum(count - 1, 1) + _QUANTISATION * grain**2
+    variance = squares / np.maximum(count - 1, 1) + QUANTISATION * grain**2
     with np.errstate(divide="ignore", invalid="ignore"):
         statistic = np.where(mean == 0, 0.0, np.abs(mean) / np.sqrt(variance / np.maximum(count, 1)))
     return np.where(count < 2, 1.0, 2 * stdtr(np.maximum(count - 1, 1), -statistic))
@@ -85,6 +85,19 @@ def holm(p_values: Any) -> Floats:
     ascending = np.take_along_axis(p_values, order, axis=-1) * np.arange(count, 0, -1)
     corrected = np.empty_like(ascending)
     np.put_along_axis(corrected, order, np.minimum(np.maximum.accumulate(ascending, axis=-1), 1.0), axis=-1)
+    return corrected
+
+
+def benjamini_hochberg(p_values: Any) -> Floats:
+    """p values corrected along the last axis (Benjamini and Hochberg 1995): of all that is at most 0.05 and called different,
+    5 % are expected to be equal."""
+    p_values = np.asarray(p_values, dtype=float)
+    count = p_values.shape[-1]
+    order = np.argsort(p_values, axis=-1)
+    ascending = np.take_along_axis(p_values, order, axis=-1) * count / np.arange(1, count + 1)
+    corrected = np.empty_like(ascending)
+    smallest_above = np.minimum.accumulate(ascending[..., ::-1], axis=-1)[..., ::-1]
+    np.put_along_axis(corrected, order, np.minimum(smallest_above, 1.0), axis=-1)
     return corrected
 
 

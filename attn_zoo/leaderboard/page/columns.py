@@ -84,7 +84,7 @@ def cells(
     first, *others = row.dominated_by or ("-",)
     where = [machines[machine] for machine in row.machines] if len(machines) > 1 else []
     known = {
-        "rank": Cell("-" if row.rank is None else f"{row.rank} {row.ties}".strip(), row.rank, row.unranked or ""),
+        "rank": Cell(row.place, row.rank, row.unranked or ""),
         "margin": Cell(estimated(row.margin, table, "+"), _mean(row.margin)),
         "chance": Cell(chance, _mean(row.over_chance)),
         "gap": Cell(estimated(row.train_gap, table, "+"), _mean(row.train_gap)),

@@ -20,7 +20,7 @@ def scores_table(table: Table, format: str) -> str:
         body = [[*line, str(trial_count(row) or "-")] for row, line in zip(table.rows, body, strict=True)]
     if table.ranking.reason is None:
         head = ["rank", *head]
-        body = [[_rank(row), *line] for row, line in zip(table.rows, body, strict=True)]
+        body = [[row.place, *line] for row, line in zip(table.rows, body, strict=True)]
     return tabulated(title, head, body, format)
 
 
@@ -36,10 +36,6 @@ def _line(row: Row, table: Table) -> list[str]:
         estimated(row.train_gap, table, "+"),
         seeds,
     ]
-
-
-def _rank(row: Row) -> str:
-    return "-" if row.rank is None else f"{row.rank} {row.ties}".strip()
 
 
 def parts_table(table: Table, format: str) -> str:

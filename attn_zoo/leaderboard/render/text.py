@@ -14,8 +14,8 @@ _STYLES = {"terminal": "simple", "github": "github", "latex": "latex_booktabs"}
 
 
 def tabulated(title: str, head: Sequence[str], body: Sequence[Sequence[str]], format: str) -> str:
-    """A table under its title; a column named ``attention`` or ``dominated by`` is aligned to the left."""
-    align = ["left" if name in ("attention", "dominated by") else "right" for name in head]
+    """A table under its title; a column named ``attention``, ``task`` or ``dominated by`` is aligned to the left."""
+    align = ["left" if name in ("attention", "task", "dominated by") else "right" for name in head]
     text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
     if format == "latex":
         return f"% {title}\n{text}"

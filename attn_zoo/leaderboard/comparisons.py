@@ -1,0 +1,108 @@
+"""Which rows of a table can be compared, and which of their differences are beyond noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from attn_zoo.leaderboard.moderation import moderated_p_values
+from attn_zoo.leaderboard.rows import SHARES, Comparison, Row
+from attn_zoo.leaderboard.statistics import CONFIDENCE, Floats, paired
+
+SEEDS_NEEDED = 3
+"""Seeds that two rows must share before one may stand above the other."""
+SMALLEST = 0.01
+"""Smallest difference that is none of chance: of shares as it is (one point), of other metrics relative to the larger score."""
+_ROUNDING = 1e-6
+"""Relative; scores are computed in single precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """How finely a test split measures."""
+
+    share: bool
+    """Whether the metric lies between 0 and 1."""
+    grain: float
+    """The step in which scores can differ; 0 for metrics that are no shares."""
+
+    def ties(self, difference: float, larger: float) -> bool:
+        """Whether a difference is smaller than any that counts, whatever a test says."""
+        return abs(difference) < SMALLEST * (1.0 if self.share else abs(larger))
+
+
+def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> Resolution:
+    """The resolution of a task's card and data as they are recorded."""
+    share = task["metric"] in SHARES
+    examples = data.get("test", {}).get("examples")
+    return Resolution(share, 1 / examples if share and examples else 0.0)
+
+
+def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
+    """Rows of which no seed failed and any two share ``SEEDS_NEEDED`` seeds, and by label why others are left out.
+
+    The seeds that are left of a row that failed are the lucky ones.
+    """
+    reasons = {row.label: why for row in rows if (why := _unfit(row))}
+    fit = [row for row in rows if row.label not in reasons]
+    kept = _sharing(fit)
+    return kept, reasons | {row.label: _unshared(row, fit) for row in fit if row not in kept}
+
+
+def p_values(rows: Sequence[Row], resolution: Resolution) -> Floats:
+    """p values of all pairs of rows that are fit to compare, in the order of ``itertools.combinations``; not corrected."""
+    seeds = sorted({seed for row in rows for seed in row.seeds})
+    scores = np.array([[row.by_seed.get(seed, np.nan) for seed in seeds] for row in rows])
+    return moderated_p_values(scores, max(resolution.grain, _ROUNDING * float(np.nanmax(np.abs(scores)))))
+
+
+def compare(
+    rows: Sequence[Row], higher_is_better: bool, resolution: Resolution, correction: Callable[[Floats], Floats]
+) -> tuple[Comparison, ...]:
+    """All pairs of rows that are fit to compare, told apart where the corrected p value and the difference both say so."""
+    corrected = correction(p_values(rows, resolution))
+    pairs = zip(combinations(rows, 2), corrected, strict=True)
+    return tuple(_comparison(a, b, float(p), higher_is_better, resolution) for (a, b), p in pairs)
+
+
+def shared_seeds(one: Row, other: Row) -> int:
+    """How many seeds two rows have in common."""
+    return len(set(one.seeds) & set(other.seeds))
+
+
+def _comparison(a: Row, b: Row, p: float, higher_is_better: bool, resolution: Resolution) -> Comparison:
+    difference = paired(a.by_seed, b.by_seed)
+    assert difference is not None and a.score and b.score, "rows that are compared share seeds"
+    if (difference.mean < 0) == higher_is_better and difference.mean != 0:
+        a, b, difference = b, a, replace(difference, mean=-difference.mean)
+    ties = resolution.ties(difference.mean, max(abs(row.score.mean) for row in (a, b) if row.score))
+    return Comparison(a.label, b.label, difference, p, p <= 1 - CONFIDENCE and not ties)
+
+
+def _unfit(row: Row) -> str | None:
+    """Why a row cannot be compared, whatever seeds the others have."""
+    if row.failures:
+        return f"no rank, as not every seed has a score ({row.failures[0].split(':')[0]})"
+    if len(row.seeds) < SEEDS_NEEDED:
+        return f"no rank under {SEEDS_NEEDED} seeds; {SEEDS_NEEDED - len(row.seeds)} more needed"
+    return None
+
+
+def _unshared(row: Row, others: Sequence[Row]) -> str:
+    fewest = min(shared_seeds(row, other) for other in others)
+    return f"no rank under {SEEDS_NEEDED} seeds in common with every ranked row; {SEEDS_NEEDED - fewest} more needed"
+
+
+def _sharing(rows: Sequence[Row]) -> list[Row]:
+    """Rows any two of which share enough seeds; the row that shares with the fewest leaves until that holds."""
+    kept = list(rows)
+    while True:
+        strangers = {row.label: sum(shared_seeds(row, other) < SEEDS_NEEDED for other in kept if other is not row) for row in kept}
+        most = max(strangers.values(), default=0)
+        if not most:
+            return kept
+        kept.remove(min((row for row in kept if strangers[row.label] == most), key=lambda row: (len(row.seeds), row.label)))

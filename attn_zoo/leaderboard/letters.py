@@ -1,0 +1,54 @@
+"""Letters of tie groups: rows that share one cannot be told apart (Piepho 2004)."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+
+_ALPHABET = string.ascii_letters + "".join(chr(code) for code in range(0x100, 0x250))  # further Latin letters
+_MOST_GROUPS = 200
+_LONGEST_RUN = 3
+"""Neighbouring letters that are printed one by one."""
+
+
+def tie_letters(labels: Sequence[str], apart: set[frozenset[str]]) -> Mapping[str, str]:
+    """A letter for every largest group of rows that all tie, and by label the letters of a row's groups.
+
+    All are empty where there are more than 200 groups. They are the maximal cliques of the graph of ties, listed as by Bron and
+    Kerbosch 1973 with a pivot.
+
+    Args:
+        labels: of rows, the best first.
+        apart: pairs that are told apart.
+    """
+    ties = {one: {other for other in labels if other != one and frozenset((one, other)) not in apart} for one in labels}
+    groups: list[set[str]] = []
+
+    def extend(group: set[str], candidates: set[str], done: set[str]) -> None:
+        if not candidates and not done:
+            groups.append(group)
+        if not candidates or len(groups) > _MOST_GROUPS:
+            return
+        pivot = max(sorted(candidates | done), key=lambda label: len(ties[label] & candidates))
+        for label in sorted(candidates - ties[pivot]):
+            extend(group | {label}, candidates & ties[label], done & ties[label])
+            candidates, done = candidates - {label}, done | {label}
+
+    extend(set(), set(labels), set())
+    if len(groups) > _MOST_GROUPS:
+        return dict.fromkeys(labels, "")
+    place = {label: at for at, label in enumerate(labels)}
+    groups.sort(key=lambda group: sorted(place[label] for label in group))
+    named = list(zip(groups, _ALPHABET, strict=False))
+    return {label: "".join(letter for group, letter in named if label in group) for label in labels}
+
+
+def short_letters(letters: str) -> str:
+    """Letters with runs of more than three neighbours shortened: ``c-h`` for ``cdefgh``."""
+    runs: list[str] = []
+    for letter in letters:
+        if runs and _ALPHABET.index(letter) == _ALPHABET.index(runs[-1][-1]) + 1:
+            runs[-1] += letter
+        else:
+            runs.append(letter)
+    return "".join(run if len(run) <= _LONGEST_RUN else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,0 +1,94 @@
+"""Which tasks separate, as text: a line for each task, and the reasons."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from attn_zoo.leaderboard.render.text import estimated, lines, tabulated, unit
+from attn_zoo.leaderboard.separation import RULE, Separation
+
+_WIDTH = 100
+"""Characters of a line in the terminal."""
+_NAMED = 6
+"""Rows that are left out and named; of more, the number."""
+
+
+def render_separations(found: Sequence[Separation], format: str) -> str:
+    """The verdicts in one of ``FORMATS``; beneath the table their reasons, and the share of pairs told apart over all tasks."""
+    if format == "json":
+        return json.dumps([_plain(one) for one in found], indent=1)
+    if format == "csv":
+        return _csv([_plain(one) for one in found])
+    titles = _titles(found)
+    head = ["task", "rows", "seeds", "told apart", "tie groups", "over control", "separates"]
+    body = [_cells(title, one) for title, one in zip(titles, found, strict=True)]
+    table = tabulated("Separation", head, body, format)
+    notes = lines(_notes(titles, found), format)
+    return f"{table}\n\n{_wrapped(notes) if format == 'terminal' else notes}"
+
+
+def _cells(title: str, one: Separation) -> list[str]:
+    share = f"{100 * one.told_apart / one.pairs:.0f} %" if one.pairs else "-"
+    margin = estimated(one.margin, one.table, "+") + (unit(one.table, " %") if one.margin else "")
+    return [title, str(len(one.rows)), str(one.seeds), share, str(len(one.groups)), margin, "yes" if one.separates else "no"]
+
+
+def _notes(titles: Sequence[str], found: Sequence[Separation]) -> list[str]:
+    notes = []
+    for title, one in zip(titles, found, strict=True):
+        notes.append(f"{title} {'separates' if one.separates else 'does not separate'}: {'; '.join(one.reasons)}")
+        if one.left_out:
+            named = ", ".join(one.left_out) if len(one.left_out) <= _NAMED else f"{len(one.left_out)} rows"
+            notes.append(f"{title} without {named}, of which seeds failed or are too few")
+    told, pairs = sum(one.told_apart for one in found), sum(one.pairs for one in found)
+    share = f" ({100 * told / pairs:.0f} %)" if pairs else ""
+    notes.append(
+        f"all tasks: {sum(one.separates for one in found)} of {len(found)} separate, {told:,} of {pairs:,} pairs told apart{share}"
+    )
+    return [*notes, f"told apart: at a false discovery rate of 5 % (Benjamini and Hochberg), controls included; {RULE}"]
+
+
+def _titles(found: Sequence[Separation]) -> list[str]:
+    """Titles of tasks, numbered where one stands here in several settings."""
+    titles = [str(one.table.task["title"]) for one in found]
+    return [t if titles.count(t) == 1 else f"{t} #{titles[: at + 1].count(t)}" for at, t in enumerate(titles)]
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") for line in text.splitlines())
+
+
+def _plain(one: Separation) -> dict[str, Any]:
+    """A verdict as data."""
+    return {
+        "task": one.table.task["name"],
+        "task_options": dict(one.table.task_options),
+        "metric": one.table.task["metric"],
+        "rows": list(one.rows),
+        "left_out": list(one.left_out),
+        "seeds": one.seeds,
+        "pairs": one.pairs,
+        "told_apart": one.told_apart,
+        "groups": [list(group) for group in one.groups],
+        "yardstick": one.yardstick,
+        "control": one.control,
+        "margin": asdict(one.margin) if one.margin else None,
+        "separates": one.separates,
+        "reasons": list(one.reasons),
+    }
+
+
+def _csv(found: Sequence[dict[str, Any]]) -> str:
+    """A line for each task; lists and mappings are JSON."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(found[0])
+    for one in found:
+        writer.writerow([json.dumps(cell) if isinstance(cell, list | dict) else cell for cell in one.values()])
+    return out.getvalue()

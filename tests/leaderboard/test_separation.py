@@ -1,0 +1,180 @@
+"""Separation: tie groups that stand apart, the lead over the best control, and a verdict with its reasons."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from make import make_record
+
+from attn_zoo.cli.main import main
+from attn_zoo.leaderboard import tables
+from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.separation import groups_apart, separates
+from attn_zoo.records import RunRecord, Store
+
+SEPARATING = {
+    "softmax": (1.0, 1.0, 1.0),
+    "linformer": (1.0, 0.99, 1.0),
+    "performer": (0.60, 0.61, 0.62),
+    "longformer": (0.60, 0.61, 0.60),
+    "uniform": (0.12, 0.13, 0.12),
+    "none": (0.11, 0.12, 0.12),
+}
+
+
+def records(scores: Mapping[str, tuple[float, ...]], task: str = "digits", **changes) -> list[RunRecord]:
+    return [
+        make_record(name, task, seed, test=score, **changes)
+        for name, by_seed in scores.items()
+        for seed, score in enumerate(by_seed, start=1)
+    ]
+
+
+def table(scores: Mapping[str, tuple[float, ...]], **changes) -> Table:
+    (made,) = tables(records(scores, **changes))
+    return made
+
+
+def test_a_task_separates_where_softmax_leads_and_three_groups_stand_apart():
+    found = separates(table(SEPARATING))
+    assert found.separates and found.reasons == ("softmax minus uniform is +87.7 ± 1.4 points", "3 tie groups stand apart")
+    assert [set(group) for group in found.groups] == [{"softmax", "linformer"}, {"performer", "longformer"}, {"uniform", "none"}]
+    assert (found.pairs, found.told_apart, found.seeds) == (15, 12, 3)
+    assert found.control == "uniform" and found.margin and found.margin.mean == pytest.approx(0.8767, abs=1e-4)
+
+
+def test_a_lead_counts_by_the_lower_end_of_its_interval():
+    close = SEPARATING | {"uniform": (0.65, 0.66, 0.67), "performer": (0.4, 0.4, 0.41), "longformer": (0.4, 0.41, 0.4)}
+    assert separates(table(close)).separates, "34 ± 2 points"
+    wide = close | {"uniform": (0.64, 0.66, 0.68)}
+    found = separates(table(wide))
+    assert found.margin and found.margin.mean > 0.3 and not found.separates
+    assert found.reasons == ("softmax minus uniform is +34.0 ± 5.0 points, and all of the interval must lie beyond +30.0 points",)
+
+
+def test_a_task_on_which_a_control_is_better_does_not_separate():
+    found = separates(table(SEPARATING | {"softmax": (0.50, 0.51, 0.50), "uniform": (0.80, 0.81, 0.82)}))
+    assert not found.separates
+    assert found.reasons[0] == "the control uniform is better beyond noise: softmax minus uniform is -30.7 ± 2.9 points"
+
+
+def test_two_groups_are_too_few():
+    found = separates(table({name: scores for name, scores in SEPARATING.items() if name not in ("performer", "longformer")}))
+    assert found.reasons == ("2 tie groups stand apart, of 3 needed",) and len(found.groups) == 2
+
+
+def test_rows_with_failed_or_missing_seeds_are_left_out():
+    lacking = records(SEPARATING | {"performer": (0.6, 0.61), "longformer": (0.6, 0.61, 0.6)})
+    (made,) = tables([*lacking, make_record("linformer", seed=4, status="diverged")])
+    found = separates(made)
+    assert set(found.left_out) == {"performer", "linformer"} and found.pairs == 6 and found.separates
+    (made,) = tables([*records(SEPARATING), make_record("softmax", seed=4, status="diverged")])
+    assert separates(made).reasons == ("softmax and a control do not have 3 seeds in common, none failed",)
+
+
+@pytest.mark.parametrize("gone", ["softmax", "control"])
+def test_without_softmax_or_a_control_nothing_can_be_said(gone):
+    rows = {
+        name: scores
+        for name, scores in SEPARATING.items()
+        if name not in (["softmax"] if gone == "softmax" else ["uniform", "none"])
+    }
+    found = separates(table(rows))
+    assert not found.separates and found.margin is None
+    assert found.reasons[0] == "softmax and a control do not have 3 seeds in common, none failed"
+
+
+def test_another_row_can_be_the_yardstick():
+    assert separates(table(SEPARATING), "performer").yardstick == "performer"
+    assert separates(table(SEPARATING), "performer").separates
+    assert separates(table(SEPARATING), "none").reasons[0].startswith("none minus uniform is -0.7")
+
+
+def test_of_a_metric_of_which_less_is_better_the_lead_is_relative_to_the_control():
+    card = dict(make_record().task_card) | {"metric": "perplexity", "higher_is_better": False}
+    scores = {"softmax": (8.0, 8.1, 8.0), "linformer": (9.0, 9.1, 9.0), "uniform": (18.9, 19.0, 18.9)}
+    found = separates(table(scores, task_card=card))
+    assert found.separates and found.reasons[0].startswith("softmax minus uniform is -10.9 ±")
+    assert [group[0] for group in found.groups] == ["softmax", "linformer", "uniform"]
+    near = separates(table(scores | {"softmax": (14.0, 14.1, 14.0)}, task_card=card))
+    assert not near.separates and "must lie beyond -5.68" in near.reasons[0]
+    above = separates(table(scores | {"softmax": (24.0, 24.1, 24.0)}, task_card=card))
+    assert above.reasons[0].startswith("the control uniform is better beyond noise")
+
+
+def test_groups_are_as_many_as_the_longest_chain_and_each_stands_apart_from_the_next():
+    chance = np.random.default_rng(0)
+    for _ in range(200):
+        count = int(chance.integers(1, 9))
+        labels = [f"row {n}" for n in range(count)]
+        scores, spreads = np.sort(chance.random(count))[::-1], chance.random(count) / 4
+        apart = {
+            (labels[a], labels[b]) for a, b in combinations(range(count), 2) if scores[a] - scores[b] > spreads[a] + spreads[b]
+        }
+        groups = groups_apart(labels, apart)
+        for group, following in pairwise(groups):
+            assert all((better, worse) in apart for better in group for worse in following)
+        for group in groups:
+            assert not any(frozenset(pair) in {frozenset(p) for p in apart} for pair in combinations(group, 2))
+        assert len(groups) == max(
+            len(chain)
+            for size in range(1, count + 1)
+            for chain in combinations(labels, size)
+            if all(pair in apart for pair in pairwise(chain))
+        )
+
+
+def test_a_row_between_two_groups_is_in_none():
+    apart = {("a", "d"), ("a", "e"), ("b", "d"), ("b", "e")}
+    assert groups_apart(["a", "b", "c", "d", "e"], apart) == (("a", "b"), ("d", "e"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = Store(tmp_path)
+    for record in [*records(SEPARATING), *records({"softmax": (0.5, 0.52, 0.5), "uniform": (0.5, 0.5, 0.51)}, "listops")]:
+        store.add(record)
+    return tmp_path
+
+
+def test_the_command_prints_a_line_for_each_task_and_all_tasks_together(folder, capsys):
+    assert main(["leaderboard", "--records", str(folder), "--separation"]) == 0
+    text = capsys.readouterr().out
+    assert all(len(line) <= 100 for line in text.splitlines())
+    lines = [line.split() for line in text.splitlines()]
+    assert ["Digits", "6", "3", "80", "%", "3", "+87.7", "±", "1.4", "%", "yes"] in lines
+    assert ["Listops", "2", "3", "0", "%", "1", "+0.3", "±", "3.8", "%", "no"] in lines
+    assert "- all tasks: 1 of 2 separate, 12 of 16 pairs told apart (75 %)" in text
+    assert "- Digits separates: softmax minus uniform is +87.7 ± 1.4 points; 3 tie groups stand apart" in text
+    assert "- Listops does not separate: softmax minus uniform" in text
+
+
+def test_the_command_prints_data_for_programs(folder, capsys):
+    words = ["leaderboard", "--records", str(folder), "--separation", "performer", "--task", "digits", "--format"]
+    assert main([*words, "json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["separates"] is True and found["yardstick"] == "performer" and len(found["groups"]) == 3
+    assert main([*words, "csv"]) == 0
+    (line,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert line["told_apart"] == "12" and json.loads(line["margin"])["count"] == 3
+    for format in ("github", "latex"):
+        assert main([*words, format]) == 0
+        assert "Digits" in capsys.readouterr().out
+
+
+def test_the_command_without_records_says_so(tmp_path, capsys):
+    assert main(["leaderboard", "--records", str(tmp_path), "--separation"]) == 0
+    assert "no records" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", [["--seeds"], ["--overview"], ["--published"], ["--attention", "softmax"], ["--format", "html"]])
+def test_what_does_not_go_with_a_verdict_is_refused(folder, capsys, word):
+    assert main(["leaderboard", "--records", str(folder), "--separation", *word]) == 2
+    assert "--separation" in capsys.readouterr().err
