@@ -2,8 +2,8 @@
 
 On simulated records of 2 to 60 equal rows with 3 or 5 seeds at most 5 % of tables rank any row falsely: with equal spreads, with
 spreads that differ twentyfold, among sure rows, with skewed noise, on tests of few examples, at the ceiling and the floor, where
-rows begin to learn at some seeds only, and whether or not seeds are lucky for all rows alike (tests/leaderboard/test_ranking.py). Of
-forty rows that vary by 2 points at three seeds, 90 % of the gaps of 10 points are found; t tests of each pair alone find none.
+rows begin to learn at some seeds only, and whether or not seeds are lucky for all rows alike (tests/leaderboard/test_ranking.py).
+Of forty rows that vary by 2 points at three seeds, 90 % of the gaps of 10 points are found; t tests of each pair alone find none.
 
 No test on so few seeds sees what is rare and of few rows alone. At three seeds up to 12 % of tables are false where one to three
 rows among equal ones vary three to ten times as much, up to 12 % where noise is skewed and 2 to 5 rows differ twentyfold in spread,

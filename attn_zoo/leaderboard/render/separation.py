@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from attn_zoo.leaderboard.heatmap.model import titles as titles_of
 from attn_zoo.leaderboard.render.text import estimated, lines, tabulated, unit
 from attn_zoo.leaderboard.separation import RULE, Separation
 
@@ -25,7 +26,7 @@ def render_separations(found: Sequence[Separation], format: str) -> str:
         return json.dumps([_plain(one) for one in found], indent=1)
     if format == "csv":
         return _csv([_plain(one) for one in found])
-    titles = _titles(found)
+    titles = titles_of([one.table for one in found])
     head = ["task", "rows", "seeds", "told apart", "tie groups", "over control", "separates"]
     body = [_cells(title, one) for title, one in zip(titles, found, strict=True)]
     table = tabulated("Separation", head, body, format)
@@ -52,12 +53,6 @@ def _notes(titles: Sequence[str], found: Sequence[Separation]) -> list[str]:
         f"all tasks: {sum(one.separates for one in found)} of {len(found)} separate, {told:,} of {pairs:,} pairs told apart{share}"
     )
     return [*notes, f"told apart: at a false discovery rate of 5 % (Benjamini and Hochberg), controls included; {RULE}"]
-
-
-def _titles(found: Sequence[Separation]) -> list[str]:
-    """Titles of tasks, numbered where one stands here in several settings."""
-    titles = [str(one.table.task["title"]) for one in found]
-    return [t if titles.count(t) == 1 else f"{t} #{titles[: at + 1].count(t)}" for at, t in enumerate(titles)]
 
 
 def _wrapped(text: str) -> str:
