@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.heatmap.settings import shown_rows
 from attn_zoo.leaderboard.heatmap.shades import unshaded
-from attn_zoo.leaderboard.ranking import SEEDS_NEEDED
 from attn_zoo.leaderboard.render.text import is_share
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, paired

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE
 from attn_zoo.leaderboard.findings.needs import Answer, Choice, Gain
-from attn_zoo.leaderboard.ranking import SEEDS_NEEDED
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
 
 TITLE = "Drop-in for a trained encoder"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE, Ability, Judgement, judge
 from attn_zoo.leaderboard.findings.costs import Cost, cost
-from attn_zoo.leaderboard.ranking import SEEDS_NEEDED
 from attn_zoo.leaderboard.statistics import Estimate
 
 

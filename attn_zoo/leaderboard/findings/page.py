@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import ACCEPT, BASELINE, Ability, abilities
 from attn_zoo.leaderboard.findings.drop_in import drop_in
 from attn_zoo.leaderboard.findings.needs import NEEDS, answers
 from attn_zoo.leaderboard.findings.sentences import of_ability, of_answer, of_mechanism
-from attn_zoo.leaderboard.ranking import SEEDS_NEEDED
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import CONFIDENCE
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE, Ability, Judgement, Verdict, judge
 from attn_zoo.leaderboard.findings.costs import cost
 from attn_zoo.leaderboard.findings.needs import Answer, Choice
 from attn_zoo.leaderboard.heatmap.costs import byte_count
-from attn_zoo.leaderboard.ranking import SEEDS_NEEDED
 from attn_zoo.leaderboard.render.text import estimated, unit
 from attn_zoo.leaderboard.rows import Row
 from attn_zoo.leaderboard.statistics import Estimate
