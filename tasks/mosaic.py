@@ -67,6 +67,11 @@ class Options(SyntheticOptions):
             budget={"steps": 800, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="nothing was published at this size",
         ),
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 3_000, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 100, "evaluate_every": 200},
+            differs="nothing was published at this size",
+        ),
         "smoke": Level(
             model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
             budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},

@@ -48,6 +48,10 @@ class Options(SyntheticOptions):
 
     def __post_init__(self) -> None:
         self.group = choice("state_words.group", self.group, Group)
+        if self.swaps and self.group is Group.parity:
+            raise ValueError(
+                "state_words.swaps leaves out elements of s3 or s5, and parity has no others; got swaps=True with parity"
+            )
         require_range("state_words.length", self.length, 2, 16_384, "counts elements")
         meaning = f"counts elements, at least as many as length={self.length},"
         require_range("state_words.test_length", self.test_length, self.length, 65_536, meaning)

@@ -46,8 +46,7 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times few values, and four m × m products a step.
 
-    PyTorch counts the gradient of a depthwise kernel as if every head met every other. Kept: landmarks, weights, what each step
-    multiplies, and the few values.
+    Kept: landmarks, weights, what each step multiplies, and the few values.
     """
     n, h, d, m = geometry.keys, geometry.heads, geometry.head_dim, min(options.landmarks, geometry.keys)
     products = h * (8 * n * m * d + 4 * m * m * d + 8 * options.iterations * m**3)
@@ -56,7 +55,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return Cost(
         flops=products + convolved,
         parameters=h * options.convolution,
-        backward_flops=2 * products + (1 + h) * convolved,
+        backward_flops=2 * (products + convolved),
         activation_bytes={
             "eager": few + 2 * softmax_bytes(h * n, m) + FLOAT * h * m,
             "sdpa": few + fused_bytes(h * n, d) + fused_bytes(h * m, 0),

@@ -84,6 +84,10 @@ class Cost:
     """The most that must be held while ``keys`` tokens are read one by one and answered causally, whatever they are, the token
     being read included. Positions and sizes, which are whole numbers, are not counted. None without causality."""
 
+    def kept_bytes(self, implementation: str) -> int | None:
+        """Activation bytes of an implementation, None where they are not stated; ``tiled`` keeps what ``eager`` keeps."""
+        return self.activation_bytes.get("eager" if implementation == "tiled" else implementation)
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:

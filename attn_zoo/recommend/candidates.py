@@ -147,7 +147,7 @@ def counted(need: Need, layer: Candidate) -> Counted:
     """By the formulas on the card."""
     entry = card(layer.attention)
     cost = entry.cost(need.geometry, _options(entry, layer))
-    kept = cost.activation_bytes.get(layer.implementation)
+    kept = cost.kept_bytes(layer.implementation)
     training = None if cost.backward_flops is None else need.batch * (cost.flops + cost.backward_flops)
     return Counted(need.batch * cost.flops, training, None if kept is None else need.batch * kept)
 

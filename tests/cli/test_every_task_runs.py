@@ -71,7 +71,7 @@ def test_long_range_arena_is_an_experiment(tmp_path, monkeypatch, capsys):
     records = [json.loads(path.read_text(encoding="utf-8")) for path in Path("runs").glob("*.json")]
     options = {record["spec"]["attention"]: record["spec"]["options"] for record in records}
     assert options["longformer"]["window"] == 9, "a dial given goes before the experiment's"
-    assert {record["spec"]["implementation"] for record in records} <= {"sdpa", "eager", "flex"}
+    assert {record["implementation"] for record in records} <= {"sdpa", "tiled", "eager"}
 
 
 def test_a_mechanism_that_cannot_is_a_cell_whoever_chooses_its_implementation(tmp_path, monkeypatch):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-from attn_zoo.contract import UnknownNameError
+from attn_zoo.contract import UnknownNameError, auto_order
 from attn_zoo.cost.linformer_table3 import experiment
 from attn_zoo.cost.linformer_table3 import setting as table3_setting
 from attn_zoo.cost.linformer_table3.paper import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED
@@ -149,6 +150,7 @@ def test_lengths_that_are_done_are_not_measured_again(monkeypatch):
 
 def test_kernels_are_for_few_projected_keys(monkeypatch):
     monkeypatch.setattr(table3_setting, "auto_may_take", lambda name, device: True)
+    monkeypatch.setattr(table3_setting, "auto_order", lambda device: auto_order(torch.device("cuda")))
     setting = resolve_setting({**GIVEN, "lengths": [1024]})
     chosen = {e.projected_length: e.subject.implementation for e in entries(setting, 1024) if e.role == "linformer"}
     assert chosen == {128: "triton", 256: "triton", 512: "sdpa"}

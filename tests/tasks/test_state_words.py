@@ -15,8 +15,10 @@ from attn_zoo.contract import UNASKED
 SMALL = {"train": 400, "valid": 50, "test": 50}
 
 
-@pytest.mark.parametrize("swaps", [False, True])
-@pytest.mark.parametrize(("group", "things"), [("parity", 2), ("s3", 3), ("s5", 5)])
+@pytest.mark.parametrize(
+    ("group", "things", "swaps"),
+    [("parity", 2, False), *((g, n, swaps) for g, n in (("s3", 3), ("s5", 5)) for swaps in (False, True))],
+)
 def test_it_is_solved_by_moving_things(group, things, swaps):
     task = build_task("state_words", group=group, swaps=swaps, length=20, test_length=50, **SMALL)
     elements = list(permutations(range(things)))
@@ -79,6 +81,7 @@ def test_tables_are_of_groups():
     ("options", "message"),
     [
         ({"group": "s4"}, "must be parity or s3 or s5; got 's4'"),
+        ({"swaps": True}, "parity has no others; got swaps=True"),
         ({"length": 1}, "state_words.length counts elements"),
         ({"test_length": 20}, "at least as many as length=32, and lies in 32 to"),
         ({"valid": 0}, "state_words.valid counts examples"),

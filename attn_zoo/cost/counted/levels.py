@@ -92,7 +92,7 @@ def count_level(
             fused = _tally(asked, sizes)
         kept = None if fused is None else fused.kept_bytes
     return Counted(
-        Counts(f.flops, f.backward_flops, f.parameters, f.activation_bytes.get(implementation), f.state_bytes),
+        Counts(f.flops, f.backward_flops, f.parameters, f.kept_bytes(implementation), f.state_bytes),
         Counts(found.flops, found.backward_flops, parameters, kept)
         if found
         else Counts(parameters=parameters, activation_bytes=kept),
