@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attn_zoo import card as card_of
-from attn_zoo.attention.masks import softmax_over_valid
-from attn_zoo.attention.softmax import Softmax
+from attn_zoo.attention._masks import softmax_over_valid
+from attn_zoo.attention.dense.softmax import Softmax
 from attn_zoo.contract import Attention, AttentionCard, Capabilities, CompressingAttention, Cost, Geometry, Growth, Stream
 
 ORIGINALS: dict[str, AttentionCard] = {}

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
-from attn_zoo.attention import block_sparse as blocks
-from attn_zoo.attention.features import log_positive_features
-from attn_zoo.attention.fixed import sizes
-from attn_zoo.attention.lsh import hash_positions
-from attn_zoo.attention.reformer import SELF_SCORE
-from attn_zoo.attention.strided import stride_of
+from attn_zoo.attention.content._hashing import hash_positions
+from attn_zoo.attention.content.reformer import SELF_SCORE
+from attn_zoo.attention.linear._feature_maps import log_positive_features
+from attn_zoo.attention.sparse import block_sparse as blocks
+from attn_zoo.attention.sparse.fixed import sizes
+from attn_zoo.attention.sparse.strided import stride_of
 from attn_zoo.conformance.requests import Request
 from attn_zoo.contract import Attention
 

@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[1]
 ALLOWED = {
     "contract": set(),
     "registry": {"contract", "attention"},  # attention only to register the built-in entries, inside load_plugins
-    "attention": {"contract", "registry", "kernels"},  # kernels only inside the implementations that use them
-    "kernels": set(),
+    "attention": {"contract", "registry", "kernels", "precision"},
+    "precision": set(),
+    "kernels": {"precision", "attention", "contract"},
     "short_convolution": set(),
     "layer": {"contract", "registry", "short_convolution"},
     "integrations": {"contract", "registry", "layer", "short_convolution"},

@@ -184,7 +184,7 @@ class Heir(PlainSoftmax):
 
 def test_resolve_finds_names_and_classes() -> None:
     assert resolve("softmax").name == "softmax"
-    assert resolve("attn_zoo.attention.softmax:Softmax") is resolve("softmax")
+    assert resolve("attn_zoo.attention.dense.softmax:Softmax") is resolve("softmax")
     assert resolve(f"{Untold.__module__}:Untold") is Untold.card
 
 
@@ -192,9 +192,9 @@ def test_resolve_finds_names_and_classes() -> None:
     ("target", "message"),
     [
         ("nowhere.at_all:Thing", "module 'nowhere.at_all' cannot be imported: ModuleNotFoundError"),
-        ("attn_zoo.attention.softmax:Softmix", "module 'attn_zoo.attention.softmax' has no attribute 'Softmix'"),
-        ("attn_zoo.attention.softmax:Options", "'Options' in 'attn_zoo.attention.softmax' is no class with a card"),
-        ("attn_zoo.attention.softmax:cost", "is no class with a card"),
+        ("attn_zoo.attention.dense.softmax:Softmix", "module 'attn_zoo.attention.dense.softmax' has no attribute 'Softmix'"),
+        ("attn_zoo.attention.dense.softmax:Options", "'Options' in 'attn_zoo.attention.dense.softmax' is no class with a card"),
+        ("attn_zoo.attention.dense.softmax:cost", "is no class with a card"),
         ("attn_zoo.contract:Attention", "is no class with a card"),
     ],
 )

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention.kernelized_linformer import KernelizedLinformer
-from attn_zoo.attention.linformer import Linformer
-from attn_zoo.attention.low_rank import LowRankAttention
-from attn_zoo.attention.sparse_linformer import SparseLinformer
+from attn_zoo.attention.low_rank._low_rank import LowRankAttention
+from attn_zoo.attention.low_rank.kernelized_linformer import KernelizedLinformer
+from attn_zoo.attention.low_rank.linformer import Linformer
+from attn_zoo.attention.low_rank.sparse_linformer import SparseLinformer
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.layer import MultiHeadAttention, Order, Remembered
 from attn_zoo.parallel.collectives import all_reduce_sum, place

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from attn_zoo.attention.dense_maps import LearnedMap
-from attn_zoo.attention.length_maps import LengthMap
-from attn_zoo.attention.low_rank import LowRankAttention
-from attn_zoo.attention.window_maps import WindowMap
+from attn_zoo.attention.low_rank._dense_maps import LearnedMap
+from attn_zoo.attention.low_rank._length_maps import LengthMap
+from attn_zoo.attention.low_rank._low_rank import LowRankAttention
+from attn_zoo.attention.low_rank._window_maps import WindowMap
 from attn_zoo.contract import UnsupportedError
 
 

@@ -10,9 +10,9 @@ from dense_mask import HEAD_DIM, HEADS, assert_sees
 from torch import Tensor, nn
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention
-from attn_zoo.attention import gathered
-from attn_zoo.attention.bigbird import BigBird, Options, pattern
-from attn_zoo.attention.block_patterns import Pattern
+from attn_zoo.attention.sparse._block_masks import Pattern
+from attn_zoo.attention.sparse.bigbird import BigBird, Options, pattern
+from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
 def layout(built: BigBird, n: int) -> list[set[tuple[int, int]]]:

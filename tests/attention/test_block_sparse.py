@@ -10,9 +10,9 @@ import torch
 from dense_mask import HEAD_DIM, HEADS, assert_sees
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import gathered
-from attn_zoo.attention.block_patterns import Pattern
-from attn_zoo.attention.block_sparse import BlockSparse, Options, pattern
+from attn_zoo.attention.sparse._block_masks import Pattern
+from attn_zoo.attention.sparse.block_sparse import BlockSparse, Options, pattern
+from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
 def seen_blocks(layout: Pattern, n: int, seeds: torch.Tensor) -> list[dict[int, list[int]]]:

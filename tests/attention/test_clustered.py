@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.clustered import Clustered
+from attn_zoo.attention.content.clustered import Clustered
 
 HEADS, HEAD_DIM = 2, 8
 

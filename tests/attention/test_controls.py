@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, build_attention, card
-from attn_zoo.attention.convolution import LocalConvolution
-from attn_zoo.attention.frozen_random import FrozenRandom
+from attn_zoo.attention.controls.convolution import LocalConvolution
+from attn_zoo.attention.controls.frozen_random import FrozenRandom
 
 both = pytest.mark.parametrize("causal", [False, True])
 

@@ -10,9 +10,9 @@ from stepping import step
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import chunks
-from attn_zoo.attention.cosformer import CosFormer
+from attn_zoo.attention.linear.cosformer import CosFormer
 from attn_zoo.contract import UnsupportedError
+from attn_zoo.kernels.cpu import _chunks as chunks
 
 
 def build(n: int = 33, *, causal: bool = False, queries: int | None = None) -> CosFormer:

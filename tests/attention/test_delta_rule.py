@@ -8,8 +8,9 @@ from stepping import step
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import chunks, delta_rule
-from attn_zoo.attention.delta_rule import DeltaRule
+from attn_zoo.attention.linear import delta_rule
+from attn_zoo.attention.linear.delta_rule import DeltaRule
+from attn_zoo.kernels.cpu import _chunks as chunks
 
 
 def build(n: int = 33, *, causal: bool = True, **options) -> DeltaRule:

@@ -10,7 +10,7 @@ from test_normalisers import defined
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import entmax
+from attn_zoo.attention.dense import entmax
 
 ALPHAS = [1.0, 1.25, 1.5, 2.0]
 

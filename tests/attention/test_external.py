@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
-from attn_zoo.attention import blocks
-from attn_zoo.attention.external import External
+from attn_zoo.attention.low_rank.external import External
 from attn_zoo.cost.counted.counter import tally
+from attn_zoo.kernels.cpu import _tiling as blocks
 
 
 def build(n: int = 33, heads: int = 2, **options) -> External:

@@ -9,7 +9,8 @@ import pytest
 from dense_mask import HEAD_DIM, HEADS, assert_sees
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import fixed, gathered
+from attn_zoo.attention.sparse import fixed
+from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
 def sees(block: int, last: int, head: int, i: int, j: int) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from attn_zoo import Geometry, UnsupportedError, attentions, build_attention, card
-from attn_zoo.attention import flex
+from attn_zoo.attention.sparse import _flex as flex
 from attn_zoo.conformance.requests import draw
 from attn_zoo.contract import auto_may_take
 
@@ -34,7 +34,7 @@ def test_every_pattern_has_the_implementation():
 def test_gives_what_eager_gives(name, options, causal, monkeypatch):
     monkeypatch.setattr("attn_zoo.contract.attention.unavailable", lambda *_: None)
     monkeypatch.setattr(flex, "compiled_flex", lambda: flex_attention)
-    monkeypatch.setattr("attn_zoo.attention.blocks.CHEAP_BYTES", 1)
+    monkeypatch.setattr("attn_zoo.kernels.cpu._tiling.CHEAP_BYTES", 1)
     geometry = Geometry(2, 16, N, N, causal)
     eager, fused = (build_attention(name, geometry, implementation=which, **options).double() for which in ("eager", "flex"))
     fused.load_state_dict(eager.state_dict())
@@ -47,7 +47,7 @@ def test_gives_what_eager_gives(name, options, causal, monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 2**30])
 def test_blocks_that_hold_pairs_are_found_without_all_pairs(rows, monkeypatch):
-    monkeypatch.setattr("attn_zoo.attention.blocks.CHEAP_BYTES", rows)
+    monkeypatch.setattr("attn_zoo.kernels.cpu._tiling.CHEAP_BYTES", rows)
 
     def sees(head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return ((query - key).abs() < 140 * (head + 1)) & (key <= query)

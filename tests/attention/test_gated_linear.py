@@ -8,8 +8,9 @@ from stepping import step
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import chunks, gated_linear
-from attn_zoo.attention.gated_linear import GatedLinear
+from attn_zoo.attention.linear import gated_linear
+from attn_zoo.attention.linear.gated_linear import GatedLinear
+from attn_zoo.kernels.cpu import _chunks as chunks
 
 
 def build(n: int = 33, *, causal: bool = True, **options) -> GatedLinear:

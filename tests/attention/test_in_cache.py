@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attn_zoo.attention import in_cache
-from attn_zoo.attention.totals import softmax_and_total
+from attn_zoo.kernels.cpu import _tiling as in_cache
+from attn_zoo.kernels.cpu._softmax import softmax_and_lse
 
 CPU = torch.device("cpu")
 
@@ -41,6 +41,6 @@ def test_totals_are_log_sum_exps_however_low():
     scores = torch.randn(50, 9, dtype=torch.float64) * 20
     scores[3, 1:] = -1e30
     scores[4] = -1e5
-    weights, total = softmax_and_total(scores)
+    weights, total = softmax_and_lse(scores)
     torch.testing.assert_close(total, scores.logsumexp(dim=-1, keepdim=True))
     torch.testing.assert_close(weights, scores.softmax(dim=-1))

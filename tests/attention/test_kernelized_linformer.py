@@ -11,8 +11,8 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.dense_maps import LearnedMap
-from attn_zoo.attention.kernelized_linformer import KernelizedLinformer
+from attn_zoo.attention.low_rank._dense_maps import LearnedMap
+from attn_zoo.attention.low_rank.kernelized_linformer import KernelizedLinformer
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
 

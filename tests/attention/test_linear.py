@@ -8,10 +8,10 @@ from stepping import step
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import chunks
-from attn_zoo.attention.linear import Linear
-from attn_zoo.attention.memory import MemoryState
+from attn_zoo.attention.linear._memory import MemoryState
+from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.contract import UnsupportedError
+from attn_zoo.kernels.cpu import _chunks as chunks
 
 MAPS = ("elu", "relu", "squared_relu", "softmax")
 

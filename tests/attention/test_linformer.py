@@ -10,9 +10,10 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention import blocks, dense_maps
-from attn_zoo.attention.dense_maps import LearnedMap
-from attn_zoo.attention.linformer import Linformer
+from attn_zoo.attention.low_rank import _dense_maps as dense_maps
+from attn_zoo.attention.low_rank._dense_maps import LearnedMap
+from attn_zoo.attention.low_rank.linformer import Linformer
+from attn_zoo.kernels.cpu import _tiling as blocks
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
 SHARINGS = ("none", "headwise", "key_value", "layerwise")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.linformer_causal import LinformerCausal, Options, block_size
+from attn_zoo.attention.low_rank.linformer_causal import LinformerCausal, Options, block_size
 
 
 def build(causal: bool, *, keys: int = 41, **options) -> LinformerCausal:

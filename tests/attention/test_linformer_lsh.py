@@ -8,7 +8,7 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention, join_layers
-from attn_zoo.attention.linformer_lsh import LinformerLSH, bucket_count
+from attn_zoo.attention.low_rank.linformer_lsh import LinformerLSH, bucket_count
 
 HEADS, HEAD_DIM = 2, 8
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attn_zoo import MultiHeadAttention
-from attn_zoo.attention.linformer import Linformer
+from attn_zoo.attention.low_rank.linformer import Linformer
 
 peer = pytest.importorskip("linformer", reason="the extra `peers` is not installed")
 

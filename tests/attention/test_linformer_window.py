@@ -8,7 +8,7 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention
-from attn_zoo.attention.linformer_window import LinformerWindow
+from attn_zoo.attention.low_rank.linformer_window import LinformerWindow
 
 HEADS, HEAD_DIM = 2, 8
 

@@ -6,8 +6,8 @@ import pytest
 from dense_mask import HEAD_DIM, HEADS, assert_sees
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import gathered
-from attn_zoo.attention.local import Local, Options
+from attn_zoo.attention.sparse.local import Local, Options
+from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
 @pytest.mark.parametrize("causal", [False, True])

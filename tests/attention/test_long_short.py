@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.long_short import LongShort
+from attn_zoo.attention.low_rank.long_short import LongShort
 
 HEADS, HEAD_DIM = 2, 8
 

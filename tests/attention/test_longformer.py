@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention import banded
-from attn_zoo.attention.longformer import Longformer
+from attn_zoo.attention.sparse.longformer import Longformer
+from attn_zoo.kernels.cpu import window as banded
 
 HEADS, HEAD_DIM = 2, 8
 

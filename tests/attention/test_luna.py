@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
-from attn_zoo.attention import blocks, chunks
-from attn_zoo.attention.luna import Luna
+from attn_zoo.attention.low_rank.luna import Luna
+from attn_zoo.kernels.cpu import _chunks as chunks
+from attn_zoo.kernels.cpu import _tiling as blocks
 
 
 def build(n: int = 33, *, causal: bool = False, queries: int | None = None, implementation: str = "eager", **options) -> Luna:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import chunks
-from attn_zoo.attention.mega import Mega
-from attn_zoo.attention.moving_average import moving_average
+from attn_zoo.attention.recurrent._moving_average import moving_average
+from attn_zoo.attention.recurrent.mega import Mega
+from attn_zoo.kernels.cpu import _chunks as chunks
 
 both = pytest.mark.parametrize("causal", [False, True])
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attn_zoo.attention.normalisers import check_alpha, entmax_over_valid, threshold
+from attn_zoo.attention.dense._normalisers import check_alpha, entmax_over_valid, threshold
 
 ALPHAS = [1.0, 1.05, 1.25, 1.5, 1.75, 2.0]
 
@@ -182,7 +182,7 @@ def test_search_is_short():
             self.passes += func is torch.ops.aten.sub.out and args[0].shape[-1] == 4096
             return func(*args, **(kwargs or {}))
 
-    from attn_zoo.attention.normalisers import _threshold
+    from attn_zoo.attention.dense._normalisers import _threshold
 
     for alpha in (1.25, 1.5, 2.0):
         rows = draw(64, 4096).float() * (alpha - 1)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import short_side
-from attn_zoo.attention.nystrom import Nystrom
+from attn_zoo.attention.low_rank.nystrom import Nystrom
+from attn_zoo.kernels.cpu import landmarks as short_side
 
 HEADS, HEAD_DIM = 2, 8
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attn_zoo import Geometry, attentions, card
-from attn_zoo.attention.longformer import Longformer, Options
+from attn_zoo.attention.sparse.longformer import Longformer, Options
 from attn_zoo.conformance.requests import draw
 from attn_zoo.contract import AttentionCard
 from attn_zoo.cost import peak_bytes

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import in_cache, performer
-from attn_zoo.attention.performer import Performer
+from attn_zoo.attention.linear import performer
+from attn_zoo.attention.linear.performer import Performer
+from attn_zoo.kernels.cpu import _tiling as in_cache
 
 
 def build(n: int = 33, *, causal: bool = False, head_dim: int = 8, seed: int = 0, **options) -> Performer:

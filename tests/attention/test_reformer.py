@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention import in_cache, lsh
-from attn_zoo.attention.reformer import Reformer
+from attn_zoo.attention.content import _hashing as lsh
+from attn_zoo.attention.content.reformer import Reformer
+from attn_zoo.kernels.cpu import _tiling as in_cache
 
 HEADS, HEAD_DIM = 2, 8
 

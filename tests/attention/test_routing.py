@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention.routing import Routing
+from attn_zoo.attention.content.routing import Routing
 
 HEADS, HEAD_DIM = 2, 8
 

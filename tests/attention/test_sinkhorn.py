@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.sinkhorn import LEAST, Sinkhorn, block_size
+from attn_zoo.attention.content.sinkhorn import LEAST, Sinkhorn, block_size
 
 HEADS, HEAD_DIM = 2, 8
 

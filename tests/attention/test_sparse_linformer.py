@@ -12,8 +12,8 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention, card
-from attn_zoo.attention import blocks
-from attn_zoo.attention.sparse_linformer import SparseLinformer
+from attn_zoo.attention.low_rank.sparse_linformer import SparseLinformer
+from attn_zoo.kernels.cpu import _tiling as blocks
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
 

@@ -9,7 +9,8 @@ import pytest
 from dense_mask import HEAD_DIM, HEADS, assert_sees
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import grid, strided
+from attn_zoo.attention.sparse import strided
+from attn_zoo.kernels.cpu import strided as grid
 
 
 def sees(apart: int, head: int, i: int, j: int) -> bool:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention, card
-from attn_zoo.attention import blocks
 from attn_zoo.contract import Attention
+from attn_zoo.kernels.cpu import _tiling as blocks
 
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("synthesizer_dense", {}),

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import topk
-from attn_zoo.attention.topk import TopK
+from attn_zoo.attention.dense import topk
+from attn_zoo.attention.dense.topk import TopK
 from attn_zoo.cost.counted.counter import kept_bytes
 
 HEADS, HEAD_DIM = 2, 8

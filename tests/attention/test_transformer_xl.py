@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention import segments
-from attn_zoo.attention.transformer_xl import SegmentState, TransformerXL
+from attn_zoo.attention.recurrent.transformer_xl import SegmentState, TransformerXL
+from attn_zoo.kernels.cpu import segments
 
 HEADS, HEAD_DIM, BATCH = 2, 4, 2
 

@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from attn_zoo.attention.untraced import untraced
+from attn_zoo.kernels.cpu._tiling import untraced
 
 
 def test_importing_the_mechanisms_imports_no_compiler():

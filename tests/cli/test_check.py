@@ -75,7 +75,7 @@ def names(*targets: str) -> list[str]:
 
 def test_names_and_classes_of_attentions_and_tasks():
     assert names("softmax", "digits") == ["softmax", "digits"]
-    assert names("attn_zoo.attention.softmax:Softmax", "softmax", "attn_zoo.tasks.digits:Digits") == ["softmax", "digits"]
+    assert names("attn_zoo.attention.dense.softmax:Softmax", "softmax", "attn_zoo.tasks.digits:Digits") == ["softmax", "digits"]
 
 
 def test_a_file_is_all_that_it_registers_or_one_class(home):
@@ -111,7 +111,7 @@ def test_a_file_that_is_loaded_already_is_not_loaded_again():
         ("linformr", "did you mean 'linformer'"),
         ("lost.py", "there is no file lost.py"),
         ("there/", "there/ is a folder; check takes the name that it registers"),
-        ("attn_zoo.attention.softmax:Softmix", "has no attribute 'Softmix'"),
+        ("attn_zoo.attention.dense.softmax:Softmix", "has no attribute 'Softmix'"),
         ("check_mine.py:Third", "has no attribute 'Third'"),
         ("check_empty.py", "registers nothing; decorate a class"),
         ("check_broken.py", "cannot be imported as check_broken: RuntimeError: it was late (check_broken.py:2)"),

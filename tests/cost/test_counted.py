@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo import attentions, registry
-from attn_zoo.attention.kept import split_bytes
+from attn_zoo.attention._kept import split_bytes
 from attn_zoo.cli import main
 from attn_zoo.conformance.cost import KEPT_MARGIN
 from attn_zoo.conformance.requests import draw

@@ -10,7 +10,7 @@ from state_forms import FORMS, carried
 from torch import Tensor
 
 from attn_zoo import attentions
-from attn_zoo.attention.frozen_random import FrozenRandom
+from attn_zoo.attention.controls.frozen_random import FrozenRandom
 from attn_zoo.conformance.requests import draw
 from attn_zoo.contract import Attention, Geometry
 from attn_zoo.registry import build_attention, card

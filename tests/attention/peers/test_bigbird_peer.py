@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attn_zoo import MultiHeadAttention
-from attn_zoo.attention.bigbird import BigBird, pattern
+from attn_zoo.attention.sparse.bigbird import BigBird, pattern
 
 NAME = "transformers.models.big_bird.modeling_big_bird"
 peer: Any = pytest.importorskip(NAME, reason="transformers is not installed (extra: peers)")

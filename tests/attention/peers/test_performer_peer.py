@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.features import draw_directions
-from attn_zoo.attention.performer import RELU_FLOOR, Performer
+from attn_zoo.attention.linear._feature_maps import draw_directions
+from attn_zoo.attention.linear.performer import RELU_FLOOR, Performer
 
 peer: Any = pytest.importorskip("performer_pytorch.performer_pytorch", reason="performer-pytorch is not installed (extra: peers)")
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention import reformer
-from attn_zoo.attention.lsh import hash_positions
+from attn_zoo.attention.content import reformer
+from attn_zoo.attention.content._hashing import hash_positions
 
 BATCH, HEADS, D, CHUNK = 2, 2, 8, 4
 

@@ -1,0 +1,29 @@
+"""Small pieces that several mechanisms share unchanged."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def check_dropout(owner: str, rate: float) -> None:
+    """Refuse a dropout rate outside [0, 1).
+
+    Raises:
+        ValueError: naming the mechanism, the rule and the rate.
+    """
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"{owner}.dropout is the share of weights set to zero, so it lies in [0, 1); got {rate}")
+
+
+def softmax_over_valid(scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None) -> Float[Tensor, "... keys"]:
+    """Softmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
+
+    ``allowed`` broadcasts against ``scores``; None allows everything.
+    """
+    if allowed is None:
+        return scores.softmax(dim=-1)
+    # The lowest finite number instead of -inf keeps a row that allows nothing free of NaN, in the gradient too.
+    weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(~allowed, 0)

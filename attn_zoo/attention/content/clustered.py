@@ -1,0 +1,138 @@
+"""Clustered attention: yᵢ = softmax(q̄ᵀ K / √d) V with q̄ the mean of the queries in the cluster of i."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT, INDEX, softmax_bytes
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of clustered attention."""
+
+    clusters: int = 8
+    """C, the number of clusters; an input of fewer tokens has one for each."""
+    bits: int = 32
+    """B, the bits of a query's hash, by which queries are compared."""
+    iterations: int = 10
+    """L, the steps of k-means."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training; the queries of a cluster lose the same ones."""
+
+    def __post_init__(self) -> None:
+        for name in ("clusters", "bits"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"clustered.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+        if self.iterations < 0:
+            raise ValueError(f"clustered.iterations counts steps of k-means, 0 for the first centroids; got {self.iterations}")
+        check_dropout("clustered", self.dropout)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """The hash, each position against each centroid's bits in every step, which has no gradient; then centroids against keys.
+
+    Kept: cluster and size of cluster of each position, the centroids, their weights and answers.
+    """
+    n, d, c = geometry.keys, geometry.head_dim, min(options.clusters, geometry.keys)
+    cluster = 2 * n * options.bits * (d + (options.iterations + 1) * c)
+    attend, h = 4 * c * n * d, geometry.heads
+    return Cost(
+        flops=h * (cluster + attend),
+        parameters=0,
+        backward_flops=h * 2 * attend,
+        activation_bytes={"eager": h * ((FLOAT + INDEX) * n + 2 * FLOAT * c * d) + softmax_bytes(h * c, n)},
+    )
+
+
+@register_attention(
+    "clustered",
+    title="Clustered queries",
+    paper="Vyas et al. 2020, arXiv:2007.04825",
+    equation="Eq. 3 to 6",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True, random_at_build=True),
+    time="n c d",
+    memory="n c + n d",
+    cost=cost,
+    variants={"many": {"clusters": 20, "bits": 63}, "first": {"iterations": 0, "clusters": 3}},
+)
+class Clustered(Attention):
+    """Attention of the centroids of queries, which all queries of a cluster share.
+
+    Paper: Vyas et al. 2020: Eq. 3 to 6 (centroids, their attention, its broadcast), Section 3.2.1 (k-means in Hamming space on
+        hashes by sign).
+    Symbols: C → clusters, B → bits, L → iterations, S → cluster.
+    Differs: without the improved form, which attends again to the keys of highest weight. k-means starts from queries evenly
+        spaced among the valid ones, where the paper's code draws them, so that evaluation is deterministic; the hash is drawn
+        once, one for all heads. Equal distances go to the first cluster. Queries at padded positions are a cluster
+        of their own.
+    """
+
+    directions: Float[Tensor, "head_dim bits"]
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.register_buffer("directions", torch.randn(geometry.head_dim, options.bits))
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """As many clusters as tokens."""
+        c, n = options.clusters, geometry.keys
+        found = f"clusters={c} are no fewer than the {n} tokens: as many centroids are compared as there are queries"
+        return (found,) if c >= n else ()
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Cluster, average the queries, attend, broadcast."""
+        batch, heads, n, d = query.shape
+        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+        clusters = min(self.options.clusters, n)
+        cluster = self._cluster(query.detach(), valid, clusters)
+        if key_valid is not None:
+            cluster, clusters = cluster.masked_fill(~key_valid[:, None], clusters), clusters + 1
+        wide = cluster[..., None].expand(-1, -1, -1, d)
+        size = query.new_zeros(batch, heads, clusters).scatter_add(2, cluster, torch.ones_like(query[..., 0])).clamp(min=1)
+        # Divided before they are summed, so that half precision does not overflow.
+        shares = query / size.gather(2, cluster)[..., None]
+        centroids = query.new_zeros(batch, heads, clusters, d).scatter_add(2, wide, shares)
+        scores = (centroids * d**-0.5) @ key.mT
+        weights = softmax_over_valid(scores, None if key_valid is None else key_valid[:, None, None, :])
+        weights = F.dropout(weights, self.options.dropout, self.training)
+        return (weights.to(value.dtype) @ value).gather(2, wide)
+
+    @torch.no_grad()
+    def _cluster(
+        self, query: Float[Tensor, "batch heads n head_dim"], valid: Bool[Tensor, "batch n"], clusters: int
+    ) -> Int[Tensor, "batch heads n"]:
+        """The cluster of each query by k-means on ±1 bits, whose sums are whole numbers and so exact in any order."""
+        heads, bits = query.shape[1], self.options.bits
+        with without_autocast(query.device):  # a cluster must not depend on the precision of the rest
+            wide = query.to(torch.promote_types(query.dtype, torch.float32))
+            code = torch.where(wide @ self.directions.to(wide.dtype) >= 0, 1.0, -1.0)
+            code = code.masked_fill(~valid[:, None, :, None], 0)
+            # Evenly spaced among the valid ones; an example of fewer than C takes some twice, and the first of equals wins.
+            in_order = (~valid).int().argsort(dim=-1, stable=True)
+            rank = torch.arange(clusters, device=query.device) * valid.sum(dim=-1, keepdim=True) // clusters
+            start = in_order.gather(1, rank)[:, None, :, None].expand(-1, heads, -1, bits)
+            centroid = code.gather(2, start)
+            for _ in range(self.options.iterations):
+                cluster = (code @ centroid.mT).argmax(dim=-1)
+                summed = torch.zeros_like(centroid).scatter_add(2, cluster[..., None].expand_as(code), code)
+                centroid = torch.where(summed == 0, centroid, summed.sign())  # a tie, or an empty cluster, changes no bit
+            return (code @ centroid.mT).argmax(dim=-1)

@@ -1,0 +1,175 @@
+"""Reformer (LSH attention): yᵢ = Σⱼ exp(qᵢ·kⱼ / √d - z) vⱼ over the j that some hash puts near i, with kⱼ = qⱼ / |qⱼ|."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention._masks import check_dropout
+from attn_zoo.attention.content._hashing import (
+    MOST_HASHES,
+    RADIX,
+    ROTATIONS,
+    Layout,
+    default_buckets,
+    hash_positions,
+    rotation_columns,
+)
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.kernels.cpu.lsh import SELF_SCORE as SELF_SCORE
+from attn_zoo.kernels.cpu.lsh import Rule, attend_buckets, buckets_bytes, buckets_flops
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+
+
+class Duplicates(Enum):
+    """What to do about a key that several rounds find."""
+
+    corrected = "corrected"
+    """It counts once, as in the paper."""
+    counted = "counted"
+    """It counts in every round that finds it; cheaper, and the usual public choice."""
+
+
+@dataclass
+class Options:
+    """Options of Reformer."""
+
+    chunk: int = 8
+    """Positions compared with each other and with the chunk before, m in the paper."""
+    buckets: int = 0
+    """Buckets of each round, a power of two; 0 takes about length / (2 chunk), for the length it is built for."""
+    rounds: int = 2
+    """Independent hashes, n_rounds in the paper."""
+    duplicates: Duplicates = Duplicates.corrected
+    redraw: int = 0
+    """Training calls between new draws of the hashes; 0 keeps the first draw. Evaluation never draws."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.duplicates, str):
+            self.duplicates = Duplicates(self.duplicates)
+        for name in ("chunk", "rounds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"reformer.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+        most = RADIX**MOST_HASHES
+        if self.buckets and (self.buckets < 1 or self.buckets & (self.buckets - 1) or self.buckets > most):
+            raise ValueError(f"reformer.buckets is a power of two up to {most}, or 0 for a number by length; got {self.buckets}")
+        if self.redraw < 0:
+            raise ValueError(f"reformer.redraw counts training calls, 0 for never; got {self.redraw}")
+        check_dropout("reformer", self.dropout)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """In each round: the hash, then each chunk against itself and the one before. Sorting and gathering are no matrix products.
+
+    State: queries and values that a round may look up again, in each bucket the chunk being filled and the one before it.
+    Rounds may look up different ones, at most all.
+    """
+    n, c, d, rounds = geometry.keys, options.chunk, geometry.head_dim, options.rounds
+    buckets = options.buckets or default_buckets(n, c)
+    chunks = Layout.chunks(n, buckets, c)
+    compare, backward = buckets_flops(geometry.heads, rounds, chunks, c, d)
+    tokens = min(n, rounds * (buckets * (2 * c - 1) + 1))
+    return Cost(
+        flops=2 * geometry.heads * rounds * n * d * rotation_columns(buckets) + compare,
+        parameters=0,
+        backward_flops=backward,  # no gradient flows through a hash
+        activation_bytes={"eager": buckets_bytes(geometry.heads, rounds, chunks, c, n, d)},
+        state_bytes=2 * FLOAT * tokens * geometry.inner_dim if geometry.causal else None,
+    )
+
+
+@register_attention(
+    "reformer",
+    title="Reformer LSH",
+    paper="Kitaev et al. 2020, arXiv:2001.04451",
+    equation="Eq. 2 to 6, Section 2",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, random_at_build=True, shares_query_key=True),
+    time="n log n d + n c d",
+    memory="n c + n d",
+    cost=cost,
+    implementations=("eager", "tiled"),
+    reads=("query", "value"),
+    variants={
+        "one_round": {"rounds": 1, "chunk": 4},
+        "counted": {"duplicates": "counted", "chunk": 4, "rounds": 3},
+        "many_buckets": {"buckets": 32, "chunk": 2},
+    },
+)
+class Reformer(Attention):
+    """Attention among positions that locality-sensitive hashes put into the same bucket, with shared queries and keys.
+
+    Paper: Kitaev et al. 2020: Eq. 2 and 3 (attention over a set), Eq. 5 and 6 (bucket and chunk),
+        Section 2 (shared-QK, chunks, rounds), Appendix A (rounds combined by their normalisers z and the
+        correction log N for keys found more than once).
+    Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
+    Differs: the chunk looked back at belongs to the same bucket (Eq. 6 alone also reaches into the
+        bucket sorted before, which lets later or padded positions decide who sees whom), and without
+        causality a bucket's first chunk looks back at its last, so that no position goes unseen; each
+        bucket starts a new chunk and padding takes no place; many buckets are products of
+        cross-polytope hashes of at most 16, where the paper's single hash costs N × buckets; by default
+        buckets hold two chunks on average, where the paper's hold half a chunk; a key found N times
+        counts in the first of these rounds alone, which is the sum of N times 1/N, and dropout strikes
+        it once; rotations are kept, so that evaluation is deterministic, and drawn anew in training
+        only if asked. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
+    """
+
+    rotations: Float[Tensor, "heads rounds head_dim rotations"]
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.register_buffer("rotations", self._draw())
+        self._training_calls = 0
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """A chunk as long as the input, or no hash at all."""
+        n = geometry.keys
+        if options.chunk >= n:
+            return (f"chunk={options.chunk} is no shorter than the {n} tokens: every token sees all",)
+        if (options.buckets or default_buckets(n, options.chunk)) == 1:
+            return (f"chunk={options.chunk} leaves one bucket for {n} tokens: the order decides who sees whom, not the hash",)
+        return ()
+
+    @torch.no_grad()
+    def redraw_hashes(self) -> None:
+        """Draw new rotations from torch's global generator."""
+        self.rotations.copy_(self._draw())
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Hash and sort, then compare within chunks; rounds weigh in by their normalisers."""
+        o, causal = self.options, self.geometry.causal
+        if self.training and o.redraw:
+            if self._training_calls % o.redraw == 0:
+                self.redraw_hashes()
+            self._training_calls += 1
+        rule = Rule(causal, once=o.duplicates is Duplicates.corrected, dropout=o.dropout if self.training else 0.0)
+        return attend_buckets(query, value, self.layout(query, key_valid), rule).to(value.dtype)
+
+    attend_tiled = attend
+
+    @torch.no_grad()
+    def layout(self, query: Float[Tensor, "batch heads n head_dim"], key_valid: Bool[Tensor, "batch n"] | None) -> Layout:
+        """Where each round puts each position; no gradient flows through a hash."""
+        buckets = self.options.buckets or default_buckets(self.geometry.keys, self.options.chunk)
+        with without_autocast(query.device):  # a bucket must not depend on the precision of the rest
+            codes = hash_positions(query, self.rotations, buckets)
+        return Layout.make(codes, key_valid, buckets, self.options.chunk, wraps=not self.geometry.causal)
+
+    def _draw(self) -> Float[Tensor, "heads rounds head_dim rotations"]:
+        return torch.randn(self.geometry.heads, self.options.rounds, self.geometry.head_dim, ROTATIONS)

@@ -1,0 +1,164 @@
+"""Routing: yᵢ is the mean, over the clusters that take i, of softmax attention among the w positions nearest to their centroids."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT, INDEX, softmax_bytes
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.attention.content._hashing import take
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of routing attention."""
+
+    cluster_scale: float = 1.0
+    """There are k = cluster_scale · √n centroids, for the length it is built for; at √n routing and attending both cost n^1.5."""
+    decay: float = 0.999
+    """Share of a centroid that a training call leaves in place; 1 keeps the first draw."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cluster_scale < math.inf:
+            raise ValueError(f"routing.cluster_scale multiplies √n, so it is above 0; got {self.cluster_scale}")
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"routing.decay is the share of a centroid that stays, so it lies in [0, 1]; got {self.decay}")
+        check_dropout("routing", self.dropout)
+
+
+def cluster_count(keys: int, options: Options) -> int:
+    """k, at least one and no more than the positions."""
+    return max(1, round(min(options.cluster_scale * math.sqrt(keys), keys)))
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Every position against every centroid, which has no gradient; then the w positions of each cluster among themselves.
+
+    Kept: norms, what each cluster takes and where from, the weights, and how many clusters share a position.
+    """
+    n, d, clusters = geometry.keys, geometry.head_dim, cluster_count(geometry.keys, options)
+    w = math.ceil(n / clusters)
+    among, h, slots = 4 * clusters * w * w * d, geometry.heads, clusters * w
+    kept = FLOAT * h * (2 * n + slots * (3 * d + 1)) + 3 * INDEX * h * slots
+    return Cost(
+        flops=h * (2 * n * clusters * d + among),
+        parameters=0,
+        backward_flops=h * 2 * among,
+        activation_bytes={"eager": kept + softmax_bytes(h * slots, w, masks=h * slots)},
+    )
+
+
+@register_attention(
+    "routing",
+    title="Routing (k-means)",
+    paper="Roy et al. 2021, arXiv:2003.05997",
+    equation="Section 4.1, Algorithm 1",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True, random_at_build=True, shares_query_key=True),
+    time="n^1.5 d",
+    memory="n^1.5 + n d",
+    cost=cost,
+    reads=("query", "value"),
+    variants={"still": {"decay": 1.0}, "few": {"cluster_scale": 0.5}},
+)
+class Routing(Attention):
+    """Attention within clusters of online k-means, with shared queries and keys.
+
+    Paper: Roy et al. 2021, Section 4.1 and Algorithm 1: positions of unit length, the w = n / k nearest to each centroid, moving
+        averages.
+    Symbols: μ → centroids, k → clusters, w → window, λ → decay.
+    Differs: queries are keys, as the paper has it for causal attention only, for there is no causal form here: which positions a
+        cluster takes depends on all of them, later ones included, so the paper's masks inside clusters still leak. A position
+        that several clusters take gets the mean of their answers, not the last one; one that none takes gets zeros, as in
+        the paper. Keys are scaled to the length √d by their norm alone, without subtracting a mean. Centroids move in training
+        only, after the call, towards the mean of the positions nearest them, and stay of unit length. w counts valid
+        positions of each example.
+    """
+
+    centroids: Float[Tensor, "heads clusters head_dim"]
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        drawn = torch.randn(geometry.heads, cluster_count(geometry.keys, options), geometry.head_dim)
+        self.register_buffer("centroids", F.normalize(drawn, dim=-1))
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """One cluster, or one for each token."""
+        clusters, n = cluster_count(geometry.keys, options), geometry.keys
+        if clusters >= n:
+            return (f"{clusters} clusters are no fewer than the {n} tokens: a cluster takes a single one, which sees itself",)
+        return ("one cluster takes all tokens: every token sees all",) if clusters == 1 else ()
+
+    @torch.no_grad()
+    def resize_length(self, length: int) -> None:
+        """Keep the centroids there are; where their number goes with the length, drop the last or draw more."""
+        resized = self.geometry_at(length)
+        clusters, (heads, before, d) = cluster_count(length, self.options), self.centroids.shape
+        more = torch.randn(heads, max(0, clusters - before), d, device=self.centroids.device, dtype=self.centroids.dtype)
+        self.centroids = torch.cat([self.centroids[:, :clusters], F.normalize(more, dim=-1)], dim=1)
+        self.geometry = resized
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Choose positions, attend among them, and bring the answers back."""
+        batch, heads, n, d = query.shape
+        clusters = self.centroids.shape[1]
+        unit = F.normalize(query, dim=-1)
+        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+        chosen, taken = self._route(unit.detach(), valid)
+        place = chosen.flatten(2)
+
+        near, values = (take(t, place).unflatten(2, (clusters, -1)) for t in (unit, value))
+        scores = (near * d**0.5) @ near.mT
+        weights = softmax_over_valid(scores, taken[..., None, :])
+        weights = F.dropout(weights, self.options.dropout, self.training).to(value.dtype)
+        answers = (weights @ values).flatten(2, 3)
+
+        # Behind the last position is a place for what a cluster of a padded example leaves empty.
+        counts = answers.new_zeros(batch, heads, n + 1).scatter_add(2, place, torch.ones_like(answers[..., 0]))
+        share = counts.clamp(min=1).reciprocal().gather(2, place)[..., None]
+        out = torch.zeros(batch, heads, n + 1, d, dtype=answers.dtype, device=answers.device)
+        return out.scatter_add(2, place[..., None].expand(-1, -1, -1, d), answers * share)[:, :, :n]
+
+    @torch.no_grad()
+    def _route(self, unit: Float[Tensor, "batch heads n head_dim"], valid: Bool[Tensor, "batch n"]) -> tuple[Tensor, Tensor]:
+        """Which w positions each cluster takes, n for none, and which of these places are taken; centroids follow in training."""
+        n, clusters = unit.shape[2], self.centroids.shape[1]
+        with without_autocast(unit.device):  # a cluster must not depend on the precision of the rest
+            wide = unit.to(torch.promote_types(unit.dtype, torch.float32))
+            nearness = self.centroids.to(wide.dtype) @ wide.mT
+            if self.training and self.options.decay < 1:
+                self._follow(wide, nearness, valid)
+        nearness = nearness.masked_fill(~valid[:, None, None, :], torch.finfo(nearness.dtype).min)
+        best = nearness.topk(-(-n // clusters), dim=-1).indices
+        count = valid.sum(dim=-1)
+        window = (count + clusters - 1) // clusters  # each example takes as many as it would alone
+        taken = torch.arange(best.shape[-1], device=best.device) < window[:, None]
+        taken = taken[:, None, None, :].expand(best.shape)
+        return best.masked_fill(~taken, n), taken
+
+    def _follow(self, unit: Tensor, nearness: Float[Tensor, "batch heads clusters n"], valid: Bool[Tensor, "batch n"]) -> None:
+        """Move each centroid towards the mean of the valid positions that are nearer to it than to any other."""
+        nearest = F.one_hot(nearness.argmax(dim=2), self.centroids.shape[1]) * valid[:, None, :, None]
+        summed = torch.einsum("bhnc,bhnd->hcd", nearest.to(unit.dtype), unit)
+        count = nearest.sum(dim=(0, 2))[..., None]
+        moved = self.centroids * self.options.decay + (1 - self.options.decay) * summed / count.clamp(min=1)
+        self.centroids.copy_(torch.where(count > 0, F.normalize(moved, dim=-1), self.centroids))

@@ -1,0 +1,151 @@
+"""Sinkhorn attention: a block of queries sees its own keys, and those that a balanced, soft permutation R of blocks puts there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT, INDEX, MASK, softmax_bytes
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+
+LEAST = 1e-6
+"""A place in a sorted block of which less than this share is valid is not scaled up further; its weight is as small."""
+
+
+@dataclass
+class Options:
+    """Options of Sinkhorn attention."""
+
+    block_scale: float = 1.0
+    """A block holds b = block_scale · √n positions, for the length it is built for; at √n sorting and attending both cost n^1.5."""
+    balancing: int = 8
+    """Times that rows and columns of R are normalised in turn."""
+    temperature: float = 0.75
+    """Divides the scores of blocks; the lower, the nearer R is to a permutation."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.block_scale < math.inf:
+            raise ValueError(f"sinkhorn.block_scale multiplies √n, so it is above 0; got {self.block_scale}")
+        if self.balancing < 1:
+            raise ValueError(f"sinkhorn.balancing counts normalisations, so it is at least 1; got {self.balancing}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"sinkhorn.temperature divides scores, so it is above 0; got {self.temperature}")
+        check_dropout("sinkhorn", self.dropout)
+
+
+def block_size(keys: int, options: Options) -> int:
+    """b, no more than the sequence."""
+    return max(1, round(min(options.block_scale * math.sqrt(keys), keys)))
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Blocks against blocks, R K and R V; then each block against its own keys and the sorted ones.
+
+    Kept: what is balanced twice a step with its normalisers, R, the mean queries and keys of blocks, own keys and values, sorted
+    ones before and after they are scaled, scaled queries, shares, and the weights.
+    """
+    b, h, d = block_size(geometry.keys, options), geometry.heads, geometry.head_dim
+    blocks = math.ceil(geometry.keys / b)
+    n = blocks * b
+    balance = options.balancing * 2 * h * blocks * (blocks + 1) + 2 * h * blocks * (blocks + d)
+    attend = FLOAT * (7 * h * n * d + 3 * h * n + n) + softmax_bytes(h * n, 2 * b, masks=h * n * 2) + INDEX * blocks
+    kept = FLOAT * balance + attend + MASK * (2 * n + 2 * blocks)
+    count = 2 * blocks * blocks * b  # how much of a sorted place is valid
+    sort = 2 * blocks * blocks * (1 + 2 * b) * d
+    rest = sort + 8 * n * b * d
+    return Cost(h * (rest + count), parameters=0, backward_flops=h * (2 * rest + count), activation_bytes={"eager": kept})
+
+
+@register_attention(
+    "sinkhorn",
+    title="Sinkhorn (sorted blocks)",
+    paper="Tay et al. 2020, arXiv:2002.11296",
+    equation="Section 3.1 to 3.3",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
+    time="n^1.5 d",
+    memory="n^1.5",
+    cost=cost,
+    softmax_limit=lambda geometry: Sinkhorn(geometry, Options(block_scale=geometry.keys)),
+    variants={"sharp": {"temperature": 0.2, "balancing": 20}, "short": {"balancing": 3, "block_scale": 0.7}},
+)
+class Sinkhorn(Attention):
+    """Attention within blocks and to the keys of sorted blocks.
+
+    Paper: Tay et al. 2020: Section 3.1 (sorting network), Section 3.2 (Sinkhorn balancing), Section 3.3 (attention to the own
+        and the sorted block).
+    Symbols: B → block, N_B → blocks, R → permutation, τ → temperature.
+    Differs: blocks are scored by the mean query of one against the mean key of the other, where the paper's network makes N_B
+        scores of a block's sum and is tied to one length. No Gumbel noise. A place in the sorted block is a mean over the
+        valid tokens that R puts there, and the logarithm of their share is added to its score, so that with hard R padding
+        is masked; a block of padding alone is sorted nowhere, and its queries see all others alike. Own and sorted keys share
+        one softmax. Blocks of one size for all lengths make the paper's R K cost n² d / b; these grow with √n. The
+        bidirectional form only, and all sorted blocks: no truncation (SortCut). R is computed in float32 at least.
+    """
+
+    options: Options
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """One block for all."""
+        b, n = block_size(geometry.keys, options), geometry.keys
+        return (f"a block of {b} positions holds all {n} tokens: every token sees all, and nothing is sorted",) if b >= n else ()
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Cut into blocks, sort them softly, attend to own and sorted keys in one softmax."""
+        batch, _, n, d = query.shape
+        b = block_size(self.geometry.keys, self.options)
+        fill = -n % b
+        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+        inside = F.pad(valid, (0, fill)).unflatten(1, (-1, b))
+        own_query, own_key, own_value = (F.pad(t, (0, 0, 0, fill)).unflatten(2, (-1, b)) for t in (query, key, value))
+        permutation = self._permutation(own_query, own_key, inside)
+        share = permutation @ inside[:, None].to(permutation.dtype)
+        scale = share.clamp(min=LEAST).reciprocal()[..., None].to(query.dtype)
+        permutation = permutation.to(query.dtype)
+        sorted_key, sorted_value = ((permutation @ t.flatten(3)).unflatten(3, (b, d)) * scale for t in (own_key, own_value))
+        scaled = own_query * d**-0.5
+        prior = share.clamp(min=torch.finfo(share.dtype).tiny).log()[..., None, :]
+        scores = torch.cat([scaled @ own_key.mT, scaled @ sorted_key.mT + prior], dim=-1)
+        shape = (*scores.shape[:-2], 1, b)
+        allowed = torch.cat([inside[:, None, :, None].expand(shape), (share > 0)[..., None, :]], dim=-1)
+        weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training).to(value.dtype)
+        out = weights[..., :b] @ own_value + weights[..., b:] @ sorted_value
+        return out.flatten(2, 3)[:, :, :n]
+
+    def _permutation(
+        self,
+        query: Float[Tensor, "batch heads blocks b head_dim"],
+        key: Float[Tensor, "batch heads blocks b head_dim"],
+        inside: Bool[Tensor, "batch blocks b"],
+    ) -> Float[Tensor, "batch heads blocks blocks"]:
+        """R: columns and rows of exp(scores) normalised in turn; the columns of blocks of padding alone are zero."""
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        with without_autocast(query.device):
+            real, count = inside[:, None, :, :, None], inside.sum(dim=-1).clamp(min=1)[:, None, :, None]
+            few_queries, few_keys = (t.to(dtype).masked_fill(~real, 0).sum(dim=3) / count for t in (query, key))
+            logs = few_queries @ few_keys.mT * (query.shape[-1] ** -0.5 / self.options.temperature)
+            empty, lowest = ~inside.any(dim=-1)[:, None], torch.finfo(dtype).min
+            logs = logs.masked_fill(empty[..., None, :], lowest)
+            for _ in range(self.options.balancing):
+                column = logs.masked_fill(empty[..., :, None], lowest).logsumexp(dim=-2, keepdim=True)
+                logs = (logs - column).masked_fill(empty[..., None, :], lowest)
+                logs = (logs - logs.logsumexp(dim=-1, keepdim=True)).masked_fill(empty[..., None, :], lowest)
+            return logs.exp().masked_fill(empty[..., None, :], 0)

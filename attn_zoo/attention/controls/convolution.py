@@ -1,0 +1,93 @@
+"""Control: local convolution, yᵢ = Σₜ w_t ∘ v_{i+t}, each channel by itself. Shows what a task yields from neighbours alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of the local convolution."""
+
+    kernel: int = 5
+    """Positions taken together, the own one included; odd, so that it reaches as far to either side. Causal: those before."""
+
+    def __post_init__(self) -> None:
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise ValueError(
+                f"convolution.kernel counts the positions taken together, the own one included, so it is odd and at least 1; "
+                f"got {self.kernel}; write {max(1, self.kernel + 1)}"
+            )
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Sums of scaled values; no matrix product. Kept: the values, filled up at the ends. State: the values within reach.
+
+    A kernel of one neither fills up nor holds anything.
+    """
+    padded, held = geometry.keys + options.kernel - 1, min(options.kernel, geometry.keys)
+    return Cost(
+        flops=0,
+        parameters=options.kernel * geometry.inner_dim,
+        backward_flops=0,
+        activation_bytes={"eager": FLOAT * padded * geometry.inner_dim * (options.kernel > 1)},
+        state_bytes=FLOAT * held * geometry.inner_dim * (options.kernel > 1) if geometry.causal else None,
+    )
+
+
+@register_attention(
+    "convolution",
+    title="Local convolution (control)",
+    paper="control",
+    equation="y_i = sum_t w_t v_(i+t), channel by channel",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n w d",
+    memory="n d",
+    cost=cost,
+    reads=("value",),
+    variants={"one": {"kernel": 1}, "nine": {"kernel": 9}},
+    control=True,
+)
+class LocalConvolution(Attention):
+    """A learned depthwise convolution of the values along the length.
+
+    Paper: none; a control.
+    Symbols: none.
+    Differs: none. Positions before the first and after the last count as zeros, as padded ones do. Weights start from
+        N(0, 1/kernel), which keeps the scale of the values; there is no bias, so that a position without a real neighbour
+        gives zeros.
+    """
+
+    options: Options
+
+    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.weight = nn.Parameter(torch.randn(geometry.heads, options.kernel, geometry.head_dim) * options.kernel**-0.5)
+
+    def attend(
+        self,
+        query: Tensor | None,
+        key: Tensor | None,
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """One tap after the other; padded values are zero when they come here."""
+        n, kernel = value.shape[2], self.options.kernel
+        before = kernel - 1 if self.geometry.causal else kernel // 2
+        filled = F.pad(value, (0, 0, before, kernel - 1 - before)) if kernel > 1 else value
+        taps = self.weight.unsqueeze(2).unbind(1)
+        out = filled[:, :, :n] * taps[0]
+        for t in range(1, kernel):
+            out = torch.addcmul(out, filled[:, :, t : t + n], taps[t])
+        return out.to(value.dtype)

@@ -1,0 +1,105 @@
+"""Control: frozen random attention, yᵢ = Σₗ wᵢₗ v_{jᵢₗ} over a few positions j drawn once. Shows what mixing alone yields."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of frozen random attention."""
+
+    links: int = 8
+    """Positions that a position sees: itself and others drawn at random, repetitions allowed."""
+
+    def __post_init__(self) -> None:
+        if self.links < 1:
+            raise ValueError(f"frozen_random.links counts positions, the own one included, so it is at least 1; got {self.links}")
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Sums of scaled values; no matrix product and nothing learned. Kept: sums of weights.
+
+    State: the own value and those that links from here on lead to, at most the past and at most all links but the own ones of
+    the positions left. Both are as many when one position in ``links`` is left.
+    """
+    kept = FLOAT * geometry.heads * geometry.keys
+    held = geometry.keys - math.ceil(geometry.keys / options.links) + 1
+    state = FLOAT * held * geometry.inner_dim if geometry.causal else None
+    return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": kept}, state_bytes=state)
+
+
+@register_attention(
+    "frozen_random",
+    title="Frozen random attention (control)",
+    paper="control",
+    equation="y_i = sum_l w_il v_(j_il), j and w drawn once",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=False, shorter=True, random_at_build=True),
+    time="n l d",
+    memory="n l + n d",
+    cost=cost,
+    reads=("value",),
+    variants={"two": {"links": 2}},
+    control=True,
+)
+class FrozenRandom(Attention):
+    """A sparse row-stochastic matrix a head, drawn when built and never trained.
+
+    Paper: none; a control. A position always sees itself, which leaves no valid position without a key; the others are
+        drawn from all positions, causal: from those up to its own. Weights are drawn evenly from all that sum to one.
+    Symbols: none.
+    Differs: none. Links to padding are left out and the other weights scaled up to a sum of one. What is drawn is drawn for one
+        length, so that the rows of one input do not change with another's length; shorter inputs count as padded.
+    """
+
+    sources: Int[Tensor, "links heads_n"]
+    weights: Float[Tensor, "links heads n"]
+
+    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        heads, n = geometry.heads, geometry.keys
+        at = torch.arange(n)
+        reach = at + 1 if geometry.causal else torch.full((n,), n)
+        drawn = (torch.rand(options.links - 1, heads, n, dtype=torch.float64) * reach).long()
+        chosen = torch.cat([at.expand(1, heads, n), drawn])
+        self.register_buffer("sources", (chosen + n * torch.arange(heads)[:, None]).flatten(1))  # all heads' in one row
+        self.register_buffer("weights", torch.empty(options.links, heads, n).exponential_())  # over their sum: uniform
+
+    def attend(
+        self,
+        query: Tensor | None,
+        key: Tensor | None,
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """One link of all positions after the other."""
+        (batch, heads, n, _), built = value.shape, self.geometry.keys
+        weights = self.weights.to(value.dtype)[:, None]
+        if key_valid is None and n < built:
+            key_valid = torch.ones(batch, n, dtype=torch.bool, device=value.device)
+        if key_valid is not None:
+            weights = weights * self._real(F.pad(key_valid, (0, built - n)))
+        flat = F.pad(value, (0, 0, 0, built - n)).flatten(1, 2)
+        out = torch.zeros_like(value)
+        for source, weight in zip(self.sources, weights, strict=True):
+            seen = flat.index_select(1, source).unflatten(1, (heads, built))
+            out = out + seen[:, :, :n] * weight[:, :, :n, None]
+        total = weights.sum(dim=0)[:, :, :n, None]
+        return out / total.clamp(min=torch.finfo(total.dtype).tiny)
+
+    def _real(self, valid: Bool[Tensor, "batch n"]) -> Bool[Tensor, "links batch heads n"]:
+        """Links that do not lead to padding."""
+        heads, n = self.geometry.heads, self.geometry.keys
+        return valid.repeat(1, heads)[:, self.sources].unflatten(-1, (heads, n)).movedim(1, 0)

@@ -1,0 +1,61 @@
+"""Control: uniform average, yᵢ = mean of the values in reach. Shows what a task yields without content-based choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """The uniform average has no options."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Sums only; no matrix product. Kept: the counts. State: the running sum."""
+    counts = geometry.keys if geometry.causal else 1
+    state = FLOAT * geometry.inner_dim if geometry.causal else None
+    return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": FLOAT * counts}, state_bytes=state)
+
+
+@register_attention(
+    "uniform",
+    title="Uniform average (control)",
+    paper="control",
+    equation="y_i = mean_j v_j",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n d",
+    memory="n d",
+    cost=cost,
+    reads=("value",),
+    control=True,
+)
+class UniformAverage(Attention):
+    """yᵢ = mean of vⱼ over the valid positions j (causal: over j ≤ i).
+
+    Paper: none; a control. It is softmax attention with every score equal.
+    Symbols: none.
+    Differs: none.
+    """
+
+    def attend(
+        self,
+        query: Tensor | None,
+        key: Tensor | None,
+        value: Float[Tensor, "batch heads keys head_dim"],
+        key_valid: Bool[Tensor, "batch keys"] | None,
+    ) -> Float[Tensor, "batch heads keys head_dim"]:
+        """Running or total sum of values over the running or total count of valid positions."""
+        valid = torch.ones_like(value[:, :1, :, :1]) if key_valid is None else key_valid[:, None, :, None].to(value.dtype)
+        if self.geometry.causal:
+            return value.cumsum(dim=2) / valid.cumsum(dim=2).clamp(min=1)
+        mean = value.sum(dim=2, keepdim=True) / valid.sum(dim=2, keepdim=True).clamp(min=1)
+        return mean.expand_as(value).clone()

@@ -1,0 +1,8 @@
+"""Every query weighs every key: n × n weights, by content (softmax, entmax, top-k) or without it (synthesizers)."""
+
+from attn_zoo.attention.dense import entmax as entmax
+from attn_zoo.attention.dense import softmax as softmax
+from attn_zoo.attention.dense import synthesizer_dense as synthesizer_dense
+from attn_zoo.attention.dense import synthesizer_factorised as synthesizer_factorised
+from attn_zoo.attention.dense import synthesizer_random as synthesizer_random
+from attn_zoo.attention.dense import topk as topk

@@ -1,0 +1,114 @@
+"""Softmax attention, the yardstick: Y = softmax(Q Kᵀ / √d) V."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT, fused_bytes, softmax_bytes
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of softmax attention."""
+
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        check_dropout("softmax", self.dropout)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Q Kᵀ and P V, each queries × keys × head_dim multiply-adds a head. Causality saves nothing when materialised.
+
+    Kept: the scaled keys and the weights, or what a fused kernel keeps. State: keys and values, the KV cache.
+    """
+    n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
+    flops = 4 * n * m * inner
+    weights = softmax_bytes(geometry.heads * n, m, masks=n * m if geometry.causal else None)
+    return Cost(
+        flops=flops,
+        parameters=0,
+        backward_flops=2 * flops,
+        activation_bytes={"eager": FLOAT * m * inner + weights, "sdpa": fused_bytes(geometry.heads * n, geometry.head_dim)},
+        state_bytes=2 * FLOAT * m * inner if geometry.causal else None,
+    )
+
+
+@register_attention(
+    "softmax",
+    title="Softmax (vanilla)",
+    paper="Vaswani et al. 2017, arXiv:1706.03762",
+    equation="Eq. 1",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=True, any_length=True, exact=True),
+    time="n^2 d",
+    memory="n^2",
+    cost=cost,
+    implementations=("eager", "sdpa", "xformers"),
+)
+class Softmax(Attention):
+    """Y = softmax(Q Kᵀ / √d) V.
+
+    Paper: Vaswani et al. 2017, Eq. 1.
+    Symbols: d_k → head_dim.
+    Differs: a query without a valid key in its reach yields zeros, where the equation is undefined.
+    """
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads queries head_dim"],
+        key: Float[Tensor, "batch heads keys head_dim"],
+        value: Float[Tensor, "batch heads keys head_dim"],
+        key_valid: Bool[Tensor, "batch keys"] | None,
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Materialises the queries × keys weights."""
+        scores = query @ (key * query.shape[-1] ** -0.5).mT
+        weights = softmax_over_valid(scores, self._allowed(query, key, key_valid))
+        weights = F.dropout(weights, self.options.dropout, self.training)
+        return weights @ value
+
+    def attend_sdpa(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """PyTorch's fused kernels, chosen by PyTorch for the device, dtype and mask."""
+        dropout = self.options.dropout if self.training else 0.0
+        allowed = None if key_valid is None else self._allowed(query, key, key_valid)
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=self.geometry.causal and allowed is None
+        )
+        # Back ends differ on rows that see no key (zeros, NaN or a mean), so the contract's zeros are set here.
+        return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
+
+    def attend_xformers(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """xFormers' memory-efficient kernels. CUDA only; imported here because its import warns elsewhere."""
+        from xformers.ops import LowerTriangularMask, memory_efficient_attention
+
+        allowed = None if key_valid is None else self._allowed(query, key, key_valid)
+        bias: object | None = LowerTriangularMask() if self.geometry.causal else None
+        if allowed is not None:
+            low = torch.finfo(query.dtype).min  # finite: rows without a key are set to zero below, not NaN
+            bias = torch.zeros_like(allowed, dtype=query.dtype).masked_fill(~allowed, low)
+            bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], -1).contiguous()
+        dropout = self.options.dropout if self.training else 0.0
+        out = memory_efficient_attention(query.movedim(2, 1), key.movedim(2, 1), value.movedim(2, 1), bias, dropout)
+        out = out.movedim(1, 2)
+        return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
+
+    def _allowed(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor | None:
+        """Which keys each query may see, (batch or 1, 1, queries or 1, keys); None means all."""
+        allowed = None if key_valid is None else key_valid[:, None, None, :]
+        if self.geometry.causal:
+            past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
+            allowed = past if allowed is None else past & allowed
+        return allowed

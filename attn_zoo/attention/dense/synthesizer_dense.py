@@ -1,0 +1,96 @@
+"""Dense Synthesizer: Y = softmax(B) V with Bᵢ = W ReLU(qᵢ) + b: each token says by itself where to look."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention.dense._synthesizer import Synthesizer, check_size, synthesizer_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of the dense Synthesizer."""
+
+    factor: int = 0
+    """a of the factorised form, in which a + ⌈n/a⌉ numbers are made of a token and multiplied in pairs; 0 makes all n."""
+
+    def __post_init__(self) -> None:
+        check_size("synthesizer_dense", "factor", self.factor, 0)
+
+
+def widths(keys: int, options: Options) -> tuple[int, ...]:
+    """How many numbers are made of a token: one for each key, or the two factors of that."""
+    return (options.factor, math.ceil(keys / options.factor)) if options.factor else (keys,)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """W ReLU(Q), and P V. Kept: ReLU(Q), the factors where there are any, and the weights."""
+    h, n, d = geometry.heads, geometry.queries, geometry.head_dim
+    made = sum(widths(geometry.keys, options))
+    flops = 2 * h * n * d * made
+    kept = FLOAT * h * n * (d + (made if options.factor else 0))
+    return synthesizer_cost(geometry, Cost(flops, h * made * (d + 1), backward_flops=2 * flops, activation_bytes={"eager": kept}))
+
+
+@register_attention(
+    "synthesizer_dense",
+    title="Synthesizer, dense",
+    paper="Tay et al. 2020, arXiv:2005.00743",
+    equation="Section 3.1, Dense Synthesizer",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=True, any_length=False, shorter=True),
+    time="n^2 d",
+    memory="n^2",
+    cost=cost,
+    reads=("query", "value"),
+    variants={"factorised": {"factor": 5}},
+)
+class DenseSynthesizer(Synthesizer):
+    """Scores from the query's token alone: no key is read, and none is made. As quadratic as softmax attention.
+
+    Paper: Tay et al. 2020, Section 3.1; ``factor`` is the factorised dense form of its Section 3.3.
+    Symbols: F(X) = W₂ ReLU(W₁ X) → W₁ is the layer's query projection, W₂ → weights, b → biases; N → keys, the most there may be.
+    Differs: W₁ leads to head_dim and not to the width of the model, so that heads cost what they cost in softmax attention.
+        Factorised, key j takes the numbers j mod a and ⌊j/a⌋, and a need not divide N. W₂ starts from N(0, 2/d), b from
+        zero, which gives scores the scale that unit queries and keys would give them. Inputs shorter than N use the
+        first columns of W₂.
+    """
+
+    options: Options
+
+    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        made, d = widths(geometry.keys, options), geometry.head_dim
+        self.weights = nn.ParameterList(torch.randn(geometry.heads, d, width) * (2 / d) ** 0.5 for width in made)
+        self.biases = nn.ParameterList(torch.zeros(geometry.heads, 1, width) for width in made)
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads queries head_dim"],
+        key: Tensor | None,
+        value: Float[Tensor, "batch heads keys head_dim"],
+        key_valid: Bool[Tensor, "batch keys"] | None,
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """All heads' products side by side, so that W is not copied for each example."""
+        hidden, keys, factor = query.relu().transpose(0, 1), value.shape[2], self.options.factor
+        if not factor:
+            return self.weigh(lambda rows: self._made(0, hidden[:, :, rows], keys), query.shape[2], value, key_valid)
+        inner, outer = self._made(0, hidden, factor), self._made(1, hidden, math.ceil(keys / factor))
+
+        def scores(rows: slice) -> Float[Tensor, "heads batch rows keys"]:
+            return (outer[:, :, rows, :, None] * inner[:, :, rows, None, :]).flatten(-2)[..., :keys]
+
+        return self.weigh(scores, query.shape[2], value, key_valid)
+
+    def _made(self, at: int, hidden: Float[Tensor, "heads batch n head_dim"], width: int) -> Float[Tensor, "heads batch n width"]:
+        made = torch.baddbmm(self.biases[at][..., :width], hidden.flatten(1, 2), self.weights[at][..., :width])
+        return made.unflatten(1, hidden.shape[1:3])

@@ -1,0 +1,87 @@
+"""Factorised random Synthesizer: Y = softmax(R₁ R₂ᵀ) V with learned or fixed R₁ and R₂ of few columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.attention.dense._synthesizer import Synthesizer, check_size, synthesizer_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of the factorised random Synthesizer."""
+
+    rank: int = 8
+    """k, the number of columns of R₁ and R₂; the paper's 8."""
+    frozen: bool = False
+    """Keep R₁ and R₂ as they are drawn."""
+
+    def __post_init__(self) -> None:
+        check_size("synthesizer_factorised", "rank", self.rank, 1)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """R₁ R₂ᵀ for all heads, and P V. Kept: the weights."""
+    h, n, k = geometry.heads, geometry.keys, options.rank
+    flops = 2 * h * n * n * k
+    scores = Cost(
+        flops,
+        parameters=0 if options.frozen else 2 * h * n * k,
+        backward_flops=0 if options.frozen else 2 * flops,
+        activation_bytes={"eager": 0},
+    )
+    return synthesizer_cost(geometry, scores, constant=options.frozen)
+
+
+@register_attention(
+    "synthesizer_factorised",
+    title="Synthesizer, factorised random",
+    paper="Tay et al. 2020, arXiv:2005.00743",
+    equation="Section 3.3, Factorized Random Synthesizer",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=False, shorter=True, random_at_build=True),
+    time="n^2 k + n^2 d",
+    memory="n^2",
+    cost=cost,
+    reads=("value",),
+    variants={"frozen": {"frozen": True}, "rank_3": {"rank": 3}},
+)
+class FactorisedSynthesizer(Synthesizer):
+    """The random Synthesizer with 2 n k instead of n² parameters a head; its softmax is as quadratic as ever.
+
+    Paper: Tay et al. 2020, Section 3.3; the factorised dense form is ``synthesizer_dense`` with ``factor``.
+    Symbols: R₁, R₂ → left, right; k → rank, N → keys, the most there may be.
+    Differs: R₁ and R₂ start from N(0, 1/√k), which gives scores the scale that unit queries and keys would give them. Inputs
+        shorter than N use the first rows of both.
+    """
+
+    left: Float[Tensor, "heads n rank"]
+    right: Float[Tensor, "heads n rank"]
+
+    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        for name in ("left", "right"):
+            drawn = torch.randn(geometry.heads, geometry.keys, options.rank) * options.rank**-0.25
+            if options.frozen:
+                self.register_buffer(name, drawn)
+            else:
+                setattr(self, name, nn.Parameter(drawn))
+
+    def attend(
+        self,
+        query: Tensor | None,
+        key: Tensor | None,
+        value: Float[Tensor, "batch heads keys head_dim"],
+        key_valid: Bool[Tensor, "batch keys"] | None,
+    ) -> Float[Tensor, "batch heads keys head_dim"]:
+        """softmax(R₁ R₂ᵀ) once for all examples; with padding, once for each."""
+        keys = value.shape[2]
+        right = self.right[:, :keys].mT
+        return self.weigh(lambda rows: (self.left[:, rows] @ right)[:, None], keys, value, key_valid)

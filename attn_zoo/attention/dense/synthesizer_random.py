@@ -1,0 +1,73 @@
+"""Random Synthesizer: Y = softmax(R) V with a learned or fixed R, the same for every input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.attention.dense._synthesizer import Synthesizer, synthesizer_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of the random Synthesizer."""
+
+    frozen: bool = False
+    """Keep R as it is drawn, the paper's fixed random form."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """P V alone. Kept: the weights."""
+    parameters = 0 if options.frozen else geometry.heads * geometry.keys**2
+    scores = Cost(0, parameters, backward_flops=0, activation_bytes={"eager": 0})
+    return synthesizer_cost(geometry, scores, constant=options.frozen)
+
+
+@register_attention(
+    "synthesizer_random",
+    title="Synthesizer, random",
+    paper="Tay et al. 2020, arXiv:2005.00743",
+    equation="Section 3.2, Random Synthesizer",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=False, shorter=True, random_at_build=True),
+    time="n^2 d",
+    memory="n^2",
+    cost=cost,
+    reads=("value",),
+    variants={"frozen": {"frozen": True}},
+)
+class RandomSynthesizer(Synthesizer):
+    """One matrix of scores a head, for whatever input: no token is compared with another.
+
+    Paper: Tay et al. 2020, Section 3.2.
+    Symbols: R → scores, N → keys, the most there may be.
+    Differs: R starts from N(0, 1), the scale that unit queries and keys would give scores. Inputs shorter than N use its first
+        rows and columns.
+    """
+
+    scores: Float[Tensor, "heads n n"]
+
+    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        drawn = torch.randn(geometry.heads, geometry.keys, geometry.keys)
+        if options.frozen:
+            self.register_buffer("scores", drawn)
+        else:
+            self.scores = nn.Parameter(drawn)
+
+    def attend(
+        self,
+        query: Tensor | None,
+        key: Tensor | None,
+        value: Float[Tensor, "batch heads keys head_dim"],
+        key_valid: Bool[Tensor, "batch keys"] | None,
+    ) -> Float[Tensor, "batch heads keys head_dim"]:
+        """softmax(R) once for all examples; with padding, once for each."""
+        keys = value.shape[2]
+        return self.weigh(lambda rows: self.scores[:, None, rows, :keys], keys, value, key_valid)

@@ -1,0 +1,118 @@
+"""The delta rule: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ: what the memory holds at a key is moved towards the value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention.linear._memory import MemoryState, NormalisedMemory, gated_bytes
+from attn_zoo.contract import Capabilities, Cost, Geometry, Stream, added_later
+from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
+from attn_zoo.registry import register_attention
+
+CHUNK = 32
+"""Positions whose corrections of each other are solved for at once."""
+LENGTH_FLOOR = 1e-6
+"""Added to the square of a key's length before it is divided by its length."""
+
+
+@dataclass
+class Options:
+    """Options of the delta rule."""
+
+    normalise: bool = True
+    """Divide each answer by its root mean square over the head."""
+    negative_eigenvalues: bool = added_later(False)
+    """β in (0, 2) in place of (0, 1): I - β k kᵀ can then turn what the state holds at a key into its negative, as parity needs."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Within chunks K Kᵀ, Q Kᵀ and its product; with the state W S, Kᵀ U and Q S. Twice that, from both ends, without causality.
+
+    Backward all is made anew; besides, the solution of the triangular system has a product of its own. State: S.
+    """
+    d = geometry.head_dim
+    chunk, n = filled(geometry.keys, CHUNK)
+    ends = 1 if geometry.causal else 2
+    flops = geometry.inner_dim * 6 * n * (chunk + d) * ends
+    return Cost(
+        flops,
+        0,
+        backward_flops=3 * flops + geometry.inner_dim * 4 * n * chunk * ends,
+        activation_bytes={"eager": gated_bytes(geometry, tensors=4, normalised=options.normalise)},
+        state_bytes=FLOAT * geometry.inner_dim * d if geometry.causal else None,
+    )
+
+
+def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
+    """What the writing strength β is made of, a head's numbers added up."""
+    return (Stream("strength", of="keys", starts_as="key"),)
+
+
+@register_attention(
+    "delta_rule",
+    title="Delta rule (DeltaNet)",
+    paper="Yang et al. 2024, arXiv:2406.06484",
+    equation="Section 3, the WY form by chunks",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
+    time="n d^2",
+    memory="n d",
+    cost=cost,
+    implementations=("eager", "tiled"),
+    streams=streams,
+    variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
+)
+class DeltaRule(NormalisedMemory):
+    """A memory of fixed size that is corrected at each key instead of added to.
+
+    Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021.
+    Symbols: S → MemoryState.summed (transposed), β → the stream strength, W and U → solved.
+        β in (0, 2): Grazzi et al. 2024, arXiv:2411.12537, Section 4.
+    Differs: β is the sigmoid of the sum of a head's numbers of the stream over √d, which is one row of a projection
+        like theirs. Queries are not divided by √d, which the norm would undo. SiLU and unit length are
+        applied here, to queries and keys, and their short convolutions are left out. The norm has no
+        scale of its own, which the output projection makes up for. Without causality, which the paper
+        does not treat, the sequence is read from both ends and the answers are added. Padded tokens write nothing.
+    """
+
+    options: Options
+
+    def read(
+        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
+        """Block by block. Padded keys are zeros, which write nothing."""
+        n = query.shape[2]
+        most = 2.0 if self.options.negative_eigenvalues else 1.0
+        out, summed = in_blocks(partial(_block, min(CHUNK, n), most), state.summed, query, key, value, streams["strength"])
+        return out, replace(state, summed=summed, position=state.position + n)
+
+
+def _block(chunk: int, most: float, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+    """With A = β K Kᵀ below the diagonal, (I + A) [U W] = β [V K]: the corrections of a chunk are U - W S; β is below ``most``."""
+    query, key, value, strength = rows
+    query, key = (_unit_length(F.silu(x)) for x in (query, key))
+    beta = most * (strength.sum(dim=-1, keepdim=True) * strength.shape[-1] ** -0.5).sigmoid()
+    query, key, value, beta = (into_chunks(x, chunk) for x in (query, key, value, beta))
+    written = beta * key
+    among = (written @ key.mT).tril(-1)
+    both = torch.cat([beta * value, written], dim=-1)
+    solved = torch.linalg.solve_triangular(among, both, upper=False, unitriangular=True)
+    before, corrections = [], []
+    for wanted, held, keys in zip(*(x.unbind(2) for x in solved.chunk(2, dim=-1)), key.mT.unbind(2), strict=True):
+        before.append(state)
+        corrections.append(wanted - held @ state)
+        state = state + keys @ corrections[-1]
+    out = query @ torch.stack(before, dim=2) + (query @ key.mT).tril() @ torch.stack(corrections, dim=2)
+    return out.flatten(2, 3)[:, :, : rows[0].shape[2]], state
+
+
+def _unit_length(x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().sum(dim=-1, keepdim=True) + LENGTH_FLOOR)

@@ -1,0 +1,114 @@
+"""Gated linear attention: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d, with αₜ = sigmoid(gₜ)^(1/τ) for each feature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention.linear._memory import MemoryState, NormalisedMemory, gated_bytes
+from attn_zoo.contract import Capabilities, Cost, Geometry, Stream
+from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
+from attn_zoo.registry import register_attention
+
+CHUNK = 32
+"""Positions compared directly, through products of gates relative to the middle of the chunk."""
+LOWEST = -120 / CHUNK
+"""Of log α: over half a chunk gates multiply to exp(-60) at least, so that neither they nor their inverses leave float32."""
+
+
+@dataclass
+class Options:
+    """Options of gated linear attention."""
+
+    temperature: float = 16.0
+    """τ: the larger, the slower the past is forgotten."""
+    normalise: bool = True
+    """Divide each answer by its root mean square over the head."""
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"gated_linear.temperature is the root taken of each gate, so it is above 0; got {self.temperature}")
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Comparisons within chunks, sums and their reading; from both ends without causality. Backward all is made anew. State: S."""
+    d = geometry.head_dim
+    chunk, n = filled(geometry.keys, CHUNK)
+    flops = geometry.inner_dim * 4 * n * (chunk + d) * (1 if geometry.causal else 2)
+    return Cost(
+        flops,
+        0,
+        backward_flops=3 * flops,
+        activation_bytes={"eager": gated_bytes(geometry, tensors=4, normalised=options.normalise)},
+        state_bytes=FLOAT * geometry.inner_dim * d if geometry.causal else None,
+    )
+
+
+def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
+    """The gates' logits g, one for each feature."""
+    return (Stream("gate", of="keys", starts_as="key"),)
+
+
+@register_attention(
+    "gated_linear",
+    title="Gated linear attention (GLA)",
+    paper="Yang et al. 2024, arXiv:2312.06635",
+    equation="Section 4, the gated recurrence by chunks",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
+    time="n d^2",
+    memory="n d",
+    cost=cost,
+    implementations=("eager", "tiled"),
+    streams=streams,
+    variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
+)
+class GatedLinear(NormalisedMemory):
+    """A memory of fixed size that forgets each feature at a rate read from the token.
+
+    Paper: Yang et al. 2024, Section 4 (the recurrence, its chunks, gates with a temperature, the norm).
+    Symbols: α → gates, τ → temperature, W_α x → the stream gate.
+    Differs: the gate's projection is of full rank (theirs has 16). Keys have as many numbers as values (theirs
+        half as many). The norm has no scale of its own, which the output projection makes up for; their
+        output gate is left out, for it belongs to the layer around. A gate keeps at least exp(-3.75) of
+        a feature a step, which binds for logits below -3.75 τ. Without causality, which the paper does
+        not treat, the sequence is read from both ends and the answers are added. Padded tokens neither
+        write nor forget.
+    """
+
+    options: Options
+
+    def read(
+        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
+        """Block by block."""
+        n = query.shape[2]
+        valid = () if key_valid is None else (key_valid[:, None, :, None],)
+        compute = partial(self._block, min(CHUNK, n))
+        out, summed = in_blocks(compute, state.summed, query, key, value, streams["gate"], *valid)
+        return out, replace(state, summed=summed, position=state.position + n)
+
+    def _block(self, chunk: int, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """With b the sums of log α since the chunk's start, a key j weighs q·(k exp(bᵢ - bⱼ)) for query i of the chunk."""
+        query, key, value, gate, *valid = rows
+        gates = (F.logsigmoid(gate) / self.options.temperature).clamp(min=LOWEST)
+        if valid:
+            gates = gates.masked_fill(~valid[0], 0)
+        query, key, value, gates = (into_chunks(x, chunk) for x in (query * query.shape[-1] ** -0.5, key, value, gates))
+        since = gates.cumsum(dim=-2)
+        half = since[..., -1:, :] / 2
+        query, key = query * (since - half).exp(), key * (half - since).exp()
+        before = []
+        for keep, summed in zip(half.exp().mT.unbind(2), (key.mT @ value).unbind(2), strict=True):
+            state = state * keep
+            before.append(state)
+            state = (state + summed) * keep
+        out = (query @ key.mT).tril() @ value + query @ torch.stack(before, dim=2)
+        return out.flatten(2, 3)[:, :, : rows[0].shape[2]], state

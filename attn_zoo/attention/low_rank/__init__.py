@@ -1,0 +1,12 @@
+"""Keys and values made few before they are attended to: by projections along the length (Linformer), landmarks or memories."""
+
+from attn_zoo.attention.low_rank import external as external
+from attn_zoo.attention.low_rank import kernelized_linformer as kernelized_linformer
+from attn_zoo.attention.low_rank import linformer as linformer
+from attn_zoo.attention.low_rank import linformer_causal as linformer_causal
+from attn_zoo.attention.low_rank import linformer_lsh as linformer_lsh
+from attn_zoo.attention.low_rank import linformer_window as linformer_window
+from attn_zoo.attention.low_rank import long_short as long_short
+from attn_zoo.attention.low_rank import luna as luna
+from attn_zoo.attention.low_rank import nystrom as nystrom
+from attn_zoo.attention.low_rank import sparse_linformer as sparse_linformer

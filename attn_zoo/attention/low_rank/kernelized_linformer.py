@@ -1,0 +1,139 @@
+"""Kernelized Linformer: Y = D⁻¹ φ(Q) (φ(E K)ᵀ F V) with D = diag(φ(Q) φ(E K)ᵀ 1): low rank and a feature map in one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT, quotient_bytes
+from attn_zoo.attention.linear._feature_maps import divide_features, draw_directions, log_positive_features
+from attn_zoo.attention.low_rank._low_rank import LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.kernels.cpu._tiling import row_blocks
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+
+
+class FeatureMap(Enum):
+    """φ, which stands in place of the softmax over the projected keys."""
+
+    elu = "elu"
+    """elu(x) + 1, d features."""
+    favor = "favor"
+    """Positive orthogonal random features, which estimate Linformer's softmax without bias."""
+
+
+@dataclass
+class Options(LowRankOptions):
+    """Options of the kernelized Linformer."""
+
+    feature_map: FeatureMap = FeatureMap.elu
+    features: int = 64
+    """m, the number of random features of ``favor``; ``elu`` has head_dim."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.feature_map = FeatureMap(self.feature_map)
+        if self.features < 1:
+            raise ValueError(f"kernelized_linformer.features counts random features, so it is at least 1; got {self.features}")
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """E K and F V; then for each head φ(K')ᵀ V', φ(Q) times that and the denominator; favor adds its random projections.
+
+    Kept beside what the projection keeps: projected keys (favor: scaled) and values, features, sums and the quotient.
+    """
+    n, d = geometry.queries, geometry.head_dim
+    favor = options.feature_map is FeatureMap.favor
+    m = options.features if favor else d
+
+    def compare(heads: int, r: int, results_kept: bool) -> Cost:
+        draws = 2 * (n + r) * m * d if favor else 0  # random projections have no gradient of their own
+        sums = 2 * r * m * d + 2 * n * m * (d + 1)
+        results = 0 if results_kept else r * d
+        keys = r * d if favor else results
+        kept = FLOAT * heads * (keys + results + (n + r) * m + m * (d + 1)) + quotient_bytes(heads * n, d)
+        return Cost(heads * (draws + sums), 0, backward_flops=heads * (draws + 2 * sums), activation_bytes={"eager": kept})
+
+    return low_rank_cost(geometry, options, compare, keeps_queries=not favor)
+
+
+@register_attention(
+    "kernelized_linformer",
+    title="Kernelized Linformer",
+    paper="Wang et al. 2020, arXiv:2006.04768, with Katharopoulos et al. 2020, arXiv:2006.16236",
+    equation="Eq. 7 with the softmax replaced by Eq. 4 of Katharopoulos et al. or Eq. 5 of Choromanski et al.",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=True, cross=True, any_length=False, shorter=True, random_at_build=True),
+    time="n k d + n d^2",
+    memory="n k + n d",
+    cost=cost,
+    implementations=("eager", "tiled"),
+    variants={
+        "favor": {"feature_map": "favor", "features": 24},
+        "no_sharing": {"sharing": "none"},
+        "mean": {"projection": "mean", "sharing": "key_value"},
+    },
+)
+class KernelizedLinformer(LowRankAttention):
+    """Linear attention over keys and values projected along the length: no n × k weights, whatever k.
+
+    Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1;
+        Choromanski et al. 2021, Lemma 1, for the random features.
+    Symbols: E, F → weight of LearnedMap, k → projected_length, φ → feature_map, m → features.
+    Differs: the combination is in none of the papers. Everything that Linformer's entry says about padding, shorter
+        inputs and initialisation holds here; random features are one draw for all heads, and are computed
+        in float32 at least.
+
+    Raises:
+        UnsupportedError: projected_length is not below the number of keys.
+    """
+
+    options: Options
+    directions: Float[Tensor, "features head_dim"]
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        if options.feature_map is FeatureMap.favor:
+            self.register_buffer("directions", draw_directions(options.features, geometry.head_dim, orthogonal=True))
+
+    def attend_compressed(
+        self,
+        query: Float[Tensor, "batch heads queries head_dim"],
+        key: Float[Tensor, "batch heads r head_dim"],
+        value: Float[Tensor, "batch heads r head_dim"],
+        valid: Bool[Tensor, "batch r"] | None = None,
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """φ(Q) (φ(K')ᵀ V') over φ(Q) (φ(K')ᵀ 1), in blocks of queries."""
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        with without_autocast(query.device):
+            grad_key, top = self._key_features(key.to(dtype), valid)
+            summed, mass = grad_key.mT @ value.to(dtype), grad_key.sum(dim=2).unsqueeze(-1)
+            out = []
+            for rows in row_blocks(query, columns=grad_key.shape[-1]):
+                grad_query = self._query_features(rows.to(dtype), top)
+                out.append(divide_features(grad_query @ summed, grad_query @ mass))
+            return torch.cat(out, dim=2).to(query.dtype)
+
+    def _key_features(self, key: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """φ(K'), zero where invalid, and for favor the maximum of each feature, which the queries' side makes good."""
+        gone = None if valid is None else ~valid[:, None, :, None]
+        if self.options.feature_map is FeatureMap.elu:
+            features, top = F.elu(key) + 1, None
+        else:
+            logs = log_positive_features(key, self.directions, is_key=True)
+            seen = logs if gone is None else logs.masked_fill(gone, torch.finfo(logs.dtype).min)
+            top = seen.detach().amax(dim=2, keepdim=True)
+            features = (seen - top).exp()
+        return (features if gone is None else features.masked_fill(gone, 0)), top
+
+    def _query_features(self, query: Tensor, top: Tensor | None) -> Tensor:
+        if top is None:
+            return F.elu(query) + 1
+        logs = log_positive_features(query, self.directions, is_key=False) + top
+        return (logs - logs.detach().amax(dim=-1, keepdim=True)).exp()

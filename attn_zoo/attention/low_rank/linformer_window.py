@@ -1,0 +1,113 @@
+"""Linformer with a window: Y = softmax(Q [K near ; E K]ᵀ / √d) [V near ; F V], one softmax over both kinds of keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention._masks import check_dropout
+from attn_zoo.attention.low_rank._length_maps import LengthMap
+from attn_zoo.attention.low_rank._low_rank import LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options(LowRankOptions):
+    """Options of Linformer with a window."""
+
+    window: int = 17
+    """Keys a position sees one by one, itself included; odd, so that it sees as many on either side."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_window("linformer_window", self.window)
+        check_dropout("linformer_window", self.dropout)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """E K and F V (n k d a head each), then the band and the projected keys that every query sees.
+
+    Kept beside what the projection keeps: projected keys and values.
+    """
+    n, d = geometry.keys, geometry.head_dim
+    reach = min(options.window // 2, n - 1)
+
+    def compare(heads: int, r: int, results_kept: bool) -> Cost:
+        return Cost(
+            flops=heads * d * band_flops(n, reach, reach, extra=r),
+            parameters=0,
+            backward_flops=heads * d * band_backward_flops(n, reach, reach, extra=r),
+            activation_bytes={"eager": 0 if results_kept else 2 * FLOAT * heads * r * d},
+        )
+
+    return low_rank_cost(geometry, options, compare)
+
+
+@register_attention(
+    "linformer_window",
+    title="Linformer + window",
+    paper="Wang et al. 2020, arXiv:2006.04768, with Beltagy et al. 2020, arXiv:2004.05150",
+    equation="Eq. 7 with the keys of a window beside the projected ones",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=False, shorter=True, random_at_build=True),
+    time="n k d + n w d",
+    memory="n k + n w + n d",
+    cost=cost,
+    implementations=("eager", "tiled"),
+    variants={
+        "no_sharing": {"sharing": "none", "window": 5},
+        "key_value": {"sharing": "key_value", "projected_length": 3},
+        "random": {"projection": "random"},
+        "mean": {"projection": "mean", "window": 33},
+    },
+)
+class LinformerWindow(LowRankAttention):
+    """Softmax attention over a window and over all keys projected along the length.
+
+    Papers: Wang et al. 2020, Eq. 7, for the projection; Beltagy et al. 2020, Section 3.1, for the window.
+    Symbols: E, F → weight of LearnedMap, k → projected_length, n → keys, w → window.
+    Differs: the combination is in neither paper. A key within the window is in the projected keys as well. As keys are needed
+        one by one, tokens cannot be compressed before they are projected. Everything that Linformer's entry says about
+        padding, shorter inputs and initialisation holds here.
+
+    Raises:
+        UnsupportedError: projected_length is not below the number of keys.
+    """
+
+    options: Options
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """Those of the projection, and a window as wide as the input."""
+        return super().warnings(geometry, options) + doubts_of_window(options.window, geometry.keys)
+
+    def compressed_length(self) -> int | None:
+        """None: the window needs the tokens themselves."""
+        return None
+
+    def _attend_group(self, map_: LengthMap, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        projected_key, projected_value = map_.project(key, value, key_valid)
+        projected_valid = map_.valid(key_valid)
+        if projected_valid is None and key_valid is not None:
+            projected_valid = key_valid.any(dim=1, keepdim=True).expand(-1, projected_key.shape[2])
+        reach = min(self.options.window // 2, query.shape[2] - 1)
+        out = banded_attention(
+            query,
+            key,
+            value,
+            None if key_valid is None else key_valid[:, None],
+            left=reach,
+            right=reach,
+            extra_key=projected_key,
+            extra_value=projected_value,
+            extra_valid=projected_valid,
+            dropout=self.options.dropout if self.training else 0.0,
+        )
+        return out.to(value.dtype)

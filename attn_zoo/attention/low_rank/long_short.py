@@ -1,0 +1,135 @@
+"""Long-short: Y = softmax(Q [K near ; PᵀK]ᵀ / √d) [V near ; PᵀV], with P = softmax over positions of K W made for each input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.attention._kept import FLOAT, softmax_bytes
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of long-short attention."""
+
+    window: int = 17
+    """Keys a position sees one by one, itself included; odd, so that it sees as many on either side."""
+    rank: int = 8
+    """r, the number of keys that all others become."""
+    norms: bool = True
+    """Normalise the keys and values of both kinds, each by a layer norm of its own, so that neither drowns the other."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        check_window("long_short", self.window)
+        if self.rank < 1:
+            raise ValueError(
+                f"long_short.rank counts projected keys, so it is at least 1; got {self.rank}; "
+                "use attention=longformer with global_tokens=0 for a window alone"
+            )
+        check_dropout("long_short", self.dropout)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """K W, PᵀK and PᵀV (n r d each), then the band and the projected keys that every query sees.
+
+    Kept: P, what it projects, and of each norm its mean, its scale and what stands before and after gain and shift.
+    """
+    n, h, d, r = geometry.keys, geometry.heads, geometry.head_dim, options.rank
+    reach = min(options.window // 2, n - 1)
+    kept = softmax_bytes(h * r, n) + 2 * FLOAT * h * r * d
+    if options.norms:
+        kept += 2 * FLOAT * h * (n + r) * (2 * d + 2)
+    return Cost(
+        flops=h * d * (6 * n * r + band_flops(n, reach, reach, extra=r)),
+        parameters=h * d * (r + 4 * options.norms),
+        backward_flops=h * d * (12 * n * r + band_backward_flops(n, reach, reach, extra=r)),
+        activation_bytes={"eager": kept},
+    )
+
+
+@register_attention(
+    "long_short",
+    title="Long-short (Transformer-LS)",
+    paper="Zhu et al. 2021, arXiv:2107.02192",
+    equation="Section 3.2 to 3.4",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
+    time="n w d + n r d",
+    memory="n w + n r + n d",
+    cost=cost,
+    implementations=("eager", "tiled"),
+    variants={"plain": {"norms": False, "window": 5, "rank": 3}, "wide": {"window": 65}},
+)
+class LongShort(Attention):
+    """A window and a low-rank projection that follows the input, in one softmax.
+
+    Paper: Zhu et al. 2021: Section 3.2 (sliding window), Section 3.3 (dynamic projection P = softmax(K W)), Section 3.4 (both
+        aggregated in one softmax, with two layer norms).
+    Symbols: r → rank, W^P → projection, LN_L and LN_G → the norms' rows 0 and 1.
+    Differs: the bidirectional form only. P is made of a head's keys, where the paper's is made of the tokens before they are
+        projected. Each position has its own window, where the paper's segments share one of two segments' length. Norms run
+        over a head's channels. Padded keys have no part in P.
+    """
+
+    options: Options
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        h, d = geometry.heads, geometry.head_dim
+        self.projection = nn.Parameter(torch.randn(h, options.rank, d) * d**-0.5)
+        if options.norms:
+            self.gain = nn.Parameter(torch.ones(2, h, 1, d))
+            self.shift = nn.Parameter(torch.zeros(2, h, 1, d))
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """A window or a rank as large as the input."""
+        n, found = geometry.keys, doubts_of_window(options.window, geometry.keys)
+        if options.rank >= n:
+            found += (f"rank={options.rank} is no fewer than the {n} tokens: nothing is compressed",)
+        return found
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Project along the length, then one softmax over the window and what was projected."""
+        n = query.shape[2]
+        allowed = None if key_valid is None else key_valid[:, None, None, :]
+        shares = softmax_over_valid(self.projection.to(key.dtype) @ key.mT, allowed)
+        reach = min(self.options.window // 2, n - 1)
+        out = banded_attention(
+            query,
+            self._norm(key, 0),
+            self._norm(value, 0),
+            None if key_valid is None else key_valid[:, None],
+            left=reach,
+            right=reach,
+            extra_key=self._norm(shares.to(key.dtype) @ key, 1),
+            extra_value=self._norm(shares.to(value.dtype) @ value, 1),
+            extra_valid=None if key_valid is None else key_valid.any(dim=1, keepdim=True).expand(-1, self.options.rank),
+            dropout=self.options.dropout if self.training else 0.0,
+        )
+        return out.to(value.dtype)
+
+    attend_tiled = attend
+
+    def _norm(self, x: Float[Tensor, "batch heads n head_dim"], which: int) -> Float[Tensor, "batch heads n head_dim"]:
+        """The layer norm of near (0) or projected (1) keys and values; the input where there is none."""
+        if not self.options.norms:
+            return x
+        return (F.layer_norm(x, x.shape[-1:]) * self.gain[which] + self.shift[which]).to(x.dtype)

@@ -1,0 +1,172 @@
+"""Nyströmformer: Y = softmax(Q K̃ᵀ / √d) A⁺ softmax(Q̃ Kᵀ / √d) V with A = softmax(Q̃ K̃ᵀ / √d) over few landmarks Q̃, K̃."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.attention._kept import FLOAT, fused_bytes, softmax_bytes
+from attn_zoo.attention._masks import softmax_over_valid
+from attn_zoo.attention.low_rank._landmarks import ValidSegments, with_segment_means
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.kernels.cpu import landmarks as short_side
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+
+PAPER_KERNEL = 33
+"""Size of the convolution of the values in the paper's experiments."""
+
+
+@dataclass
+class Options:
+    """Options of Nyströmformer."""
+
+    landmarks: int = 8
+    """m, the number of landmarks; an input of fewer tokens has one for each."""
+    iterations: int = 6
+    """Steps towards the pseudo-inverse."""
+    convolution: int = 0
+    """Positions that a depthwise convolution of the values, added to the output, spans: odd, or 0 for none. The paper's is 33."""
+
+    def __post_init__(self) -> None:
+        for name in ("landmarks", "iterations"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"nystrom.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+        if self.convolution < 0 or (self.convolution and self.convolution % 2 == 0):
+            raise ValueError(
+                f"nystrom.convolution spans as many positions on either side, so it is odd, or 0 for none; got {self.convolution}; "
+                f"the paper's is {PAPER_KERNEL}"
+            )
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times few values, and four m × m products a step.
+
+    Kept: landmarks, weights, what each step multiplies, and the few values.
+    """
+    n, h, d, m = geometry.keys, geometry.heads, geometry.head_dim, min(options.landmarks, geometry.keys)
+    products = h * (8 * n * m * d + 4 * m * m * d + 8 * options.iterations * m**3)
+    convolved = 2 * h * options.convolution * n * d
+    few = FLOAT * h * (5 * m * d + m * m * (2 + 5 * options.iterations) + 2)
+    return Cost(
+        flops=products + convolved,
+        parameters=h * options.convolution,
+        backward_flops=2 * (products + convolved),
+        activation_bytes={
+            "eager": few + 2 * softmax_bytes(h * n, m) + FLOAT * h * m,
+            "sdpa": few + fused_bytes(h * n, d) + fused_bytes(h * m, 0),
+        },
+    )
+
+
+def every_token(geometry: Geometry) -> Nystrom:
+    """A landmark for each token, and steps until A⁺ is found: A A⁺ A = A, softmax attention."""
+    return Nystrom(geometry, Options(landmarks=geometry.keys, iterations=60))
+
+
+@register_attention(
+    "nystrom",
+    title="Nyströmformer",
+    paper="Xiong et al. 2021, arXiv:2102.03902",
+    equation="Eq. 13 to 15",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True),
+    time="n m d + m^3",
+    memory="n m + n d",
+    cost=cost,
+    implementations=("eager", "tiled", "sdpa"),
+    softmax_limit=every_token,
+    variants={"convolution": {"convolution": 5}, "few": {"landmarks": 3, "iterations": 2}, "many": {"landmarks": 48}},
+)
+class Nystrom(Attention):
+    """Softmax attention through landmarks: an approximation of rank m.
+
+    Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
+        (convolution of the values).
+    Symbols: m → landmarks, Z → inverse, F̃, Ã, B̃ → the three softmax kernels.
+    Differs: landmarks are means of valid tokens, and of any number of them: the first n mod m segments hold one token more.
+        The pseudo-inverse starts from A of each head of each example, scaled by its own norms, where the paper's code takes
+        maxima over the whole batch. The convolution is one kernel a head over positions, padding being zeros. Computed in
+        float32 at least. The gradient of eager can be taken once.
+    """
+
+    options: Options
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        if options.convolution:
+            bound = options.convolution**-0.5
+            self.kernel = nn.Parameter(torch.empty(geometry.heads, 1, options.convolution, 1).uniform_(-bound, bound))
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """As many landmarks as tokens."""
+        m, n = options.landmarks, geometry.keys
+        return (f"landmarks={m} are no fewer than the {n} tokens: each token is one, and nothing is saved",) if m >= n else ()
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Landmarks gather the values, the pseudo-inverse mixes what they gathered, queries read it."""
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        m, scale = min(self.options.landmarks, query.shape[2]), query.shape[-1] ** -0.5
+        with without_autocast(query.device):
+            query, key, wide = query.to(dtype), key.to(dtype), value.to(dtype)
+            if key_valid is None:
+                (query, few_queries), (key, few_keys), few = with_segment_means(query, m), with_segment_means(key, m), None
+            else:
+                segments = ValidSegments(key_valid, m)
+                few_queries, few_keys, few = segments.means(query), segments.means(key), segments.valid
+            few_queries = few_queries * scale
+            inverse = self._inverse(few_queries @ few_keys.mT, few)
+            fused = self.implementation == "sdpa"
+            gathered = inverse @ (_fused if fused else short_side.few_queries)(few_queries, key, wide, key_valid)
+            out = (_fused if fused else short_side.few_keys)(query, few_keys * scale, gathered, few)
+            if self.options.convolution:
+                reach = self.options.convolution // 2
+                out = out + F.conv2d(wide, self.kernel.to(dtype), padding=(reach, 0), groups=query.shape[1])
+        return out.to(value.dtype)
+
+    attend_tiled = attend
+
+    attend_sdpa = attend
+
+    def _inverse(
+        self, scores: Float[Tensor, "batch heads m m"], few: Bool[Tensor, "batch m"] | None
+    ) -> Float[Tensor, "batch heads m m"]:
+        """Towards the pseudo-inverse of softmax(scores): Z ← Z (13 - A Z (15 - A Z (7 - A Z))) / 4.
+
+        Rows and columns of empty landmarks are zero in A, and so in each Z.
+        """
+        kernel = softmax_over_valid(scores, None if few is None else few[:, None, None])
+        if few is not None:
+            kernel = kernel.masked_fill(~few[:, None, :, None], 0)
+        # Rows sum to one, which is their norm; the largest sum of a column is the other. Both of this matrix alone.
+        columns = kernel.sum(dim=-2, keepdim=True).amax(dim=-1, keepdim=True)
+        inverse = kernel.mT / (columns if few is None else columns + (columns == 0))
+        one = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
+        for _ in range(self.options.iterations):
+            product = kernel @ inverse
+            inverse = inverse @ (13 * one - product @ (15 * one - product @ (7 * one - product))) / 4
+        return inverse
+
+
+def _fused(
+    query: Float[Tensor, "batch heads queries d"],
+    key: Float[Tensor, "batch heads keys d"],
+    value: Float[Tensor, "batch heads keys d"],
+    valid: Bool[Tensor, "batch keys"] | None,
+) -> Float[Tensor, "batch heads queries d"]:
+    """softmax(Q Kᵀ) V over valid keys by PyTorch's kernels."""
+    # Rows without any key become zero later; until then they see all, because fused kernels may answer NaN.
+    mask = None if valid is None else (valid | ~valid.any(dim=-1, keepdim=True))[:, None, None]
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)

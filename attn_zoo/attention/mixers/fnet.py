@@ -1,0 +1,59 @@
+"""FNet: Y = Re F_n V F_D, the discrete Fourier transform along the length and along the channels in place of attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """FNet has no options."""
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Fast Fourier transforms are no matrix products, and nothing is learned. Kept: heads side by side, where that is a copy."""
+    copied = geometry.heads > 1 and geometry.keys > 1
+    kept = FLOAT * geometry.keys * geometry.inner_dim * copied
+    return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": kept})
+
+
+@register_attention(
+    "fnet",
+    title="FNet",
+    paper="Lee-Thorp et al. 2022, arXiv:2105.03824",
+    equation="Eq. 3",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=False, cross=False, any_length=True),
+    time="n log n d",
+    memory="n d",
+    cost=cost,
+    reads=("value",),
+)
+class FNet(Attention):
+    """Mixes all positions and all channels by two Fourier transforms and keeps the real part; nothing is learned.
+
+    Paper: Lee-Thorp et al. 2022, Eq. 3.
+    Symbols: F_seq, F_h → the transforms along n and along D = heads · head_dim.
+    Differs: transforms are unitary, divided by √(n D), where the paper leaves the scale to the layer norm after it; so the
+        output has the scale of the values whatever the length. The transform is of the layer's values, which the paper
+        has no projection for, and its heads are one: channels of all heads are mixed. A padded position would
+        change every frequency, so padding is refused.
+    """
+
+    def attend(
+        self, query: Tensor | None, key: Tensor | None, value: Float[Tensor, "batch heads n head_dim"], key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Half of the spectrum, the other half being its mirror image: Re Ŷ[i, c] = Re Ŷ[-i, -c] for real values."""
+        (_, heads, _, d), dtype = value.shape, torch.promote_types(value.dtype, torch.float32)
+        tokens = value.transpose(1, 2).flatten(2).to(dtype)
+        half = torch.fft.rfft2(tokens, norm="ortho").real
+        mirrored = half[..., 1 : (heads * d + 1) // 2].flip(dims=(1, 2)).roll(1, dims=1)
+        return torch.cat([half, mirrored], dim=-1).unflatten(-1, (heads, d)).transpose(1, 2).to(value.dtype)

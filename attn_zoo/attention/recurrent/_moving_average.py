@@ -1,0 +1,75 @@
+"""Damped moving averages with a state of a few numbers for each channel, exactly and with a cost linear in the length.
+
+In one direction sₜ = q sₜ₋₁ + w xₜ and yₜ = Σ r sₜ over the h numbers of a channel, so that yₜ = Σⱼ (Σ r qᵗ⁻ʲ w) xⱼ. Positions of
+a chunk are multiplied by these weights as a matrix; what came before the chunk, or comes after it in the other direction,
+arrives as its state. No position is touched by what it does not see, as it is, by rounding, in a product of Fourier transforms.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.contract import Geometry
+from attn_zoo.kernels.cpu._chunks import filled, into_chunks
+
+
+def moving_average(
+    x: Float[Tensor, "batch heads n d"],
+    keep: Float[Tensor, "directions heads d h"],
+    write: Float[Tensor, "directions heads d h"],
+    read: Float[Tensor, "directions heads d h"],
+) -> Float[Tensor, "batch heads n d"]:
+    """The average of what is up to each position; in a second direction also of what is from it on, and both are added.
+
+    Args:
+        keep: q, what is left of a state after a step, in [0, 1].
+        write: w, with what a number enters.
+        read: r, with what it is read.
+    """
+    batch, heads, n, d = x.shape
+    chunk, _ = filled(n)
+    rows = into_chunks(x, chunk).permute(1, 4, 0, 2, 3).flatten(0, 1)  # channels, batch, chunks, chunk
+    keep, write, read = (t.flatten(1, 2)[..., None] for t in (keep, write, read))
+    powers = keep ** torch.arange(chunk + 1, dtype=x.dtype, device=x.device)
+    flat = rows.flatten(1, 2)
+    out = flat @ _between((write * read * powers[..., :-1]).sum(dim=2)).mT
+    if n > chunk:
+        # Before a chunk the latest enters its state most, and the chunk's first reads it most; after the chunk the reverse.
+        enters, leaves = write * powers[..., :-1], read * powers[..., 1:]
+        enters = torch.cat([enters[:1].flip(-1), enters[1:]]).movedim(0, 1).flatten(1, 2)
+        leaves = torch.cat([leaves[:1], leaves[1:].flip(-1)]).movedim(0, 1).flatten(1, 2)
+        states = _states((flat @ enters.mT).unflatten(1, rows.shape[1:3]), powers[..., -1])
+        out = out + states.flatten(1, 2) @ leaves
+    return out.unflatten(1, (batch, -1)).flatten(2)[..., :n].unflatten(0, (heads, d)).permute(2, 0, 3, 1)
+
+
+def moving_average_flops(geometry: Geometry, directions: int, h: int) -> int:
+    """Of ``moving_average`` forward; twice as many backward."""
+    chunk, slots = filled(geometry.keys)
+    return 2 * geometry.inner_dim * slots * (chunk + (2 * directions * h if slots > chunk else 0))
+
+
+def _between(weights: Float[Tensor, "directions channels chunk"]) -> Float[Tensor, "channels chunk chunk"]:
+    """The matrix whose row i and column j hold the weight of distance i - j."""
+    chunk = weights.shape[-1]
+    line = F.pad(weights[0], (chunk - 1, 0))
+    if len(weights) > 1:
+        line = line + F.pad(weights[1].flip(-1), (0, chunk - 1))
+    return line.flip(-1).unfold(-1, chunk, 1).flip(-2)
+
+
+def _states(
+    sums: Float[Tensor, "channels batch chunks directions_h"], keep: Float[Tensor, "directions channels h"]
+) -> Float[Tensor, "channels batch chunks directions_h"]:
+    """From what each chunk adds to a state the state before it, and in the second direction the one after it."""
+    parts = sums.chunk(len(keep), dim=-1)
+    both = torch.stack([part.flip(2) if at else part for at, part in enumerate(parts)])
+    state, found = torch.zeros_like(both[:, :, :, 0]), []
+    for added in both.unbind(3):
+        found.append(state)
+        state = state * keep[:, :, None] + added
+    states = torch.stack(found, dim=3)
+    return torch.cat([part.flip(2) if at else part for at, part in enumerate(states.unbind(0))], dim=-1)

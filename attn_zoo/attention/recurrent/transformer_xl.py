@@ -1,0 +1,223 @@
+"""Transformer-XL: yᵢ = Σⱼ softmaxⱼ(((qᵢ + u)·kⱼ + (qᵢ + v)·W s(i - j)) / √d) vⱼ over the segment of i and the memory before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.attention._states import check_state
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.kernels.cpu.segments import Distances, Segmentation, attend_segments, segment_flops, shifted
+from attn_zoo.precision import without_autocast
+from attn_zoo.registry import register_attention
+
+LONGEST_WAVE = 10000.0
+"""Of the sines s, as in Vaswani et al. 2017."""
+
+
+@dataclass
+class Options:
+    """Options of Transformer-XL."""
+
+    segment: int = 32
+    """Positions of a segment, whose borders lie at its multiples."""
+    memory: int = 32
+    """Positions before a segment whose keys and values are cached for it."""
+    relative: bool = True
+    """Whether scores depend on distances; otherwise they are q·k / √d."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        if self.segment < 1:
+            raise ValueError(f"transformer_xl.segment counts positions, so it is at least 1; got {self.segment}")
+        if self.memory < 0:
+            raise ValueError(f"transformer_xl.memory counts cached positions, so it is at least 0; got {self.memory}")
+        check_dropout("transformer_xl", self.dropout)
+
+
+def cut_of(geometry: Geometry, options: Options) -> Segmentation:
+    """The segments of the length that a mechanism is built for."""
+    return Segmentation.of(geometry.keys, options.segment, options.memory, causal=geometry.causal)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Each segment against itself and its memory, by content and by distance, and W s once for each distance.
+
+    Kept: the sines and W s. State: keys and values of the segment being read and of the memory before it.
+    """
+    cut, inner, by_distance = cut_of(geometry, options), geometry.inner_dim, options.relative
+    forward, backward = segment_flops(cut, inner, by_distance=by_distance)
+    projected = by_distance * 2 * cut.distances * inner * inner
+    held = max(min(options.segment, cut.n - start) + min(options.memory, start) for start in _last_two_starts(cut))
+    return Cost(
+        flops=forward + projected,
+        parameters=by_distance * (inner * inner + 2 * inner),
+        backward_flops=backward + projected,
+        activation_bytes={"eager": by_distance * 2 * FLOAT * cut.distances * inner},
+        state_bytes=2 * FLOAT * inner * held if geometry.causal else None,
+    )
+
+
+def _last_two_starts(cut: Segmentation) -> tuple[int, int]:
+    """Where the last segment and the one before it begin: the last whole one may hold more than the last."""
+    last = (cut.segments - 1) * cut.length
+    return last, max(0, last - cut.length)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentState:
+    """Cached keys and values: those of the segment begun and of the memory before it."""
+
+    key: Float[Tensor, "batch heads cached head_dim"]
+    value: Float[Tensor, "batch heads cached head_dim"]
+    position: int = 0
+    """How many tokens were read."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers that are carried."""
+        return self.key.nbytes + self.value.nbytes
+
+    def detached(self) -> SegmentState:
+        """The same without the graph behind it: gradients then stop at the cache, as in the paper's training."""
+        return replace(self, key=self.key.detach(), value=self.value.detach())
+
+
+@register_attention(
+    "transformer_xl",
+    title="Transformer-XL (segment recurrence)",
+    paper="Dai et al. 2019, arXiv:1901.02860",
+    equation="Section 3.2, with the scores of Section 3.3",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
+    time="n s d + n m d",
+    memory="n d",
+    cost=cost,
+    implementations=("eager", "tiled"),
+    softmax_limit=lambda geometry: TransformerXL(geometry, Options(segment=geometry.keys, relative=False)),
+    variants={"short": {"segment": 3, "memory": 4}, "content_only": {"segment": 6, "memory": 0, "relative": False}},
+)
+class TransformerXL(Attention):
+    """Softmax attention of segments to themselves and to the keys and values cached before them.
+
+    Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (u, v, W_kR and the sines R of distances).
+    Symbols: L → segment, s in the card's time; M → memory, m; u → content_bias, v → position_bias; W_kR → position_projection.
+    Differs: one call reads all segments, and gradients reach the cached keys and values, which the
+        paper holds constant: between calls of ``step``, ``state.detached()`` does so. The cache holds a layer's keys and
+        values, not its hidden states, which amounts to the same while weights stand still. Every layer has u, v and W_kR of
+        its own; u and v start at zero (theirs near it). Without causality, which the
+        paper does not treat, a query sees its whole segment and the memory before it, nothing after.
+    """
+
+    options: Options
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        if options.relative:
+            inner = geometry.inner_dim
+            self.position_projection = nn.Parameter(nn.init.xavier_uniform_(torch.empty(inner, inner)))
+            self.content_bias = nn.Parameter(torch.zeros(geometry.heads, geometry.head_dim))
+            self.position_bias = nn.Parameter(torch.zeros(geometry.heads, geometry.head_dim))
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """Nothing out of reach."""
+        cut = cut_of(geometry, options)
+        if options.memory < cut.length * (cut.segments - 1):
+            return ()
+        reach = f"segments of {options.segment} with a memory of {options.memory}"
+        return (f"{reach} leave none of the {geometry.keys} tokens out of reach: the work is quadratic",)
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Segments beside each other."""
+        cut = Segmentation.of(query.shape[2], self.options.segment, self.options.memory, causal=self.geometry.causal)
+        distances = None
+        if self.options.relative:
+            with without_autocast(query.device):
+                rows = F.linear(self._sines(cut.width - 1, cut.distances), self.position_projection)
+            rows = rows.unflatten(-1, self.content_bias.shape).transpose(0, 1)
+            distances = Distances(rows, self.content_bias, self.position_bias)
+        dropout = self.options.dropout if self.training else 0.0
+        return attend_segments(query, key, value, key_valid, cut, distances=distances, dropout=dropout)
+
+    attend_tiled = attend
+
+    def initial_state(
+        self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+    ) -> SegmentState:
+        """The state before the first token: nothing cached."""
+        nothing = torch.zeros(batch, self.geometry.heads, 0, self.geometry.head_dim, dtype=dtype, device=device)
+        return SegmentState(nothing, nothing)
+
+    def advance(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        state: Any,
+        **streams: Tensor,
+    ) -> tuple[Float[Tensor, "batch heads n head_dim"], SegmentState]:
+        """Segment by segment.
+
+        Raises:
+            ValueError: the state is of another mechanism, batch, dtype or device.
+        """
+        shape = (value.shape[0], self.geometry.heads, self._cached(state.position), self.geometry.head_dim)
+        check_state(self.card.name, state, "key", shape, value.dtype, value)
+        out, start, n = [], state.position, value.shape[2]
+        borders = [*range(start - start % self.options.segment + self.options.segment, start + n, self.options.segment), start + n]
+        for end in borders:
+            piece = slice(state.position - start, end - start)
+            keys, values = (torch.cat([a, b[:, :, piece]], dim=2) for a, b in ((state.key, key), (state.value, value)))
+            out.append(self._within_segment(query[:, :, piece], keys, values))
+            if forgotten := keys.shape[2] - self._cached(end):  # copies, so that what is forgotten leaves the memory
+                keys, values = keys[:, :, forgotten:].clone(), values[:, :, forgotten:].clone()
+            state = SegmentState(keys, values, end)
+        return torch.cat(out, dim=2), state
+
+    def _within_segment(self, query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
+        """Answers of a piece of a segment, the last of the positions that ``key`` and ``value`` hold; all before it is in reach."""
+        (*_, rows, d), width = query.shape, key.shape[2]
+        if self.options.relative:
+            by_distance = self._by_distance((query + self.position_bias[:, None]) * d**-0.5, width)
+            scores = ((query + self.content_bias[:, None]) * d**-0.5) @ key.mT + shifted(by_distance, width)
+        else:
+            scores = (query * d**-0.5) @ key.mT
+        past = torch.ones(rows, width, dtype=torch.bool, device=query.device).tril(width - rows)
+        return F.dropout(softmax_over_valid(scores, past), self.options.dropout, self.training) @ value
+
+    def _by_distance(self, query: Tensor, distances: int) -> Float[Tensor, "batch heads n distances"]:
+        """q·W s for each distance from the largest down, as q·(W s) or (q W)·s, whichever takes fewer FLOPs."""
+        (batch, heads, n, d), inner, sines = query.shape, self.geometry.inner_dim, self._sines(distances - 1, distances)
+        if batch * n * (inner + heads * distances) < distances * (inner + batch * n):
+            by_wave = query @ self.position_projection.unflatten(0, (heads, d))
+            return (by_wave @ sines.mT).contiguous()
+        rows = F.linear(sines, self.position_projection).unflatten(-1, (heads, d)).transpose(0, 1)
+        return (query @ rows.mT).contiguous()
+
+    def _sines(self, largest: int, distances: int) -> Float[Tensor, "distances inner"]:
+        """s of the distances from the largest down: sines, then cosines, of waves from 1 / 2π up to ``LONGEST_WAVE`` / 2π steps."""
+        weight, inner = self.position_projection, self.geometry.inner_dim
+        wide, device = torch.promote_types(weight.dtype, torch.float32), weight.device
+        waves = LONGEST_WAVE ** (torch.arange(-(-inner // 2), dtype=wide, device=device) * (-2 / inner))
+        phases = (largest - torch.arange(distances, dtype=wide, device=device))[:, None] * waves
+        return torch.cat([phases.sin(), phases.cos()], dim=-1)[:, :inner].to(weight.dtype)
+
+    def _cached(self, position: int) -> int:
+        """Positions of the segment that is begun at ``position``, and of the memory before it."""
+        begun = position % self.options.segment
+        return begun + min(self.options.memory, position - begun)

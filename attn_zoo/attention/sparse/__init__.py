@@ -1,0 +1,8 @@
+"""Pairs of positions chosen beforehand: windows, blocks, strides, global tokens."""
+
+from attn_zoo.attention.sparse import bigbird as bigbird
+from attn_zoo.attention.sparse import block_sparse as block_sparse
+from attn_zoo.attention.sparse import fixed as fixed
+from attn_zoo.attention.sparse import local as local
+from attn_zoo.attention.sparse import longformer as longformer
+from attn_zoo.attention.sparse import strided as strided

@@ -1,0 +1,107 @@
+"""BigBird: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over near blocks, global blocks and random blocks; global blocks see all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_zoo.attention._masks import check_dropout
+from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
+from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of BigBird."""
+
+    block: int = 4
+    """Positions of a block, b in the paper; 64 there."""
+    window_blocks: int = 3
+    """Blocks of the window, one's own included, w in the paper; odd, so that it sees as many on either side."""
+    global_blocks: int = 2
+    """Blocks that see all and are seen by all, g in the paper: half of them the first ones, half the last; even."""
+    random_blocks: int = 1
+    """Further blocks that a block sees, r in the paper, drawn for each head; 3 there."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise ValueError(f"bigbird.block counts positions, so it is at least 1; got {self.block}")
+        if self.window_blocks < 1 or self.window_blocks % 2 == 0:
+            raise ValueError(
+                f"bigbird.window_blocks counts the own block and as many on either side, so it is odd; got {self.window_blocks}"
+            )
+        if self.global_blocks < 0 or self.global_blocks % 2:
+            raise ValueError(f"bigbird.global_blocks are as many first as last blocks, so even; got {self.global_blocks}")
+        if self.random_blocks < 0:
+            raise ValueError(f"bigbird.random_blocks counts blocks, so it is at least 0; got {self.random_blocks}")
+        check_dropout("bigbird", self.dropout)
+
+
+def pattern(geometry: Geometry, options: Options) -> Pattern:
+    """The layout of blocks."""
+    ends = options.global_blocks // 2
+    return Pattern(options.block, options.window_blocks // 2, first=ends, last=ends, random=options.random_blocks)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Each block against g + w + r others, global ones against all; absent blocks are computed too."""
+    return pattern(geometry, options).cost(geometry)
+
+
+@register_attention(
+    "bigbird",
+    title="BigBird",
+    paper="Zaheer et al. 2020, arXiv:2007.14062",
+    equation="Eq. AT with the graph of Section 2 (internal transformer construction), blocks as in Appendix D",
+    options=Options,
+    can=Capabilities(causal=False, key_padding=True, cross=False, any_length=True, random_at_build=True),
+    time="n b d",
+    memory="n b + n d",
+    cost=cost,
+    implementations=("eager", "tiled", "flex"),
+    softmax_limit=lambda geometry: BigBird(geometry, Options(block=geometry.keys)),
+    variants={
+        "larger": {"block": 8, "random_blocks": 2},
+        "without_globals": {"window_blocks": 1, "global_blocks": 0, "random_blocks": 3},
+        "without_random": {"window_blocks": 5, "global_blocks": 4, "random_blocks": 0},
+    },
+)
+class BigBird(BlockPatternAttention):
+    """Attention over a window of blocks, global blocks at both ends and random blocks.
+
+    Paper: Zaheer et al. 2020, Section 2 and Appendix D (the ITC form, in which existing tokens are global).
+    Symbols: b → block, w → window_blocks, g → global_blocks, r → random_blocks.
+    Differs: the window does not wrap around the ends; random blocks are none of those seen anyway, are drawn for each head when
+        it is built, and follow from one number a head (``seeds``), for any length; the last block may be shorter. With padding
+        the last blocks of the padded input are the global ones. Weights are never stored but computed anew for the
+        gradient, which can be taken once.
+    """
+
+    options: Options
+
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.seeds: Tensor
+        self.register_buffer("seeds", torch.randint(2**40, (geometry.heads,)))
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        """Blocks so few that all are seen."""
+        o = options
+        if (o.window_blocks + o.global_blocks + o.random_blocks) * o.block < geometry.keys:
+            return ()
+        return (f"a block of {o.block} sees as many blocks as {geometry.keys} tokens have: nothing is saved",)
+
+    def pattern(self) -> Pattern:
+        """The layout of blocks."""
+        return pattern(self.geometry, self.options)
+
+    def draws_by(self, device: torch.device) -> Tensor:
+        """Each head by the number that was drawn when it was built."""
+        return self.seeds

@@ -1,0 +1,94 @@
+"""Block-sparse attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the blocks of keys that a fixed layout gives the block of i."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from attn_zoo.attention._masks import check_dropout
+from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
+from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+MOST_SEEDS = 2**31
+
+
+@dataclass
+class Options:
+    """Options of block-sparse attention."""
+
+    block: int = 8
+    """Positions of a block."""
+    local_blocks: int = 1
+    """Blocks seen on either side of one's own; causal: on the left."""
+    global_blocks: int = 1
+    """The first so many blocks see all and are seen by all."""
+    random_blocks: int = 1
+    """Further blocks that a block sees, drawn for each head."""
+    seed: int = 0
+    """Of what is drawn."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise ValueError(f"block_sparse.block counts positions, so it is at least 1; got {self.block}")
+        for name in ("local_blocks", "global_blocks", "random_blocks"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"block_sparse.{name} counts blocks, so it is at least 0; got {getattr(self, name)}")
+        if not 0 <= self.seed < MOST_SEEDS:
+            raise ValueError(f"block_sparse.seed is a whole number from 0 to {MOST_SEEDS - 1}; got {self.seed}")
+        check_dropout("block_sparse", self.dropout)
+
+
+def pattern(geometry: Geometry, options: Options) -> Pattern:
+    """The layout of blocks."""
+    o = options
+    return Pattern(o.block, o.local_blocks, first=o.global_blocks, random=o.random_blocks, causal=geometry.causal)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Each block against the blocks of its layout; absent ones, such as neighbours of the first block, are computed too."""
+    return pattern(geometry, options).cost(geometry)
+
+
+@register_attention(
+    "block_sparse",
+    title="Block-sparse",
+    paper="Child et al. 2019, arXiv:1904.10509",
+    equation="Eq. 2 and 3, S being whole blocks (Section 5.4)",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n b d",
+    memory="n b + n d",
+    cost=cost,
+    implementations=("eager", "tiled", "flex"),
+    softmax_limit=lambda geometry: BlockSparse(geometry, Options(block=geometry.keys)),
+    variants={
+        "window": {"block": 4, "local_blocks": 2, "global_blocks": 0, "random_blocks": 0},
+        "random": {"block": 4, "local_blocks": 0, "global_blocks": 0, "random_blocks": 3},
+        "globals": {"block": 4, "local_blocks": 0, "global_blocks": 2, "random_blocks": 2, "seed": 7},
+    },
+)
+class BlockSparse(BlockPatternAttention):
+    """Softmax attention over a fixed set of blocks: the near ones, the first ones, and some drawn by an option's seed.
+
+    Paper: Child et al. 2019, whose kernels compute attention block by block under a given layout.
+    Symbols: S → Pattern, b → block.
+    Differs: the layout is made of options instead of a table; causal blocks draw among those before them; weights are never
+        stored but computed anew for the gradient, which can be taken once.
+    """
+
+    options: Options
+
+    def draws_by(self, device: torch.device) -> Int[Tensor, "heads"]:
+        """Each head by a number of its own, which follows from the option."""
+        heads = self.geometry.heads
+        return torch.arange(heads, device=device) + heads * self.options.seed
+
+    def pattern(self) -> Pattern:
+        """The layout of blocks."""
+        return pattern(self.geometry, self.options)

@@ -1,0 +1,68 @@
+"""Local attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the block of i and its neighbours, ⌊j / b⌋ = ⌊i / b⌋ - w … ⌊i / b⌋ + w."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attn_zoo.attention._masks import check_dropout
+from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
+from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.registry import register_attention
+
+
+@dataclass
+class Options:
+    """Options of local attention."""
+
+    block: int = 24
+    """Positions that see each other."""
+    neighbours: int = 0
+    """Blocks seen on either side of one's own; causal: on the left."""
+    dropout: float = 0.0
+    """Share of attention weights set to zero in training."""
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise ValueError(f"local.block counts positions, so it is at least 1; got {self.block}")
+        if self.neighbours < 0:
+            raise ValueError(f"local.neighbours counts blocks on either side, so it is at least 0; got {self.neighbours}")
+        check_dropout("local", self.dropout)
+
+
+def pattern(geometry: Geometry, options: Options) -> Pattern:
+    """The blocks that see each other."""
+    return Pattern(options.block, options.neighbours, causal=geometry.causal)
+
+
+def cost(geometry: Geometry, options: Options) -> Cost:
+    """Each block against itself and its neighbours."""
+    return pattern(geometry, options).cost(geometry)
+
+
+@register_attention(
+    "local",
+    title="Local (blocks)",
+    paper="Tay et al. 2021, arXiv:2011.04006",
+    equation="Local attention of Section 3.1, a block being non-overlapping",
+    options=Options,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n b d",
+    memory="n b + n d",
+    cost=cost,
+    implementations=("eager", "tiled", "flex"),
+    softmax_limit=lambda geometry: Local(geometry, Options(block=geometry.keys)),
+    variants={"small": {"block": 6}, "neighbours": {"block": 4, "neighbours": 2}},
+)
+class Local(BlockPatternAttention):
+    """Softmax attention inside blocks that do not overlap, or inside a block and its neighbours.
+
+    Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
+    Symbols: b → block, w → neighbours.
+    Differs: neighbours are an addition; weights are never stored but computed anew for the gradient, which can be taken once.
+    """
+
+    options: Options
+
+    def pattern(self) -> Pattern:
+        """The layout of blocks."""
+        return pattern(self.geometry, self.options)

@@ -1,0 +1,95 @@
+"""Long inputs read in blocks of rows, whose temporaries stay in the processor's caches, and blocks in chunks.
+
+Within a chunk positions compare directly, and what came before it arrives as a state. Gradients compute blocks anew, so that
+nothing but the states between them is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attn_zoo.kernels.cpu._tiling import exported, like_tokens
+from attn_zoo.precision import without_autocast
+
+CHUNK = 64
+"""Positions compared directly. On a CPU, head_dim 64, twice as many cost a tenth more time, and half as many save none."""
+
+BLOCK_BYTES = 2**19
+"""Of one tensor of a block; a dozen of them are alive at a time. Half and twice as much cost the same, eight times as much more."""
+
+
+def filled(length: int, most: int | None = None) -> tuple[int, int]:
+    """Positions of a chunk, and the length filled up to whole chunks."""
+    chunk = min(CHUNK if most is None else most, length)
+    return chunk, -(-length // chunk) * chunk
+
+
+def spans(length: int, bytes_each: int) -> list[slice]:
+    """Blocks of rows of so many bytes, each but the last of whole chunks."""
+    if exported():
+        return [slice(0, length)]
+    chunk, _ = filled(length)
+    block = max(1, BLOCK_BYTES // (bytes_each * chunk)) * chunk
+    return [slice(start, min(start + block, length)) for start in range(0, length, block)]
+
+
+def row_bytes(x: Float[Tensor, "b h n w"]) -> int:
+    """Of one position of all examples and heads."""
+    return x.shape[0] * x.shape[1] * x.shape[3] * x.element_size()
+
+
+def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h chunks chunk w"]:
+    """Rows cut into chunks, the last one filled up with zeros."""
+    missing = -x.shape[2] % chunk
+    return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (-1, chunk))
+
+
+def in_blocks(
+    compute: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]], state: Tensor, *tensors: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Apply ``compute(rows of the tensors, state) -> (answers, state)`` block by block; nothing but states is kept between.
+
+    For gradients each block is computed anew. Tensors of floating point have one.
+    """
+    out, after = _InBlocks.apply(compute, state, *tensors)
+    return out, after
+
+
+class _InBlocks(torch.autograd.Function):
+    """See ``in_blocks``."""
+
+    @staticmethod
+    def forward(ctx: Any, compute: Any, state: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.compute, ctx.spans = compute, spans(tensors[0].shape[2], row_bytes(tensors[0]))
+        starts, out = [], like_tokens(tensors[0])
+        for rows in ctx.spans:
+            starts.append(state)
+            out[:, :, rows], state = compute([t[:, :, rows] for t in tensors], state)
+        ctx.save_for_backward(*starts, *tensors)
+        return out, state
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor, grad_state: Tensor) -> tuple[Tensor | None, ...]:
+        saved, blocks_read = ctx.saved_tensors, len(ctx.spans)
+        starts, tensors = saved[:blocks_read], saved[blocks_read:]
+        found = [like_tokens(t) if t.is_floating_point() else None for t in tensors]
+        kept = [grad for grad in found if grad is not None]
+        with without_autocast(grad_out.device):
+            for rows, start in zip(reversed(ctx.spans), reversed(starts), strict=True):
+                with torch.enable_grad():
+                    blocks = [t[:, :, rows].detach().requires_grad_(t.is_floating_point()) for t in tensors]
+                    before = start.detach().requires_grad_()
+                    results = ctx.compute(blocks, before)
+                leaves = [before, *(block for block in blocks if block.requires_grad)]
+                grad_state, *grads = torch.autograd.grad(results, leaves, (grad_out[:, :, rows], grad_state))
+                for whole, part in zip(kept, grads, strict=True):
+                    whole[:, :, rows] = part
+        return None, grad_state, *found

@@ -1,0 +1,212 @@
+"""Averages with weights φ(q)·φ(k) over all keys, φ > 0 given by its logarithm, as two softmaxes one after the other.
+
+With ℓ = log φ, Σₖ φₘ(k) v is exp(zₘ) times the average of v by a softmax of ℓₘ over the keys, zₘ its log-sum-exp. Then Σₘ φₘ(q)
+of these over Σₘ φₘ(q) exp(zₘ) is their average by a softmax of ℓₘ(q) + zₘ over the features. So whatever the scale of the
+inputs, nothing under- or overflows, and no stabiliser is left to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.contract import Geometry
+from attn_zoo.kernels.cpu._softmax import softmax_and_lse
+from attn_zoo.kernels.cpu._tiling import like_tokens, rows_of_step, sequences
+from attn_zoo.precision import without_autocast
+
+HIDDEN = -1e30
+"""Logarithm of the weight of a hidden key: finite, so that examples of padding alone have no NaN, and zero beside any other."""
+
+
+@runtime_checkable
+class LogFeatureMap(Protocol):
+    """ℓ as a function of the projection ω·x, number by number."""
+
+    def logs(self, projected: Tensor) -> Tensor:
+        """ℓ, as a tensor of its own."""
+
+    def slope(self, projected: Tensor) -> Tensor:
+        """Its derivative."""
+
+
+def average_over_features(
+    bend: LogFeatureMap | None,
+    directions: Float[Tensor, "m d"],
+    query: Float[Tensor, "b h queries d"],
+    key: Float[Tensor, "b h keys d"],
+    value: Float[Tensor, "b h keys d"],
+    key_valid: Bool[Tensor, "b keys"] | None,
+) -> Float[Tensor, "b h queries d"]:
+    """Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys, where inputs x are scaled by d^-1/4.
+
+    Beside the inputs, an average and a number for each feature and head are all that is kept for the gradient.
+
+    Args:
+        bend: None stands for ℓ = ω·x - |x|²/2, the features of the softmax kernel.
+    """
+    out: Tensor = _Averages.apply(bend, directions * directions.shape[1] ** -0.25, query, key, value, key_valid)
+    return out
+
+
+def averages_flops(geometry: Geometry, m: int) -> tuple[int, int]:
+    """FLOPs forward and backward: a projection and an average on either side; backward the projections anew, and three products."""
+    forward = 4 * (geometry.queries + geometry.keys) * m * geometry.inner_dim
+    return forward, 2 * forward
+
+
+def averages_bytes(geometry: Geometry, m: int) -> int:
+    """What is kept: averages of values and log-sum-exps by feature, and the scaled directions."""
+    return FLOAT * m * (geometry.heads * (geometry.head_dim + 1) + geometry.head_dim)
+
+
+class _Averages(torch.autograd.Function):
+    """See ``average_over_features``. Sequences pass one after another, or many short ones at a time; some rows in a step."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, bend: LogFeatureMap | None, scaled: Tensor, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None
+    ) -> Tensor:
+        (batch, heads, _, d), m = query.shape, scaled.shape[0]
+        out, means, totals = like_tokens(query), query.new_empty(batch, heads, m, d), query.new_empty(batch, heads, m, 1)
+        for which in _together(scaled, query, key):
+            mean, total = _read_keys(_Keys(bend, scaled, key, valid, which), _flat(value[which]))
+            means[which], totals[which] = mean.view_as(means[which]), total.view_as(totals[which])
+            _average(bend, scaled, query[which], mean, total, out[which])
+        ctx.save_for_backward(scaled, query, key, value, valid, means, totals)
+        ctx.bend = bend
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        scaled, query, key, value, valid, means, totals = ctx.saved_tensors
+        grad_query, grad_key, grad_value = (like_tokens(x) for x in (query, key, value))
+        with without_autocast(grad_out.device):
+            for which in _together(scaled, query, key):
+                mean, total = _flat(means[which]), _flat(totals[which])
+                given = query[which], mean, total, grad_out[which], grad_query[which]
+                grad_mean, grad_total = _query_gradients(ctx.bend, scaled, *given)
+                keys = _Keys(ctx.bend, scaled, key, valid, which)
+                # A total counts for itself and, through the weights that it normalises, against the average.
+                grad_total -= (grad_mean * mean).sum(dim=-1, keepdim=True)
+                _key_gradients(keys, _flat(value[which]), total, grad_mean, grad_total, grad_key[which], grad_value[which])
+        return None, None, grad_query, grad_key, grad_value, None
+
+
+class _Keys:
+    """Logarithms of the keys' features, (sequences, m, rows), and their gradient."""
+
+    def __init__(
+        self, bend: LogFeatureMap | None, scaled: Tensor, key: Tensor, valid: Tensor | None, which: tuple[slice, slice]
+    ) -> None:
+        self.key, self.bend, self.root = _flat(key[which]), bend, scaled.shape[1] ** -0.5
+        self.scaled = scaled.expand(self.key.shape[0], -1, -1)
+        self.shift = self.key.square().sum(dim=-1).mul_(-self.root / 2) if bend is None else self.key.new_zeros(self.key.shape[:2])
+        if valid is not None:
+            heads = self.key.shape[0] // valid[which[0]].shape[0]
+            self.shift.masked_fill_(~valid[which[0]].repeat_interleave(heads, dim=0), HIDDEN)
+
+    def steps(self) -> Iterator[slice]:
+        """Rows taken together."""
+        return _rows(self.key, self.scaled.shape[1])
+
+    def logs(self, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """ℓ of some rows, and their projections if those were bent."""
+        return _logs(self.bend, self.scaled, self.key[:, rows].mT, self.shift[:, None, rows])
+
+    def gradient(self, rows: slice, grad_logs: Tensor, projected: Tensor | None) -> Float[Tensor, "s r d"]:
+        """From that of ℓ that of the keys."""
+        grad_keys = torch.bmm(_unbent(self.bend, grad_logs, projected).mT, self.scaled)
+        if self.bend is not None:
+            return grad_keys
+        return grad_keys.addcmul_(self.key[:, rows], grad_logs.sum(dim=1)[..., None], value=-self.root)
+
+
+def _read_keys(keys: _Keys, value: Tensor) -> tuple[Float[Tensor, "s m d"], Float[Tensor, "s m 1"]]:
+    """By feature the average of the values, and the log-sum-exp, merged step by step."""
+    mean = total = None
+    for rows in keys.steps():
+        logs, _ = keys.logs(rows)
+        weights, here = softmax_and_lse(logs)
+        average = torch.bmm(weights, value[:, rows])
+        if mean is None or total is None:
+            mean, total = average, here
+        else:
+            mean.lerp_(average, (here - total).sigmoid_())
+            total = torch.logaddexp(total, here)
+    assert mean is not None and total is not None
+    return mean, total
+
+
+def _average(bend: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, out: Tensor) -> None:
+    """Write for each query the average of the features' averages."""
+    queries, across = _flat(query), scaled.T.expand(mean.shape[0], -1, -1)
+    for rows in _rows(queries, scaled.shape[0]):
+        logs, _ = _logs(bend, queries[:, rows], across, total.mT)
+        found = torch.bmm(logs.softmax(dim=-1), mean)
+        out[:, :, rows] = found.view_as(out[:, :, rows])
+
+
+def _query_gradients(
+    bend: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, grad_out: Tensor, grad_query: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Write the queries' gradient; returned are those of the averages and of the log-sum-exps."""
+    grad_mean, grad_total = torch.zeros_like(mean), torch.zeros_like(total.mT)
+    queries, grad_rows, along = _flat(query), _flat(grad_out), scaled.expand(mean.shape[0], -1, -1)
+    for rows in _rows(queries, scaled.shape[0]):
+        logs, projected = _logs(bend, queries[:, rows], along.mT, total.mT)
+        weights = logs.softmax(dim=-1)
+        torch.baddbmm(grad_mean, weights.mT, grad_rows[:, rows], out=grad_mean)
+        grad_logs = torch.bmm(grad_rows[:, rows], mean.mT).mul_(weights)
+        grad_logs.addcmul_(weights, grad_logs.sum(dim=-1, keepdim=True), value=-1)
+        grad_total += grad_logs.sum(dim=1, keepdim=True)
+        found = torch.bmm(_unbent(bend, grad_logs, projected), along)
+        grad_query[:, :, rows] = found.view_as(grad_query[:, :, rows])
+    return grad_mean, grad_total.mT
+
+
+def _key_gradients(
+    keys: _Keys, value: Tensor, total: Tensor, grad_mean: Tensor, grad_total: Tensor, grad_key: Tensor, grad_value: Tensor
+) -> None:
+    """Write the gradients of keys and values from those of what was read of them."""
+    for rows in keys.steps():
+        logs, projected = keys.logs(rows)
+        weights, here = softmax_and_lse(logs)
+        weights.mul_(here.sub_(total).exp_())
+        grad_value[:, :, rows] = torch.bmm(weights.mT, grad_mean).view_as(grad_value[:, :, rows])
+        grad_logs = torch.baddbmm(grad_total, grad_mean, value[:, rows].mT).mul_(weights)
+        grad_key[:, :, rows] = keys.gradient(rows, grad_logs, projected).view_as(grad_key[:, :, rows])
+
+
+def _logs(bend: LogFeatureMap | None, left: Tensor, right: Tensor, shift: Tensor) -> tuple[Tensor, Tensor | None]:
+    """ℓ of a product, shifted, and the product if it was bent."""
+    if bend is None:
+        return torch.baddbmm(shift, left, right), None
+    projected = torch.bmm(left, right)
+    return bend.logs(projected).add_(shift), projected
+
+
+def _unbent(bend: LogFeatureMap | None, grad_logs: Tensor, projected: Tensor | None) -> Tensor:
+    """From the gradient of ℓ that of the product."""
+    return grad_logs if bend is None or projected is None else grad_logs.mul_(bend.slope(projected))
+
+
+def _together(scaled: Tensor, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Examples and heads of which one step takes all rows, or a single sequence."""
+    longest, m = max(query.shape[2], key.shape[2]), scaled.shape[0]
+    return sequences(query.shape[0], query.shape[1], longest * m * query.element_size(), query.device)
+
+
+def _rows(x: Float[Tensor, "s r d"], m: int) -> Iterator[slice]:
+    return rows_of_step(x.shape[1], x.shape[0] * m * x.element_size(), x.device)
+
+
+def _flat(x: Float[Tensor, "b h *w"]) -> Float[Tensor, "bh *w"]:
+    return x.flatten(0, 1)

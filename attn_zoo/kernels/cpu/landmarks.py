@@ -1,0 +1,119 @@
+"""Softmax attention of which one side is short, in blocks of the long side that stay in a core's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attn_zoo.kernels.cpu._tiling import exported, like_tokens
+
+CACHED_BYTES = 2**19
+"""Scores of one block. A few temporaries of that size stand beside each other in the second-level cache."""
+
+
+def few_keys(
+    query: Float[Tensor, "batch heads n d"],
+    key: Float[Tensor, "batch heads m d"],
+    value: Float[Tensor, "batch heads m d"],
+    valid: Bool[Tensor, "batch m"] | None,
+) -> Float[Tensor, "batch heads n d"]:
+    """softmax(Q Kᵀ) V over few keys; finite, whatever it is, where none is valid. The weights are kept for the gradient."""
+    out: Tensor = _FewKeys.apply(query, key, value, valid, torch.is_grad_enabled())
+    return out
+
+
+def few_queries(
+    query: Float[Tensor, "batch heads m d"],
+    key: Float[Tensor, "batch heads n d"],
+    value: Float[Tensor, "batch heads n d"],
+    valid: Bool[Tensor, "batch n"] | None,
+) -> Float[Tensor, "batch heads m d"]:
+    """The same with few queries over many keys."""
+    out: Tensor = _FewQueries.apply(query, key, value, valid)
+    return out
+
+
+class _FewKeys(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, keep: bool) -> Tensor:
+        out, kept = like_tokens(query), []
+        for some, rows in _blocks(query, key.shape[2]):
+            scores = query[some, :, rows] @ key[some].mT
+            if valid is not None:
+                scores.masked_fill_(~valid[some, None, None], torch.finfo(scores.dtype).min)
+            weights = scores.softmax(dim=-1)
+            out[some, :, rows] = weights @ value[some]
+            if keep:
+                kept.append(weights)
+        ctx.save_for_backward(query, key, value, *kept)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, *kept = ctx.saved_tensors
+        grad_query, grad_key, grad_value = like_tokens(query), torch.zeros_like(key), torch.zeros_like(value)
+        for (some, rows), weights in zip(_blocks(query, key.shape[2]), kept, strict=True):
+            grad_rows = gradient[some, :, rows]
+            grad_value[some] += weights.mT @ grad_rows
+            grad_scores = grad_rows @ value[some].mT
+            grad_scores.sub_((grad_scores * weights).sum(dim=-1, keepdim=True)).mul_(weights)
+            grad_query[some, :, rows] = grad_scores @ key[some]
+            grad_key[some] += grad_scores.mT @ query[some, :, rows]
+        return grad_query, grad_key, grad_value, None, None
+
+
+class _FewQueries(torch.autograd.Function):
+    """Scores stand with a row for each key, so that a block of keys is a block of rows here as well."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
+        out, mass = torch.zeros_like(query), query.new_zeros(*query.shape[:2], 1, query.shape[2])
+        top = torch.full_like(mass, torch.finfo(query.dtype).min)
+        blocks, kept = list(_blocks(key, query.shape[2])), []
+        for some, rows in blocks:
+            scores = key[some, :, rows] @ query[some].mT
+            if valid is not None:
+                scores.masked_fill_(~valid[some, None, rows, None], torch.finfo(scores.dtype).min)
+            top[some] = torch.maximum(top[some], scores.amax(dim=2, keepdim=True))
+            kept.append(scores)
+        for (some, rows), powers in zip(blocks, kept, strict=True):
+            powers.sub_(top[some]).exp_()
+            mass[some] += powers.sum(dim=2, keepdim=True)
+            out[some] += powers.mT @ value[some, :, rows]
+        out /= mass.mT
+        ctx.save_for_backward(query, key, value, out, mass, *kept)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, mass, *kept = ctx.saved_tensors
+        grad_query, grad_key, grad_value = torch.zeros_like(query), like_tokens(key), like_tokens(value)
+        shared = gradient / mass.mT
+        mean = (shared * out).sum(dim=-1)[:, :, None]
+        for (some, rows), powers in zip(_blocks(key, query.shape[2]), kept, strict=True):
+            grad_value[some, :, rows] = powers @ shared[some]
+            grad_scores = (value[some, :, rows] @ shared[some].mT).sub_(mean[some]).mul_(powers)
+            grad_key[some, :, rows] = grad_scores @ query[some]
+            grad_query[some] += grad_scores.mT @ key[some, :, rows]
+        return grad_query, grad_key, grad_value, None
+
+
+def _blocks(long: Tensor, short: int) -> Iterator[tuple[slice, slice]]:
+    """Examples and rows of each block; everything at once where there is no cache to fit."""
+    batch, heads, n, _ = long.shape
+    if exported():
+        yield slice(None), slice(0, n)
+        return
+    row_bytes = heads * short * long.element_size()
+    rows = min(n, max(1, CACHED_BYTES // row_bytes)) if long.device.type == "cpu" else n
+    together = max(1, CACHED_BYTES // (rows * row_bytes)) if long.device.type == "cpu" else batch
+    for first in range(0, batch, together):
+        for start in range(0, n, rows):
+            yield slice(first, first + together), slice(start, start + rows)

@@ -1,0 +1,274 @@
+"""Averages with the weights φ(q)·φ(k), over all keys or over the past, through sums of φ(k) vᵀ and of φ(k).
+
+With m features φ of a head, the sums are m × d and m numbers. Gradients are written out: features, comparisons within chunks
+and sums before them are computed anew block by block, so that the answers and the sums before each block are all that is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention.linear._memory import MemoryState
+from attn_zoo.contract import Geometry
+from attn_zoo.kernels.cpu._chunks import filled, into_chunks, row_bytes, spans
+from attn_zoo.kernels.cpu._tiling import like_tokens
+from attn_zoo.precision import without_autocast
+
+
+@runtime_checkable
+class Features(Protocol):
+    """A map of the rows of queries and keys, with its gradient."""
+
+    def of(self, x: Float[Tensor, "b h r d"], start: int) -> Float[Tensor, "b h r m"]:
+        """φ(x) as a new tensor; ``start`` is the position of the first row."""
+
+    def gradient(self, x: Float[Tensor, "b h r d"], features: Tensor, gradient: Tensor, start: int) -> Float[Tensor, "b h r d"]:
+        """From φ(x) and the gradient of it that of x; may write into either."""
+
+
+def average_of_all(
+    features: Features,
+    query: Float[Tensor, "b h n d"],
+    key: Float[Tensor, "b h keys d"],
+    value: Float[Tensor, "b h keys d"],
+    key_valid: Bool[Tensor, "b keys"] | None,
+) -> Float[Tensor, "b h n d"]:
+    """Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys; zeros where all weights vanish."""
+    out: Tensor = _All.apply(features, query, key, value, key_valid)
+    return out
+
+
+def average_of_past(
+    features: Features,
+    state: MemoryState,
+    query: Float[Tensor, "b h n d"],
+    key: Float[Tensor, "b h n d"],
+    value: Float[Tensor, "b h n d"],
+    key_valid: Bool[Tensor, "b n"] | None,
+) -> tuple[Float[Tensor, "b h n d"], MemoryState]:
+    """The same over the keys up to each query and those that ``state`` has summed."""
+    out, summed, mass = _Past.apply(features, state.position, state.summed, state.mass, query, key, value, key_valid)
+    return out, MemoryState(summed, mass, state.position + query.shape[2])
+
+
+def all_flops(geometry: Geometry, m: int) -> tuple[int, int]:
+    """Of ``average_of_all``, forward and backward: φ(K)ᵀ V and φ(Q) times it; four of their size for the gradients."""
+    forward = 2 * (geometry.queries + geometry.keys) * m * geometry.inner_dim
+    return forward, 2 * forward
+
+
+def past_flops(geometry: Geometry, m: int) -> tuple[int, int]:
+    """Of ``average_of_past``: φ(Q) φ(K)ᵀ and its product with V within chunks, and two with the sums before them.
+
+    Backward both comparisons and the sums are made anew before their gradients.
+    """
+    d = geometry.head_dim
+    chunk, n = filled(geometry.keys)
+    compare, sums = 2 * n * chunk, 2 * n * m * d
+    return geometry.heads * (compare * (m + d) + 2 * sums), geometry.heads * (compare * (3 * m + 2 * d) + 5 * sums)
+
+
+def all_bytes(geometry: Geometry, m: int) -> int:
+    """What ``average_of_all`` keeps: the answers with their weights' sums, and both sums over keys."""
+    return FLOAT * geometry.heads * (geometry.queries + m) * (geometry.head_dim + 1)
+
+
+def past_bytes(geometry: Geometry, m: int) -> int:
+    """What ``average_of_past`` keeps: the answers with their weights' sums, and the state before each block."""
+    starts = m * len(spans(geometry.keys, geometry.heads * max(m, geometry.head_dim) * FLOAT))
+    return FLOAT * geometry.heads * (geometry.keys + starts) * (geometry.head_dim + 1)
+
+
+class _All(torch.autograd.Function):
+    """See ``average_of_all``: one pass over blocks of keys, one over blocks of queries, and the same backward."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Features, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
+        grad_queries, grad_keys = (spans(x.shape[2], row_bytes(x)) for x in (query, key))
+        summed = mass = None
+        for rows in grad_keys:
+            phi = _flat(_valid_features(features, key, valid, rows))
+            if summed is None or mass is None:
+                summed, mass = torch.bmm(phi.mT, _flat(value[:, :, rows])), phi.sum(dim=1, keepdim=True)
+            else:
+                _add_product(summed, phi.mT, _flat(value[:, :, rows]))
+                mass += phi.sum(dim=1, keepdim=True)
+        assert summed is not None and mass is not None
+        out, scale = like_tokens(query), query.new_empty(*query.shape[:3], 1)
+        for rows in grad_queries:
+            phi = _flat(features.of(query[:, :, rows], rows.start))
+            top = torch.bmm(phi, summed)
+            _divide(top, phi.mul_(mass).sum(dim=-1, keepdim=True), out[:, :, rows], scale[:, :, rows])
+        ctx.save_for_backward(query, key, value, valid, out, scale, summed, mass)
+        ctx.features, ctx.grad_queries, ctx.grad_keys = features, grad_queries, grad_keys
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, valid, out, scale, summed, mass = ctx.saved_tensors
+        features, batch = ctx.features, query.shape[:2]
+        grad_query, grad_key, grad_value = (like_tokens(x) for x in (query, key, value))
+        grad_summed, grad_mass = torch.zeros_like(summed), torch.zeros_like(mass)
+        with without_autocast(grad_out.device):
+            for rows in ctx.grad_queries:
+                phi = features.of(query[:, :, rows], rows.start)
+                grad_top, grad_bottom = (_flat(x) for x in _quotient_gradients(grad_out, out, scale, rows))
+                grad_phi = torch.bmm(grad_top, summed.mT).addcmul_(grad_bottom, mass).unflatten(0, batch)
+                _add_product(grad_summed, _flat(phi).mT, grad_top)
+                grad_mass += (_flat(phi) * grad_bottom).sum(dim=1, keepdim=True)
+                grad_query[:, :, rows] = features.gradient(query[:, :, rows], phi, grad_phi, rows.start)
+            for rows in ctx.grad_keys:
+                phi = _valid_features(features, key, valid, rows)
+                grad_value[:, :, rows] = torch.bmm(_flat(phi), grad_summed).unflatten(0, batch)
+                grad_phi = torch.bmm(_flat(value[:, :, rows]), grad_summed.mT).add_(grad_mass).unflatten(0, batch)
+                grad_key[:, :, rows] = features.gradient(key[:, :, rows], phi, grad_phi, rows.start)
+        return None, grad_query, grad_key, grad_value, None
+
+
+class _Past(torch.autograd.Function):
+    """See ``average_of_past``. Chunks of all examples and heads stand beside each other, (batch · heads · chunks, chunk, width)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Features,
+        position: int,
+        summed: Tensor,
+        mass: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        valid: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        n, m = query.shape[2], summed.shape[2]
+        out, scale = like_tokens(query), query.new_empty(*query.shape[:3], 1)
+        blocks, starts = spans(n, row_bytes(query) // query.shape[3] * max(m, query.shape[3])), []
+        summed, mass = _flat(summed), _flat(mass)
+        for rows in blocks:
+            starts += [summed, mass]
+            phi_q, phi_k, values = _chunks_of(features, position, query, key, value, valid, rows, n)
+            before, summed = _sums_before(summed, torch.bmm(phi_k.mT, values))
+            mass_before, mass = _sums_before(mass, phi_k.sum(dim=1))
+            weights = torch.bmm(phi_q, phi_k.mT).tril_()
+            top = _add_product(torch.bmm(phi_q, before), weights, values)
+            bottom = weights.sum(dim=-1, keepdim=True) + phi_q.mul_(mass_before[:, None]).sum(dim=-1, keepdim=True)
+            _divide(top, bottom, out[:, :, rows], scale[:, :, rows])
+        ctx.save_for_backward(query, key, value, valid, out, scale, *starts)
+        ctx.features, ctx.position, ctx.spans = features, position, blocks
+        return out, summed.unflatten(0, query.shape[:2]), mass.unflatten(0, query.shape[:2])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor, grad_summed: Tensor, grad_mass: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, valid, out, scale, *starts = ctx.saved_tensors
+        features, n, batch = ctx.features, query.shape[2], query.shape[:2]
+        grad_query, grad_key, grad_value = (like_tokens(x) for x in (query, key, value))
+        grad_summed, grad_mass = _flat(grad_summed), _flat(grad_mass)
+        with without_autocast(grad_out.device):
+            for at, rows in reversed(list(enumerate(ctx.spans))):
+                length, first = rows.stop - rows.start, ctx.position + rows.start
+                phi_q, phi_k, values = _chunks_of(features, ctx.position, query, key, value, valid, rows, n)
+                grad_top, grad_bottom = (_cut(x, phi_q.shape[1]) for x in _quotient_gradients(grad_out, out, scale, rows))
+                before, _ = _sums_before(starts[2 * at], torch.bmm(phi_k.mT, values))
+                mass_before, _ = _sums_before(starts[2 * at + 1], phi_k.sum(dim=1))
+                after, grad_summed = _sums_after(grad_summed, torch.bmm(phi_q.mT, grad_top))
+                mass_after, grad_mass = _sums_after(grad_mass, (phi_q * grad_bottom).sum(dim=1))
+                weights = torch.bmm(phi_q, phi_k.mT).tril_()
+                grad_values = _add_product(torch.bmm(phi_k, after), weights.mT, grad_top)
+                grad_value[:, :, rows] = _joined(grad_values, batch, length)
+                grad_weights = torch.bmm(grad_top, values.mT).add_(grad_bottom).tril_()
+                grad_phi_q = _add_product(torch.bmm(grad_top, before.mT), grad_weights, phi_k).addcmul_(
+                    grad_bottom, mass_before[:, None]
+                )
+                grad_phi_k = _add_product(torch.bmm(values, after.mT), grad_weights.mT, phi_q).add_(mass_after[:, None])
+                for whole, x, phi, grad in ((grad_query, query, phi_q, grad_phi_q), (grad_key, key, phi_k, grad_phi_k)):
+                    parts = _joined(phi, batch, length), _joined(grad, batch, length)
+                    whole[:, :, rows] = features.gradient(x[:, :, rows], *parts, first)
+        return None, None, grad_summed.unflatten(0, batch), grad_mass.unflatten(0, batch), grad_query, grad_key, grad_value, None
+
+
+def _chunks_of(
+    features: Features,
+    position: int,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    valid: Tensor | None,
+    rows: slice,
+    length: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features of queries and keys and the values of some rows, cut into chunks; what fills the last one up has no features."""
+    chunk, _ = filled(length)
+    phi_q = features.of(query[:, :, rows], position + rows.start)
+    return _cut(phi_q, chunk), _cut(_valid_features(features, key, valid, rows, position), chunk), _cut(value[:, :, rows], chunk)
+
+
+def _valid_features(features: Features, key: Tensor, valid: Tensor | None, rows: slice, position: int = 0) -> Tensor:
+    phi = features.of(key[:, :, rows], position + rows.start)
+    return phi if valid is None else phi.masked_fill_(~valid[:, None, rows, None], 0)
+
+
+def _add_product(to: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """``to.baddbmm_(left, right)`` in the form that PyTorch's counter of FLOPs knows."""
+    return torch.baddbmm(to, left, right, out=to)
+
+
+def _sums_before(first: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"]) -> tuple[Tensor, Tensor]:
+    """For each chunk ``first`` and all earlier parts, and at last all of them."""
+    split = parts.unflatten(0, (first.shape[0], -1))
+    sums = torch.empty_like(split)
+    each, part = sums.unbind(1), split.unbind(1)
+    each[0].copy_(first)
+    for c in range(1, len(each)):
+        torch.add(each[c - 1], part[c - 1], out=each[c])
+    return sums.flatten(0, 1), each[-1] + part[-1]
+
+
+def _sums_after(last: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"]) -> tuple[Tensor, Tensor]:
+    """For each chunk ``last`` and all later parts, and at last all of them."""
+    split = parts.unflatten(0, (last.shape[0], -1))
+    sums = torch.empty_like(split)
+    each, part = sums.unbind(1), split.unbind(1)
+    each[-1].copy_(last)
+    for c in range(len(each) - 1, 0, -1):
+        torch.add(each[c], part[c], out=each[c - 1])
+    return sums.flatten(0, 1), each[0] + part[0]
+
+
+def _divide(top: Tensor, bottom: Tensor, out: Tensor, scale: Tensor) -> None:
+    """Write the quotient and by what it was multiplied; zero where there is nothing to average, as ``divide_features`` does."""
+    rows = out.shape[2]
+    inverse = bottom.clamp_(min=_floor(bottom)).reciprocal_().view(*out.shape[:2], -1, 1)[:, :, :rows]
+    scale.copy_(inverse)
+    torch.mul(top.view(*out.shape[:2], -1, out.shape[3])[:, :, :rows], inverse, out=out)
+
+
+def _quotient_gradients(grad_out: Tensor, out: Tensor, scale: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+    """Gradients of numerators and denominators; the latter have none where the floor stood in for them."""
+    grad_top = grad_out[:, :, rows] * scale[:, :, rows]
+    grad_bottom = (grad_top * out[:, :, rows]).sum(dim=-1, keepdim=True).neg_()
+    return grad_top, grad_bottom.masked_fill_(scale[:, :, rows] >= 1 / _floor(scale), 0)
+
+
+def _floor(x: Tensor) -> float:
+    """The root of the smallest number: the gradient, which divides by the square, stays finite."""
+    return float(torch.finfo(x.dtype).tiny ** 0.5)
+
+
+def _flat(x: Float[Tensor, "b h *w"]) -> Float[Tensor, "bh *w"]:
+    return x.flatten(0, 1)
+
+
+def _cut(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "bhc chunk w"]:
+    return into_chunks(x, chunk).reshape(-1, chunk, x.shape[3])
+
+
+def _joined(x: Float[Tensor, "bhc chunk w"], batch: torch.Size, length: int) -> Float[Tensor, "b h r w"]:
+    return x.view(*batch, -1, x.shape[2])[:, :, :length]

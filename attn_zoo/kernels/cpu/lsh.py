@@ -1,0 +1,278 @@
+"""Attention among positions that hashes put into the same bucket, with queries of length one as keys.
+
+Every round sorts the positions into chunks, and a chunk meets itself and the one before it, some chunks in a step. Rounds are
+averaged by their sums of exponentials, which makes them one softmax; for the gradient its log-sum-exp is kept, from which the
+weights are computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention.content._hashing import Layout
+from attn_zoo.kernels.cpu._softmax import dropout_mask, softmax_and_lse
+from attn_zoo.kernels.cpu._tiling import like_tokens, rows_of_step, sequences
+from attn_zoo.precision import autocast_dtype, without_autocast
+
+SELF_SCORE = -1e5
+"""Score of a position with itself: no weight beside any other key, all of it where there is none."""
+
+HIDDEN = -1e30
+"""Added to the scores of what is hidden: below ``SELF_SCORE`` by more than any score, and far from what overflows."""
+
+SHORTEST = 1e-12
+"""Least length that a query is divided by."""
+
+INDEX = 4
+"""Bytes of an index that is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a chunk sees of itself and of the one before it."""
+
+    causal: bool
+    once: bool
+    """Whether a key that several rounds find counts in the first of them alone."""
+    dropout: float
+
+
+def attend_buckets(query: Float[Tensor, "b h n d"], value: Float[Tensor, "b h n d"], layout: Layout, rule: Rule) -> Tensor:
+    """Σⱼ exp(qᵢ·kⱼ / √d) vⱼ over Σⱼ exp(qᵢ·kⱼ / √d), j over what each round shows position i; zeros for padding.
+
+    Args:
+        layout: of all rounds, which are the first axis of its indices.
+    """
+    dtype = autocast_dtype(query)
+    with without_autocast(query.device):
+        out: Tensor = _Buckets.apply(query.to(dtype), value.to(dtype), layout.position, layout.slot, layout.before, rule)
+    return out
+
+
+def buckets_flops(heads: int, rounds: int, chunks: int, chunk: int, head_dim: int) -> tuple[int, int]:
+    """FLOPs of ``attend_buckets`` for one example, forward and backward: there scores anew, and each product's two factors."""
+    flops = 8 * heads * rounds * chunks * chunk * chunk * head_dim
+    return flops, 5 * flops // 2
+
+
+def buckets_bytes(heads: int, rounds: int, chunks: int, chunk: int, n: int, head_dim: int) -> int:
+    """Bytes that autograd keeps of ``attend_buckets`` beside queries and values: the answers, their normalisers, the layout."""
+    return heads * (FLOAT * n * (head_dim + 1) + INDEX * rounds * (chunks * (chunk + 1) + n))
+
+
+class _Buckets(torch.autograd.Function):
+    """See ``attend_buckets``. Some sequences pass at a time, one round after another."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, value: Tensor, position: Tensor, slot: Tensor, before: Tensor, rule: Rule) -> Tensor:
+        survivors: list[Tensor] = []
+        out, total = like_tokens(value), torch.empty(query.shape[:3], dtype=_precise(query), device=query.device)
+        for which in _together(query):
+            tokens = _Tokens(query[which], value[which], rule)
+            found = [_answer(chunks, survivors) for chunks in tokens.rounds(position, slot, before, which)]
+            answers, sums = zip(*found, strict=True)
+            shares = torch.stack(sums)
+            total[which] = shares.logsumexp(dim=0).view_as(total[which])
+            mixed = torch.zeros_like(answers[0])
+            for share, answer in zip(shares.softmax(dim=0).to(value.dtype), answers, strict=True):
+                mixed.addcmul_(share[:, None], answer)
+            out[which] = mixed.view_as(out[which])
+        ctx.save_for_backward(query, value, position, slot, before, out, total, *survivors)
+        ctx.rule = rule
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        query, value, position, slot, before, out, total, *survivors = ctx.saved_tensors
+        grad_query, grad_value, kept = like_tokens(query), like_tokens(value), iter(survivors)
+        with without_autocast(grad_out.device):
+            for which in _together(query):
+                tokens = _Tokens(query[which], value[which], ctx.rule)
+                grads = _Gradients(tokens, grad_out[which], out[which], total[which])
+                for at, chunks in enumerate(tokens.rounds(position, slot, before, which)):
+                    grads.add_round(chunks, float(at == 0) if ctx.rule.once else 1 / len(position), kept)
+                grad_query[which] = grads.grad_query().view_as(grad_query[which])
+                grad_value[which] = grads.grad_value.view_as(grad_value[which])
+        return grad_query, grad_value, None, None, None, None
+
+
+class _Tokens:
+    """Of some sequences, one after another in one table, the queries at length one beside the values."""
+
+    def __init__(self, query: Float[Tensor, "b h n d"], value: Float[Tensor, "b h n d"], rule: Rule) -> None:
+        self.rule, self.n, self.d, precise = rule, query.shape[2], query.shape[3], _precise(query)
+        self.length = torch.linalg.vector_norm(query, dim=-1, keepdim=True, dtype=precise).clamp_(min=SHORTEST)
+        self.table = torch.cat([(query / self.length).to(query.dtype), value], dim=-1).flatten(0, 2)
+        self.length = self.length.flatten(0, 2)
+        self.scale = self.length * self.d**-0.5
+
+    def rounds(self, position: Tensor, slot: Tensor, before: Tensor, which: tuple[slice, slice]) -> Iterator[_Chunks]:
+        """How each round sorts these sequences."""
+        earlier: list[tuple[Tensor, Tensor]] = []
+        for places in zip(position, slot, before, strict=True):
+            at, slots, previous = (indices[which].flatten(0, 1).long() for indices in places)
+            chunks = _Chunks(self, at, slots, previous, earlier)
+            yield chunks
+            if self.rule.once:
+                earlier = [*earlier, chunks.codes()]
+
+
+class _Chunks:
+    """What meets in one round, by rows of the table. Chunks of all sequences stand beside each other."""
+
+    def __init__(
+        self,
+        tokens: _Tokens,
+        position: Int[Tensor, "s slots"],
+        slot: Int[Tensor, "s n"],
+        before: Int[Tensor, "s chunks"],
+        earlier: list[tuple[Tensor, Tensor]],
+    ) -> None:
+        (s, count), n = before.shape, tokens.n
+        sequence, here = torch.arange(s, device=before.device)[:, None], position.unflatten(1, (count, -1))
+        self.tokens, self.earlier, self.chunk, self.count = tokens, earlier, here.shape[2], s * count
+        # Behind all chunks is one of nothing: it is before those that have none before them, and there padding lies.
+        self.before = torch.where(before < 0, self.count, before + sequence * count).flatten()
+        self.slot = torch.where(slot < position.shape[1], slot + sequence * position.shape[1], self.count * self.chunk).flatten()
+        rows = torch.cat([here.flatten(0, 1), here.new_full((1, self.chunk), n)])
+        keys = torch.cat([rows.index_select(0, self.before), rows[:-1]], dim=1)
+        hidden = keys == n
+        self.keys = keys.masked_fill_(hidden, 0) + (sequence * n).expand(s, count).reshape(-1, 1)
+        self.own, self.empty = self.keys[:, self.chunk :], hidden[:, self.chunk :, None]
+        self.shift = tokens.length.new_zeros(self.keys.shape).masked_fill_(hidden, HIDDEN)[:, None]
+        self._slot, self._before = slot, before
+
+    def steps(self) -> Iterator[_Step]:
+        """Chunks that are compared together."""
+        widest = max(self.shift.element_size() * self.chunk, 2 * self.tokens.table.element_size() * self.tokens.d)
+        return (_Step(self, rows) for rows in rows_of_step(self.count, 2 * self.chunk * widest, self.keys.device))
+
+    def slots(self, dtype: torch.dtype, *, filled: bool) -> Float[Tensor, "chunks+1 c d"]:
+        """A row for each slot, to be written if not ``filled`` with zeros, and behind them the chunk of nothing, of zeros."""
+        shape, device = (self.count + 1, self.chunk, self.tokens.d), self.keys.device
+        if filled:
+            return torch.zeros(shape, dtype=dtype, device=device)
+        slots = torch.empty(shape, dtype=dtype, device=device)
+        slots[-1] = 0
+        return slots
+
+    def codes(self) -> tuple[Float[Tensor, "sn"], Float[Tensor, "sn"]]:
+        """Of each position the number of its chunk and that of the one before it; as floating point, which compares faster."""
+        count = self._before.shape[1]
+        now = self._slot // self.chunk
+        previous = self._before.gather(1, now.clamp(max=count - 1))
+        return now.flatten().to(self.shift.dtype), previous.flatten().to(self.shift.dtype)
+
+
+class _Step:
+    """Some chunks of a round: factors of the products, and scores."""
+
+    def __init__(self, chunks: _Chunks, rows: slice) -> None:
+        tokens = chunks.tokens
+        self.chunks, self.rows, self.rule = chunks, rows, tokens.rule
+        self.own, self.keys = chunks.own[rows].flatten(), chunks.keys[rows].flatten()
+        self.shape = chunks.keys[rows].shape
+        found = tokens.table.index_select(0, self.keys).view(*self.shape, -1)
+        self.unit, self.value = found.split(tokens.d, dim=-1)
+        scale = tokens.scale.index_select(0, self.own).view(-1, chunks.chunk, 1)
+        self.query = (self.unit[:, chunks.chunk :] * scale).to(found.dtype)
+
+    def weights(self) -> tuple[Float[Tensor, "chunks c 2*c"], Float[Tensor, "chunks c 1"]]:
+        """Softmax over the keys of the chunk before and of its own, and the log-sum-exp of the scores."""
+        c = self.chunks.chunk
+        scores = _product(self.query, self.unit.mT, self.chunks.shift[self.rows])
+        near = scores[..., c:]
+        if self.rule.causal:  # slots are in the order of positions, and later ones than valid ones are all that is ever empty
+            near += torch.full((c, c), HIDDEN, dtype=scores.dtype, device=scores.device).triu_(1)
+        near.diagonal(dim1=-2, dim2=-1).fill_(SELF_SCORE)
+        for now, previous in self.chunks.earlier:
+            theirs = now.index_select(0, self.keys).view(self.shape[0], 1, -1).expand_as(scores)
+            for mine in (now, previous):
+                seen = theirs.clone().eq_(mine.index_select(0, self.own).view(self.shape[0], -1, 1))
+                scores.add_(seen, alpha=HIDDEN)
+        return softmax_and_lse(scores)
+
+
+def _answer(chunks: _Chunks, survivors: list[Tensor]) -> tuple[Float[Tensor, "sn d"], Float[Tensor, "sn"]]:
+    """Of each position the average of the values in one round, and the log-sum-exp; what dropout leaves joins ``survivors``."""
+    normaliser = chunks.shift.new_zeros(chunks.count + 1, chunks.chunk, 1)
+    answer = chunks.slots(chunks.tokens.table.dtype, filled=False)
+    for step in chunks.steps():
+        weights, normaliser[step.rows] = step.weights()
+        if (kept := dropout_mask(weights, step.rule.dropout)) is not None:
+            survivors.append(kept)
+            weights.mul_(kept)
+        torch.bmm(weights.to(answer.dtype), step.value, out=answer[step.rows])
+    return answer.flatten(0, 1).index_select(0, chunks.slot), normaliser.flatten().index_select(0, chunks.slot)
+
+
+class _Gradients:
+    """Sums by position of the gradients of scaled queries, keys and values."""
+
+    def __init__(self, tokens: _Tokens, grad_out: Tensor, out: Tensor, total: Tensor) -> None:
+        self.tokens, self.grad_rows, self.total = tokens, grad_out.flatten(0, 2), total.flatten()
+        self.mean = (grad_out * out).sum(dim=-1, dtype=total.dtype).flatten()
+        self.grad_scaled, self.grad_unit, self.grad_value = (self.total.new_zeros(len(self.total), tokens.d) for _ in range(3))
+
+    def add_round(self, chunks: _Chunks, share: float, kept: Iterator[Tensor]) -> None:
+        """Of one round, in which the weight of a position that sees itself alone is ``share``."""
+        total = self.total.index_select(0, chunks.own.flatten()).view_as(chunks.empty).masked_fill_(chunks.empty, -HIDDEN)
+        alone = total < SELF_SCORE / 2
+        scaled, unit, value = (chunks.slots(total.dtype, filled=added) for added in (False, True, True))
+        for step in chunks.steps():
+            weights, normaliser = step.weights()
+            weights.mul_(normaliser.sub_(total[step.rows]).exp_().masked_fill_(alone[step.rows], share))
+            found = self._of_step(step, weights, next(kept, None))
+            scaled[step.rows] = found[0]
+            for slots, grad_keys in zip((unit, value), found[1:], strict=True):
+                # Where what is added is not in one piece, that takes ten times as long.
+                slots.index_add_(0, chunks.before[step.rows], grad_keys[:, : chunks.chunk].contiguous().to(slots.dtype))
+                slots[step.rows] += grad_keys[:, chunks.chunk :]
+        for slots, by_position in ((scaled, self.grad_scaled), (unit, self.grad_unit), (value, self.grad_value)):
+            by_position += slots.flatten(0, 1).index_select(0, chunks.slot)
+
+    def _of_step(self, step: _Step, weights: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of queries, keys and values from the weights over all rounds."""
+        c, dtype = step.chunks.chunk, step.value.dtype
+        grad_rows = self.grad_rows.index_select(0, step.own).view(-1, c, self.tokens.d)
+        less = self.mean.index_select(0, step.own).neg_().view(-1, c, 1)
+        if kept is None:
+            grad_scores = _product(grad_rows, step.value.mT, less)
+        else:
+            grad_scores = torch.bmm(grad_rows, step.value.mT).to(weights.dtype).mul_(kept).add_(less)
+        grad_scores = grad_scores.mul_(weights)
+        grad_scores[..., c:].diagonal(dim1=-2, dim2=-1).zero_()  # no score with oneself depends on the query
+        grad_scores, weights = grad_scores.to(dtype), (weights if kept is None else weights.mul_(kept)).to(dtype)
+        return torch.bmm(grad_scores, step.unit), torch.bmm(grad_scores.mT, step.query), torch.bmm(weights.mT, grad_rows)
+
+    def grad_query(self) -> Float[Tensor, "sn d"]:
+        """Of queries, which are seen at their length divided by √d and as keys at length one."""
+        unit = self.tokens.table[:, : self.tokens.d]
+        across = self.grad_unit - unit * (self.grad_unit * unit).sum(dim=-1, keepdim=True)
+        return self.grad_scaled.mul_(self.tokens.d**-0.5) + across.div_(self.tokens.length)
+
+
+def _product(left: Tensor, right: Tensor, shift: Tensor) -> Tensor:
+    """Their product and ``shift``, in the latter's type."""
+    if left.dtype == shift.dtype:
+        return torch.baddbmm(shift, left, right)
+    return torch.bmm(left, right).to(shift.dtype).add_(shift)
+
+
+def _together(query: Float[Tensor, "b h n d"]) -> Iterator[tuple[slice, slice]]:
+    """Examples and heads that are taken together."""
+    batch, heads, n, d = query.shape
+    return sequences(batch, heads, n * d * query.element_size(), query.device)
+
+
+def _precise(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)

@@ -1,0 +1,139 @@
+"""Attention over a grid of positions: each sees the rows beside its own within a row's length, and its whole column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
+from attn_zoo.kernels.cpu._tiling import untraced
+from attn_zoo.precision import autocast_dtype, without_autocast
+
+
+@untraced
+def attend_grid(
+    query: Float[Tensor, "sequences rows stride head_dim"],
+    key: Float[Tensor, "sequences rows stride head_dim"],
+    value: Float[Tensor, "sequences rows stride head_dim"],
+    valid: Bool[Tensor, "sequences rows stride"],
+    *,
+    causal: bool,
+    dropout: float,
+) -> Float[Tensor, "sequences rows stride head_dim"]:
+    """One softmax for each query over the valid keys a row's length away at most and of its column; zeros where there is none."""
+    dtype = autocast_dtype(query)
+    with without_autocast(query.device):
+        out: Tensor = _Grid.apply(query.to(dtype), key.to(dtype), value.to(dtype), valid, causal, dropout)
+    return out
+
+
+class _Grid(torch.autograd.Function):
+    """Attention of (sequences, rows, l, head_dim), some rows at a time. Kept are the inputs, and under dropout what survives."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor, causal: bool, dropout: float) -> Tensor:
+        out, survivors = torch.empty_like(query, memory_format=torch.contiguous_format), []
+        hidden = _Hidden(valid, causal)
+        for part, first, last in _parts(query):
+            weights = hidden.weights(query[part, first:last], key[part], part, first)
+            if (kept := dropout_mask(weights, dropout)) is not None:
+                survivors.append(kept)
+                weights = weights * kept
+            out[part, first:last] = _sums(weights, value[part], first, causal)
+        ctx.save_for_backward(query, key, value, valid, *survivors)
+        ctx.causal = causal
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, valid, *survivors = ctx.saved_tensors
+        precise, scale = torch.promote_types(query.dtype, torch.float32), query.shape[-1] ** -0.5
+        grad_query = torch.empty_like(query, memory_format=torch.contiguous_format)
+        grad_key, grad_value = (torch.zeros(key.shape, dtype=precise, device=key.device) for _ in range(2))
+        hidden = _Hidden(valid, ctx.causal)
+        for at, (part, first, last) in enumerate(_parts(query)):
+            own, grad_rows = query[part, first:last], gradient[part, first:last]
+            weights = hidden.weights(own, key[part], part, first)
+            kept = survivors[at] if survivors else None
+            _add_sums(grad_value[part], weights if kept is None else weights * kept, grad_rows, first, ctx.causal)
+            grad_scores = softmax_backward_(weights, _scores(grad_rows, value[part], first, ctx.causal), kept)
+            grad_query[part, first:last] = _sums(grad_scores, key[part], first, ctx.causal) * scale
+            _add_sums(grad_key[part], grad_scores, own * scale, first, ctx.causal)
+        return grad_query, grad_key.to(key.dtype), grad_value.to(key.dtype), None, None, None
+
+
+class _Hidden:
+    """What is hidden from whom, some rows at a time."""
+
+    def __init__(self, valid: Bool[Tensor, "sequences rows stride"], causal: bool) -> None:
+        self.valid, self.causal = valid, causal
+
+    def weights(self, query: Tensor, key: Tensor, part: slice, first: int) -> Float[Tensor, "part some stride seen"]:
+        """Softmax weights over the rows beside each row and the column of each position."""
+        _, some, stride, d = query.shape
+        valid, device = self.valid[part], query.device
+        rows = torch.arange(first, first + some, device=device)
+        place, steps = torch.arange(stride, device=device), len(_beside(self.causal))
+        distance = torch.arange(-stride, (steps - 1) * stride, device=device) - place[:, None]
+        near = (distance >= -stride) & (distance <= (0 if self.causal else stride))
+        beside = near & _near_rows(valid[..., None], first, some, self.causal)[:, :, None, :, 0]
+        away = torch.arange(key.shape[1], device=device) - rows[:, None]
+        far = (away < -1) if self.causal else (away.abs() > 1)  # a row away is within the window
+        column = far[:, None] & valid.mT[:, None]
+        scores = _scores(query * d**-0.5, key, first, self.causal)
+        return masked_softmax_(scores, ~torch.cat([beside, column], dim=-1))
+
+
+def _parts(query: Tensor) -> Iterator[tuple[slice, int, int]]:
+    """Sequences and rows that are compared at once: some hundred thousand scores, and enough rows for a product."""
+    sequences, rows, stride, _ = query.shape
+    scores = stride * (3 * stride + rows)
+    some = min(rows, max(1, 4 * TILE // scores))
+    together = max(1, 4 * TILE // (some * scores))
+    for at in range(0, sequences, together):
+        for first in range(0, rows, some):
+            yield slice(at, at + together), first, min(rows, first + some)
+
+
+def _beside(causal: bool) -> tuple[int, ...]:
+    """The rows that a window reaches."""
+    return (-1, 0) if causal else (-1, 0, 1)
+
+
+def _near_rows(grid: Tensor, first: int, some: int, causal: bool) -> Tensor:
+    """Of each of some rows the rows beside it, one after the other; zeros beyond the ends."""
+    filled = F.pad(grid, (0, 0, 0, 0, 1, 1))
+    return torch.cat([filled[:, first + 1 + step : first + 1 + step + some] for step in _beside(causal)], dim=2)
+
+
+def _scores(query: Tensor, key: Tensor, first: int, causal: bool) -> Float[Tensor, "part some stride seen"]:
+    """Products with the rows beside each row, then with the column of each position."""
+    near = query @ _near_rows(key, first, query.shape[1], causal).mT
+    column = query.transpose(1, 2) @ key.permute(0, 2, 3, 1)
+    return torch.cat([near, column.transpose(1, 2)], dim=-1)
+
+
+def _sums(weights: Tensor, value: Tensor, first: int, causal: bool) -> Float[Tensor, "part some stride head_dim"]:
+    """Sums of what ``_scores`` compared, with weights."""
+    reach = len(_beside(causal)) * weights.shape[2]
+    near = weights[..., :reach] @ _near_rows(value, first, weights.shape[1], causal)
+    column = weights[..., reach:].transpose(1, 2) @ value.transpose(1, 2)
+    return near + column.transpose(1, 2)
+
+
+def _add_sums(into: Tensor, weights: Tensor, grad_rows: Tensor, first: int, causal: bool) -> None:
+    """Add to each key the sum over the queries that saw it, with weights."""
+    some, stride, rows = grad_rows.shape[1], grad_rows.shape[2], into.shape[1]
+    reach = len(_beside(causal)) * stride
+    near = weights[..., :reach].mT @ grad_rows
+    for step, share in zip(_beside(causal), near.split(stride, dim=2), strict=True):
+        start, end = max(0, first + step), min(rows, first + step + some)
+        into[:, start:end] += share[:, start - first - step : end - first - step]
+    into += (weights[..., reach:].permute(0, 2, 3, 1) @ grad_rows.transpose(1, 2)).transpose(1, 2)

@@ -1,0 +1,235 @@
+"""Attention of each query to the keys within reach on its left and right, in blocks of queries and never as N × N."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
+from attn_zoo.kernels.cpu._tiling import untraced
+from attn_zoo.precision import autocast_dtype, without_autocast
+
+SMALLEST_BLOCK = 16
+
+
+def check_window(owner: str, window: int) -> None:
+    """Refuse a window that is not the position itself and as many keys on either side.
+
+    Raises:
+        ValueError: naming the mechanism, the rule, what came, and what to write instead.
+    """
+    if window < 1 or window % 2 == 0:
+        raise ValueError(
+            f"{owner}.window counts the keys seen, the position itself included, so it is odd and at least 1; "
+            f"got {window}; write {max(1, window + 1)} for {max(0, window // 2)} on either side"
+        )
+
+
+def doubts_of_window(window: int, length: int) -> tuple[str, ...]:
+    """A window as wide as the input, in words; nothing of a narrower one."""
+    return (f"window={window} is no narrower than the {length} tokens: hardly a token is out of reach",) * (window >= length)
+
+
+def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, int]]:
+    """How a band is cut: start and end of some queries, start and end of the keys that are in reach of any of them.
+
+    Blocks of an eighth of the reach compute an eighth more than the band holds.
+    """
+    rows = max(SMALLEST_BLOCK, math.ceil((left + right) / 8))
+    for start in range(0, length, rows):
+        end = min(length, start + rows)
+        yield start, end, max(0, start - left), min(length, end + right)
+
+
+def band_flops(length: int, left: int, right: int, extra: int) -> int:
+    """FLOPs per head and unit of head_dim: scores and weighted sums, over the keys in reach and ``extra`` ones everyone sees."""
+    return 4 * sum((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
+
+
+def band_backward_flops(length: int, left: int, right: int, extra: int) -> int:
+    """The same backward: scores anew, and two products for each of the two factors of both products."""
+    return 5 * band_flops(length, left, right, extra) // 2
+
+
+@untraced
+def banded_attention(
+    query: Float[Tensor, "batch heads n head_dim"],
+    key: Float[Tensor, "batch heads n head_dim"],
+    value: Float[Tensor, "batch heads n head_dim"],
+    valid: Bool[Tensor, "batch #heads n"] | None,
+    *,
+    left: int,
+    right: int,
+    extra_key: Float[Tensor, "batch heads extra head_dim"],
+    extra_value: Float[Tensor, "batch heads extra head_dim"],
+    extra_valid: Bool[Tensor, "batch extra"] | None,
+    dropout: float,
+) -> Float[Tensor, "batch heads n head_dim"]:
+    """One softmax over the valid keys i - left … i + right and the valid extra keys; zeros where there is none.
+
+    Keys outside ``valid`` have no weight; extra keys must be invalid in ``valid`` or left out if they are within reach, or
+    they would count twice. None as ``valid`` and as ``extra_valid`` means that all are valid; both or neither are given.
+    Beside its inputs and these two, one truth value for each head each, nothing is kept for the gradient.
+    """
+    dtype, (batch, heads) = autocast_dtype(query), query.shape[:2]
+    tensors = [t.to(dtype) for t in (query, key, value, extra_key, extra_value)]
+    if _widest(query.shape[2], left, right, extra_key.shape[2]) * heads <= TILE // 2:  # several examples in a tile
+        tensors = [t.flatten(0, 1)[None] for t in tensors]
+    if valid is not None and extra_valid is not None:
+        valid, extra_valid = (
+            seen.expand(-1, heads, -1).reshape(*tensors[0].shape[:2], -1) for seen in (valid, extra_valid[:, None])
+        )
+    with without_autocast(query.device):
+        out: Tensor = _Band.apply(*tensors, valid, extra_valid, left, right, dropout)
+    return out.view(query.shape) if len(out) == batch else out[0].unflatten(0, (batch, heads))
+
+
+class _Band(torch.autograd.Function):
+    """``banded_attention`` tile by tile. Kept are the inputs, and under dropout what survives; weights are computed anew."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        extra_key: Tensor,
+        extra_value: Tensor,
+        valid: Tensor | None,
+        extra_valid: Tensor | None,
+        left: int,
+        right: int,
+        dropout: float,
+    ) -> Tensor:
+        out, survivors = torch.empty_like(query), []
+        band = _Weights(query, valid, extra_valid, left, right, extra_key.shape[2])
+        for tile in band.tiles():
+            weights = band.weights(tile, query[tile.rows], _join(extra_key, key, tile))
+            if (kept := dropout_mask(weights, dropout)) is not None:
+                survivors.append(kept)
+                weights = weights.mul_(kept)
+            torch.bmm(weights, _join(extra_value, value, tile), out=out[tile.rows])
+        ctx.save_for_backward(query, key, value, extra_key, extra_value, valid, extra_valid, *survivors)
+        ctx.reach = left, right
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, extra_key, extra_value, valid, extra_valid, *survivors = ctx.saved_tensors
+        extra, scale = extra_key.shape[2], query.shape[-1] ** -0.5
+        precise = torch.promote_types(query.dtype, torch.float32)  # many tiles add to one key
+        grad_query = torch.empty_like(query)
+        grad_key, grad_value, grad_extra_key, grad_extra_value = (
+            torch.zeros_like(t, dtype=precise) for t in (key, value, extra_key, extra_value)
+        )
+        left, right = ctx.reach
+        band = _Weights(query, valid, extra_valid, left, right, extra)
+        for at, tile in enumerate(band.tiles()):
+            own, grad_rows, keys = query[tile.rows], gradient[tile.rows], _join(extra_key, key, tile)
+            weights = band.weights(tile, own, keys)
+            kept = survivors[at] if survivors else None
+            dropped = weights if kept is None else weights * kept
+            grad_weights = torch.bmm(grad_rows, _join(extra_value, value, tile).mT, out=band.scores(tile))
+            grad_scores = softmax_backward_(weights, grad_weights, kept)
+            torch.baddbmm(own, grad_scores, keys, beta=0, alpha=scale, out=grad_query[tile.rows])
+            _add_product(grad_value[tile.keys], dropped[..., extra:].mT, grad_rows, 1.0)
+            _add_product(grad_key[tile.keys], grad_scores[..., extra:].mT, own, scale)
+            if extra:
+                _add_product(grad_extra_value[tile.sequences], dropped[..., :extra].mT, grad_rows, 1.0)
+                _add_product(grad_extra_key[tile.sequences], grad_scores[..., :extra].mT, own, scale)
+        grads = (grad_query, grad_key, grad_value, grad_extra_key, grad_extra_value)
+        return *(grad.to(query.dtype) for grad in grads), None, None, None, None, None
+
+
+class _Tile(NamedTuple):
+    """Some queries of some sequences of one example, and the keys in reach of any of them."""
+
+    sequences: tuple[int, slice]
+    start: int
+    end: int
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> tuple[int, slice, slice]:
+        """Where the queries lie."""
+        return *self.sequences, slice(self.start, self.end)
+
+    @property
+    def keys(self) -> tuple[int, slice, slice]:
+        """Where the keys lie."""
+        return *self.sequences, slice(self.first, self.last)
+
+
+class _Weights:
+    """Softmax weights tile by tile, in memory that each tile takes over from the one before."""
+
+    def __init__(self, query: Tensor, valid: Tensor | None, extra_valid: Tensor | None, left: int, right: int, extra: int) -> None:
+        self.shape, self.left, self.right, self.extra = query.shape, left, right, extra
+        length, widest = query.shape[2], _widest(query.shape[2], left, right, extra)
+        together = max(1, TILE // widest)
+        self.together = math.ceil(query.shape[1] / math.ceil(query.shape[1] / together))
+        self.rooms = [query.new_empty(self.together * widest) for _ in range(2)]
+        rows = max(end - start for start, end, _, _ in spans(length, left, right))
+        # Out of reach are two corners of a tile: keys too far to the left of the later queries, or to the right of the earlier.
+        # They are added: several times faster than to fill.
+        corner = torch.ones(rows, rows, dtype=torch.bool, device=query.device).tril(-1)
+        self.corner, self.opposite = (query.new_zeros(rows, rows).masked_fill_(off, float("-inf")) for off in (corner, ~corner))
+        self.hidden = None if valid is None or extra_valid is None else (~extra_valid, ~valid)
+
+    def tiles(self) -> Iterator[_Tile]:
+        """All, each of about ``TILE`` scores."""
+        examples, sequences, length, _ = self.shape
+        for example in range(examples):
+            for span in spans(length, self.left, self.right):
+                for at in range(0, sequences, self.together):
+                    yield _Tile((example, slice(at, min(sequences, at + self.together))), *span)
+
+    def scores(self, tile: _Tile, which: int = 0) -> Float[Tensor, "sequences rows extra_keys"]:
+        """Room for a number for each pair of a tile."""
+        chosen = tile.sequences[1]
+        shape = (chosen.stop - chosen.start, tile.end - tile.start, self.extra + tile.last - tile.first)
+        return self.rooms[which][: math.prod(shape)].view(shape)
+
+    def weights(self, tile: _Tile, query: Tensor, keys: Tensor) -> Float[Tensor, "sequences rows extra_keys"]:
+        """Over extra keys and keys in reach."""
+        _, start, end, first, last = tile
+        room = self.scores(tile)
+        scores = torch.baddbmm(room, query, keys.mT, beta=0, alpha=query.shape[-1] ** -0.5, out=room)
+        band = scores[..., self.extra :]
+        far, near = end - 1 - self.left, start + self.right + 1
+        if first < far:
+            off = first - start + self.left
+            band[..., : far - first].add_(self.corner[: end - start, off : off + far - first])
+        if near < last:
+            band[..., near - first :].add_(self.opposite[: end - start, : last - near])
+        if self.hidden is None:
+            return torch.softmax(scores, dim=-1, out=self.scores(tile, 1))
+        extra, others = self.hidden
+        return masked_softmax_(scores, torch.cat([extra[tile.sequences], others[tile.keys]], dim=-1)[:, None])
+
+
+def _widest(length: int, left: int, right: int, extra: int) -> int:
+    """Scores of the widest tile of one sequence."""
+    return max((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
+
+
+def _join(extra: Tensor, every: Tensor, tile: _Tile) -> Float[Tensor, "sequences extra_keys head_dim"]:
+    """Extra keys or values before those in reach."""
+    near = every[tile.keys]
+    return torch.cat([extra[tile.sequences], near], dim=1) if extra.shape[2] else near
+
+
+def _add_product(into: Tensor, left: Tensor, right: Tensor, scale: float) -> None:
+    """Add a scaled product, in the type that it is added to."""
+    if into.dtype == left.dtype:
+        torch.baddbmm(into, left, right, alpha=scale, out=into)
+    else:
+        into.add_(left @ right, alpha=scale)
