@@ -13,6 +13,20 @@ from torch import Tensor, nn
 
 from attn_zoo.contract import Geometry, hide_rows_without_keys
 
+# --- the definition -------------------------------------------------------------------------------------------------
+
+
+@breaks("eager_agrees_with_the_definition", "softmax", "of the largest number from the definition")
+class HalvesTheScores(PlainSoftmax):
+    """Divides scores by twice the root that its own definition names."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query / 2, key, value, key_valid)
+
+    def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:  # type: ignore[override]
+        return super().attend(query, key, value, key_valid)
+
+
 # --- padding ---------------------------------------------------------------------------------------------------------
 
 

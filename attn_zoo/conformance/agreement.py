@@ -61,6 +61,32 @@ def _softmax_attention(request: Request, allowed: Tensor) -> Tensor:
     return out.masked_fill(blind, 0)
 
 
+@attention_check("variant")
+def eager_agrees_with_the_definition(subject: Subject) -> str:
+    """Outputs and all gradients of ``eager`` equal those of the naive equation in float64, with and without padding."""
+    if subject.card.build.definition is None:
+        raise NotApplicable("the class has no method definition")
+    worst = 0.0
+    for geometry in _geometries(subject):
+        own, naive = subject.build(geometry), replace(subject, implementation="definition").build(geometry)
+        naive.load_state_dict(own.state_dict(), strict=True)
+        request = subject.draw(own, batch=5)
+        masks: list[Tensor | None] = [None]
+        if subject.card.can.key_padding and geometry.keys > 5:
+            masks.append(key_masks(geometry.keys, subject.device)[:5])
+        for mask in masks:
+            padded = request.padded(mask)
+            want, got = answers(padded, naive), answers(padded, own)
+            largest = max(answer.abs().max().item() for answer in want.values())
+            for name in want:
+                where = f"{geometry}, padded={mask is not None}: {name}"
+                require(got[name].isfinite().all(), f"{where}: NaN or infinite")
+                gap = (got[name] - want[name]).abs().max().item() / largest
+                require(gap <= subject.tolerance, f"{where}: {gap:.3g} of the largest number from the definition")
+                worst = max(worst, gap)
+    return f"differ by at most {worst:.1e} of the largest number"
+
+
 @attention_check("twin")
 def implementation_agrees_with_eager(subject: Subject) -> str:
     """Outputs and all gradients in float32 err at most twice as much as eager's do, both against eager in float64."""

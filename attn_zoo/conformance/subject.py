@@ -33,7 +33,7 @@ class Subject:
     options: Any
     implementation: str
     device: torch.device
-    traces: dict[tuple[bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
+    traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """What the cost checks recorded, so that they run each length once."""
 
     @property
@@ -121,6 +121,12 @@ class Subject:
     def as_eager(self) -> Subject:
         """The same options in the implementation the others are held against."""
         return replace(self, implementation="eager", traces={})
+
+    def as_counted(self) -> Subject:
+        """The form whose cost the card states: ``tiled`` where there is one, else ``eager``."""
+        build = self.card.build
+        tiled = "tiled" in self.card.implementations and getattr(build, "attend_tiled", None) is not build.attend
+        return replace(self, implementation="tiled" if tiled else "eager")
 
     def equal(self, got: Tensor, want: Tensor, what: str, tolerance: float | None = None) -> float:
         """Compare up to rounding and return the difference relative to the largest number.

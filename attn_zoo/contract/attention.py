@@ -70,10 +70,13 @@ class Attention(nn.Module):
     valid key is set to zero afterwards. Masked *queries* are the caller's business. One that claims
     ``stepwise`` also writes ``initial_state`` and ``advance``.
 
+    ``definition``, with the signature of ``attend``, is the equation in a few naive lines, without dropout: the n × n weights, or
+    a loop over positions. It is for readers and proofs, and the conformance kit holds ``attend`` to it where it is written.
+
     Args:
         geometry: what the model fixes.
         options: an instance of ``card.options``.
-        implementation: a name on the card.
+        implementation: a name on the card, or ``definition`` where it is written.
 
     Raises:
         UnsupportedError: the geometry or implementation needs what the card does not claim.
@@ -81,6 +84,7 @@ class Attention(nn.Module):
 
     card: ClassVar[AttentionCard]
     attend: Callable[..., Tensor]
+    definition: Callable[..., Tensor] | None = None
 
     def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
         super().__init__()
@@ -89,14 +93,15 @@ class Attention(nn.Module):
             raise UnsupportedError(f"{card.name} has no causal form; build it with causal=False or choose a causal attention")
         if geometry.queries != geometry.keys and not card.can.cross:
             raise UnsupportedError(f"{card.name} needs as many queries as keys, got {geometry.queries} and {geometry.keys}")
-        if implementation not in card.implementations:
-            raise UnknownNameError(f"implementation of {card.name}", implementation, card.implementations)
+        offered = (*card.implementations, *(("definition",) if self.definition is not None else ()))
+        if implementation not in offered:
+            raise UnknownNameError(f"implementation of {card.name}", implementation, offered)
         if reason := self.refuses(implementation, geometry, options):
             raise UnsupportedError(reason)
         self.geometry = geometry
         self.options = options
         self.implementation = implementation
-        self._attend_name = "attend" if implementation == "eager" else f"attend_{implementation}"
+        self._attend_name = {"eager": "attend", "definition": "definition"}.get(implementation, f"attend_{implementation}")
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:

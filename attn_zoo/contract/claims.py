@@ -68,8 +68,8 @@ class Capabilities:
 class Cost:
     """Counts for one example (batch of one) in evaluation, without padding. What is None or missing is not stated.
 
-    FLOPs are those of the eager form: two per multiply-add of every matrix product and nothing else, as PyTorch's
-    ``FlopCounterMode`` counts. Bytes are those of float32.
+    FLOPs are those of the form that a CPU takes, ``tiled`` where the card has it and else ``eager``: two per multiply-add of
+    every matrix product and nothing else, as PyTorch's ``FlopCounterMode`` counts. Bytes are those of float32.
     """
 
     flops: int

@@ -8,8 +8,8 @@ import os
 import torch
 
 IMPLEMENTATIONS = ("eager", "tiled", "sdpa", "flex", "xformers", "triton")
-"""``eager`` is the plain PyTorch maths to be read and trusted; the others must agree with it. ``tiled`` computes in tiles that
-fit the caches of a CPU."""
+"""``eager`` is plain, vectorised PyTorch, to be read and trusted; the others must agree with it. ``tiled`` computes in tiles that
+fit the caches of a CPU. Beside these, ``definition`` is the naive equation, which no ``auto`` takes."""
 
 _AUTO_ORDERS = {"cpu": ("sdpa", "tiled", "eager"), "cuda": ("triton", "flex", "sdpa", "xformers", "eager")}
 
@@ -24,7 +24,7 @@ def unavailable(implementation: str, device: torch.device) -> str | None:
 
     Under ``TRITON_INTERPRET=1`` Triton's kernels run on a CPU, slowly and exactly, to be tested.
     """
-    if implementation in ("eager", "sdpa"):
+    if implementation in ("definition", "eager", "sdpa"):
         return None
     if implementation == "tiled":
         return None if device.type in ("cpu", "meta") else f"tiled runs on CPU tensors only, and these are on {device.type!r}"

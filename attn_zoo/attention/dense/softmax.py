@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention._kept import FLOAT, fused_bytes, softmax_bytes
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
@@ -63,6 +63,13 @@ class Softmax(Attention):
     Differs: a query without a valid key in its reach yields zeros, where the equation is undefined.
     """
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Eq. 1."""
+        scores = query @ key.mT / query.shape[-1] ** 0.5
+        return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
+
     def attend(
         self,
         query: Float[Tensor, "batch heads queries head_dim"],
@@ -72,7 +79,7 @@ class Softmax(Attention):
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Materialises the queries × keys weights."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT
-        weights = softmax_over_valid(scores, self._allowed(query, key, key_valid))
+        weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
         weights = F.dropout(weights, self.options.dropout, self.training)
         return weights @ value
 
@@ -81,7 +88,7 @@ class Softmax(Attention):
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """PyTorch's fused kernels, chosen by PyTorch for the device, dtype and mask."""
         dropout = self.options.dropout if self.training else 0.0
-        allowed = None if key_valid is None else self._allowed(query, key, key_valid)
+        allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=self.geometry.causal and allowed is None
         )
@@ -94,7 +101,7 @@ class Softmax(Attention):
         """xFormers' memory-efficient kernels. CUDA only; imported here because its import warns elsewhere."""
         from xformers.ops import LowerTriangularMask, memory_efficient_attention
 
-        allowed = None if key_valid is None else self._allowed(query, key, key_valid)
+        allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         bias: object | None = LowerTriangularMask() if self.geometry.causal else None
         if allowed is not None:
             low = torch.finfo(query.dtype).min  # finite: rows without a key are set to zero below, not NaN
@@ -104,11 +111,3 @@ class Softmax(Attention):
         out = memory_efficient_attention(query.movedim(2, 1), key.movedim(2, 1), value.movedim(2, 1), bias, dropout)
         out = out.movedim(1, 2)
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
-
-    def _allowed(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor | None:
-        """Which keys each query may see, (batch or 1, 1, queries or 1, keys); None means all."""
-        allowed = None if key_valid is None else key_valid[:, None, None, :]
-        if self.geometry.causal:
-            past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
-            allowed = past if allowed is None else past & allowed
-        return allowed
