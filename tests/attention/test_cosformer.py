@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from attn_zoo.attention.linear.cosformer import CosFormer
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.kernels.cpu import _chunks as chunks
 
+IMPLEMENTATION = "eager"
+
 
 def build(n: int = 33, *, causal: bool = False, queries: int | None = None) -> CosFormer:
-    built = build_attention("cosformer", Geometry(2, 8, queries or n, n, causal))
+    built = build_attention("cosformer", Geometry(2, 8, queries or n, n, causal), implementation=IMPLEMENTATION)
     assert isinstance(built, CosFormer)
     return built
 
@@ -47,9 +50,10 @@ def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Chunks of 16 positions, and blocks of one or two."""
+@pytest.fixture(params=["eager", "tiled"], autouse=True)
+def small_blocks(request, monkeypatch):
+    """Either implementation; tiles with chunks of 16 positions, and blocks of one or two."""
+    monkeypatch.setattr(sys.modules[__name__], "IMPLEMENTATION", request.param)
     monkeypatch.setattr(chunks, "CHUNK", 16)
     monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 16 * 8 * 32)
 

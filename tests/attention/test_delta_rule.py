@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from stepping import step
@@ -12,9 +14,11 @@ from attn_zoo.attention.linear import delta_rule
 from attn_zoo.attention.linear.delta_rule import DeltaRule
 from attn_zoo.kernels.cpu import _chunks as chunks
 
+IMPLEMENTATION = "eager"
+
 
 def build(n: int = 33, *, causal: bool = True, **options) -> DeltaRule:
-    built = build_attention("delta_rule", Geometry(2, 8, n, n, causal), **options)
+    built = build_attention("delta_rule", Geometry(2, 8, n, n, causal), implementation=IMPLEMENTATION, **options)
     assert isinstance(built, DeltaRule)
     return built
 
@@ -63,9 +67,10 @@ def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-7)
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Chunks of 8 positions, and blocks of two or four."""
+@pytest.fixture(params=["eager", "tiled"], autouse=True)
+def small_blocks(request, monkeypatch):
+    """Either implementation; tiles with chunks of 8 positions, and blocks of two or four."""
+    monkeypatch.setattr(sys.modules[__name__], "IMPLEMENTATION", request.param)
     monkeypatch.setattr(chunks, "CHUNK", 16)
     monkeypatch.setattr(delta_rule, "CHUNK", 8)
     monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 32)

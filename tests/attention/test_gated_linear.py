@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from stepping import step
@@ -12,9 +14,11 @@ from attn_zoo.attention.linear import gated_linear
 from attn_zoo.attention.linear.gated_linear import GatedLinear
 from attn_zoo.kernels.cpu import _chunks as chunks
 
+IMPLEMENTATION = "eager"
+
 
 def build(n: int = 33, *, causal: bool = True, **options) -> GatedLinear:
-    built = build_attention("gated_linear", Geometry(2, 8, n, n, causal), **options)
+    built = build_attention("gated_linear", Geometry(2, 8, n, n, causal), implementation=IMPLEMENTATION, **options)
     assert isinstance(built, GatedLinear)
     return built
 
@@ -57,9 +61,10 @@ def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-7)
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Chunks of 8 positions, and blocks of two or four."""
+@pytest.fixture(params=["eager", "tiled"], autouse=True)
+def small_blocks(request, monkeypatch):
+    """Either implementation; tiles with chunks of 8 positions, and blocks of two or four."""
+    monkeypatch.setattr(sys.modules[__name__], "IMPLEMENTATION", request.param)
     monkeypatch.setattr(chunks, "CHUNK", 16)
     monkeypatch.setattr(gated_linear, "CHUNK", 8)
     monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 32)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from stepping import step
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.linear._memory import MemoryState
+from attn_zoo.attention.linear._recurrence import MemoryState
 from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.kernels.cpu import _chunks as chunks
 
 MAPS = ("elu", "relu", "squared_relu", "softmax")
 
+IMPLEMENTATION = "eager"
+
 
 def build(n: int = 33, *, causal: bool = False, queries: int | None = None, head_dim: int = 8, **options) -> Linear:
-    built = build_attention("linear", Geometry(2, head_dim, queries or n, n, causal), **options)
+    built = build_attention("linear", Geometry(2, head_dim, queries or n, n, causal), implementation=IMPLEMENTATION, **options)
     assert isinstance(built, Linear)
     return built
 
@@ -56,9 +60,10 @@ def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Chunks of 16 positions, and blocks of one or two."""
+@pytest.fixture(params=["eager", "tiled"])
+def small_blocks(request, monkeypatch):
+    """Either implementation; tiles with chunks of 16 positions, and blocks of one or two."""
+    monkeypatch.setattr(sys.modules[__name__], "IMPLEMENTATION", request.param)
     monkeypatch.setattr(chunks, "CHUNK", 16)
     monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 32)
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention.linear._memory import MemoryState, RecurrentAttention
+from attn_zoo.attention._masks import allowed_pairs
+from attn_zoo.attention.linear._recurrence import MemoryState, RecurrentAttention, average_flops, average_of_past, weighted_mean
 from attn_zoo.contract import Capabilities, Cost, Geometry, UnsupportedError
-from attn_zoo.kernels.cpu.linear import all_bytes, all_flops, average_of_all, average_of_past, past_bytes, past_flops
+from attn_zoo.kernels.cpu import linear as cpu
 from attn_zoo.registry import register_attention
 
 RELU_FLOOR = 1e-3
@@ -25,37 +27,12 @@ class Options:
     """cosFormer has no options."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turned:
-    """relu(x) cos(π/2 · i/M) and relu(x) sin(π/2 · i/M) beside each other, for position i."""
-
-    reach: int
-    """M: what lies so far apart has no weight."""
-
-    def of(self, x: Float[Tensor, "b h r d"], start: int) -> Float[Tensor, "b h r m"]:
-        """2 d features of each row."""
-        positive = x.clamp(min=0).add_(RELU_FLOOR)
-        cos, sin = self._turn(x, start)
-        return torch.cat([positive * cos, positive * sin], dim=-1)
-
-    def gradient(self, x: Tensor, features: Tensor, gradient: Tensor, start: int) -> Float[Tensor, "b h r d"]:
-        """From the gradient of the features that of x."""
-        (cos, sin), (grad_cos, grad_sin) = self._turn(x, start), gradient.chunk(2, dim=-1)
-        return (grad_cos * cos).addcmul_(grad_sin, sin).masked_fill_(x <= 0, 0)
-
-    def _turn(self, x: Tensor, start: int) -> tuple[Float[Tensor, "r 1"], Float[Tensor, "r 1"]]:
-        positions = torch.arange(start, start + x.shape[2], dtype=x.dtype, device=x.device)
-        angles = positions[:, None] * (math.pi / 2 / self.reach)
-        return angles.cos(), angles.sin()
-
-
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Linear attention with 2 d features a head."""
     m = 2 * geometry.head_dim
-    forward, backward = (past_flops if geometry.causal else all_flops)(geometry, m)
-    kept = (past_bytes if geometry.causal else all_bytes)(geometry, m)
+    forward, backward = average_flops(geometry, m)
     state = FLOAT * geometry.heads * m * (geometry.head_dim + 1) if geometry.causal else None
-    return Cost(forward, 0, backward_flops=backward, activation_bytes={"eager": kept}, state_bytes=state)
+    return Cost(forward, 0, backward_flops=backward, state_bytes=state)
 
 
 @register_attention(
@@ -74,7 +51,7 @@ class CosFormer(RecurrentAttention):
     """Linear attention with ReLU features whose weights fall with the distance like a cosine.
 
     Paper: Qin et al. 2022, Section 3 (ReLU features, cos-based re-weighting).
-    Symbols: M → reach, Q' and K' → relu(q) and relu(k), Q^cos and Q^sin → the two halves of Turned.
+    Symbols: M → reach, Q' and K' → relu(q) and relu(k), Q^cos and Q^sin → the two halves of the features.
     Differs: M is the length the mechanism is built for, where the published code takes that of each input: so
         padding and later tokens change no weight, and longer inputs are refused until
         ``resize_length``. Positions count from 0, of queries and keys alike. Each feature is 0.001
@@ -95,16 +72,16 @@ class CosFormer(RecurrentAttention):
         return 2 * self.geometry.head_dim
 
     @property
-    def map(self) -> Turned:
-        """The features of positions below M."""
-        return Turned(max(self.geometry.queries, self.geometry.keys))
+    def reach(self) -> int:
+        """M."""
+        return max(self.geometry.queries, self.geometry.keys)
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
         """Queries beyond M would turn weights negative."""
         super().check_lengths(batch, queries, keys, key_valid)
-        if queries > self.map.reach:
+        if queries > self.reach:
             raise UnsupportedError(
-                f"cosformer was built for {self.map.reach} positions, beyond which weights turn negative; got {queries} queries; "
+                f"cosformer was built for {self.reach} positions, beyond which weights turn negative; got {queries} queries; "
                 "build it for the longest input, or call resize_length"
             )
 
@@ -112,14 +89,47 @@ class CosFormer(RecurrentAttention):
         """Go over to another M."""
         self.geometry = self.geometry_at(length)
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """n × n weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M)."""
+        rows, columns = (torch.arange(x.shape[2], dtype=x.dtype, device=x.device) for x in (query, key))
+        near = (math.pi / 2 * (rows[:, None] - columns) / self.reach).cos()
+        weights = (query.relu() + RELU_FLOOR) @ (key.relu() + RELU_FLOOR).mT * near
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        weights = weights if allowed is None else weights * allowed
+        return weighted_mean(weights @ F.pad(value, (0, 1), value=1.0))
+
     def read_all(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """The averages over all keys."""
-        return average_of_all(self.map, query, key, value, key_valid)
+        """Sums over all keys, made once for all queries."""
+        return weighted_mean(self._phi(query) @ (self._phi(key, key_valid).mT @ F.pad(value, (0, 1), value=1.0)))
 
     def read(
         self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """The averages over the past, and both sums after it."""
-        return average_of_past(self.map, state, query, key, value, key_valid)
+        """Sums over the past, from those of ``state`` on."""
+        start = state.position
+        return average_of_past(self._phi(query, start=start), self._phi(key, key_valid, start), value, state)
+
+    def _phi(self, x: Tensor, valid: Tensor | None = None, start: int = 0) -> Float[Tensor, "batch heads n m"]:
+        """[relu(x) cos θ, relu(x) sin θ] with θ = π/2 · i/M; no features where a token is padding."""
+        theta = torch.arange(start, start + x.shape[2], dtype=x.dtype, device=x.device)[:, None] * (math.pi / 2 / self.reach)
+        positive = x.relu() + RELU_FLOOR
+        phi = torch.cat([positive * theta.cos(), positive * theta.sin()], dim=-1)
+        return phi if valid is None else phi * valid[:, None, :, None]
+
+    def read_all_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """``read_all`` in tiles."""
+        return cpu.average_of_all(cpu.CosineWeighted(self.reach, RELU_FLOOR), query, key, value, key_valid)
+
+    def read_tiled(
+        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
+        """``read`` in tiles."""
+        features, sums = cpu.CosineWeighted(self.reach, RELU_FLOOR), (state.position, state.summed, state.mass)
+        out, summed, mass = cpu.average_of_past(features, *sums, query, key, value, key_valid)
+        return out, MemoryState(summed, mass, state.position + query.shape[2])

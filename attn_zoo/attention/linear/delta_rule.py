@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention.linear._memory import MemoryState, NormalisedMemory, gated_bytes
+from attn_zoo.attention.linear._recurrence import MemoryState, NormalisedMemory
 from attn_zoo.contract import Capabilities, Cost, Geometry, Stream, added_later
 from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
 from attn_zoo.registry import register_attention
@@ -46,7 +45,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         flops,
         0,
         backward_flops=3 * flops + geometry.inner_dim * 4 * n * chunk * ends,
-        activation_bytes={"eager": gated_bytes(geometry, tensors=4, normalised=options.normalise)},
         state_bytes=FLOAT * geometry.inner_dim * d if geometry.causal else None,
     )
 
@@ -74,7 +72,7 @@ class DeltaRule(NormalisedMemory):
     """A memory of fixed size that is corrected at each key instead of added to.
 
     Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021.
-    Symbols: S → MemoryState.summed (transposed), β → the stream strength, W and U → solved.
+    Symbols: S → MemoryState.summed (transposed), β → the stream strength, W and U → w and u.
         β in (0, 2): Grazzi et al. 2024, arXiv:2411.12537, Section 4.
     Differs: β is the sigmoid of the sum of a head's numbers of the stream over √d, which is one row of a projection
         like theirs. Queries are not divided by √d, which the norm would undo. SiLU and unit length are
@@ -85,33 +83,64 @@ class DeltaRule(NormalisedMemory):
 
     options: Options
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, strength: Tensor
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Rule, token by token: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ; from both ends without causality."""
+
+        def scan(order: range) -> Tensor:
+            state = query.new_zeros(*query.shape[:2], query.shape[3], value.shape[3])
+            answers: dict[int, Tensor] = {}
+            for t in order:
+                held = (keys[:, :, t, None] @ state)[:, :, 0]
+                state = state + beta[:, :, t, :, None] * keys[:, :, t, :, None] * (value[:, :, t] - held)[:, :, None]
+                answers[t] = (queries[:, :, t, None] @ state)[:, :, 0]
+            return torch.stack([answers[t] for t in range(n)], dim=2)
+
+        n = query.shape[2]
+        queries, keys, beta = self._prepared(query, key, strength)
+        out = scan(range(n))
+        return self.finish(out if self.geometry.causal else out + scan(range(n - 1, -1, -1)))
+
     def read(
         self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """Block by block. Padded keys are zeros, which write nothing."""
-        n = query.shape[2]
+        """Rule by chunks. Padded keys are zeros, which write nothing."""
+        out, summed = self._by_chunks((query, key, value, streams["strength"]), state.summed)
+        return out, replace(state, summed=summed, position=state.position + query.shape[2])
+
+    def read_tiled(
+        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
+        """The same, some chunks at a time, which are recomputed for the gradient."""
+        out, summed = in_blocks(self._by_chunks, state.summed, query, key, value, streams["strength"])
+        return out, replace(state, summed=summed, position=state.position + query.shape[2])
+
+    def _prepared(self, query: Tensor, key: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Float[Tensor, "batch heads n 1"]]:
+        """Queries and keys of unit length, and β."""
+        query, key = (_unit_length(F.silu(x)) for x in (query, key))
         most = 2.0 if self.options.negative_eigenvalues else 1.0
-        out, summed = in_blocks(partial(_block, min(CHUNK, n), most), state.summed, query, key, value, streams["strength"])
-        return out, replace(state, summed=summed, position=state.position + n)
+        return query, key, most * (strength.sum(dim=-1, keepdim=True) * strength.shape[-1] ** -0.5).sigmoid()
 
+    def _by_chunks(self, inputs: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """Answers of some positions, and the state after them, from the state before them.
 
-def _block(chunk: int, most: float, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-    """With A = β K Kᵀ below the diagonal, (I + A) [U W] = β [V K]: the corrections of a chunk are U - W S; β is below ``most``."""
-    query, key, value, strength = rows
-    query, key = (_unit_length(F.silu(x)) for x in (query, key))
-    beta = most * (strength.sum(dim=-1, keepdim=True) * strength.shape[-1] ** -0.5).sigmoid()
-    query, key, value, beta = (into_chunks(x, chunk) for x in (query, key, value, beta))
-    written = beta * key
-    among = (written @ key.mT).tril(-1)
-    both = torch.cat([beta * value, written], dim=-1)
-    solved = torch.linalg.solve_triangular(among, both, upper=False, unitriangular=True)
-    before, corrections = [], []
-    for wanted, held, keys in zip(*(x.unbind(2) for x in solved.chunk(2, dim=-1)), key.mT.unbind(2), strict=True):
-        before.append(state)
-        corrections.append(wanted - held @ state)
-        state = state + keys @ corrections[-1]
-    out = query @ torch.stack(before, dim=2) + (query @ key.mT).tril() @ torch.stack(corrections, dim=2)
-    return out.flatten(2, 3)[:, :, : rows[0].shape[2]], state
+        With A = β K Kᵀ below the diagonal and (I + A) [U W] = β [V K], the corrections of a chunk are U - W S.
+        """
+        n, value = inputs[0].shape[2], inputs[2]
+        chunk = min(CHUNK, n)
+        prepared = self._prepared(inputs[0], inputs[1], inputs[3])
+        query, key, beta, value = (into_chunks(x, chunk) for x in (*prepared, value))
+        among = (beta * key @ key.mT).tril(-1)
+        both = torch.cat([beta * value, beta * key], dim=-1)
+        solved = torch.linalg.solve_triangular(among, both, upper=False, unitriangular=True)
+        before, corrections = [], []
+        for u, w, keys in zip(*(x.unbind(2) for x in solved.chunk(2, dim=-1)), key.mT.unbind(2), strict=True):
+            before.append(state)
+            corrections.append(u - w @ state)
+            state = state + keys @ corrections[-1]
+        out = query @ torch.stack(before, dim=2) + (query @ key.mT).tril() @ torch.stack(corrections, dim=2)
+        return out.flatten(2, 3)[:, :, :n], state
 
 
 def _unit_length(x: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention.linear._memory import MemoryState, NormalisedMemory, gated_bytes
+from attn_zoo.attention.linear._recurrence import MemoryState, NormalisedMemory
 from attn_zoo.contract import Capabilities, Cost, Geometry, Stream
 from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
 from attn_zoo.registry import register_attention
@@ -46,7 +45,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         flops,
         0,
         backward_flops=3 * flops,
-        activation_bytes={"eager": gated_bytes(geometry, tensors=4, normalised=options.normalise)},
         state_bytes=FLOAT * geometry.inner_dim * d if geometry.causal else None,
     )
 
@@ -85,30 +83,63 @@ class GatedLinear(NormalisedMemory):
 
     options: Options
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, gate: Tensor
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Recurrence, token by token: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d; from both ends without causality."""
+
+        def scan(order: range) -> Tensor:
+            state = query.new_zeros(*query.shape[:2], query.shape[3], value.shape[3])
+            answers: dict[int, Tensor] = {}
+            for t in order:
+                state = alpha[:, :, t, :, None] * state + key[:, :, t, :, None] * value[:, :, t, None, :]
+                answers[t] = (query[:, :, t, None, :] @ state)[:, :, 0] * query.shape[3] ** -0.5
+            return torch.stack([answers[t] for t in range(n)], dim=2)
+
+        n, alpha = query.shape[2], self._log_gates(*_rows(query, key, value, gate, key_valid)[3:]).exp()
+        out = scan(range(n))
+        return self.finish(out if self.geometry.causal else out + scan(range(n - 1, -1, -1)))
+
     def read(
         self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """Block by block."""
-        n = query.shape[2]
-        valid = () if key_valid is None else (key_valid[:, None, :, None],)
-        compute = partial(self._block, min(CHUNK, n))
-        out, summed = in_blocks(compute, state.summed, query, key, value, streams["gate"], *valid)
-        return out, replace(state, summed=summed, position=state.position + n)
+        """Recurrence by chunks."""
+        out, summed = self._by_chunks(_rows(query, key, value, streams["gate"], key_valid), state.summed)
+        return out, replace(state, summed=summed, position=state.position + query.shape[2])
 
-    def _block(self, chunk: int, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """With b the sums of log α since the chunk's start, a key j weighs q·(k exp(bᵢ - bⱼ)) for query i of the chunk."""
+    def read_tiled(
+        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
+        """The same, some chunks at a time, which are recomputed for the gradient."""
+        out, summed = in_blocks(self._by_chunks, state.summed, *_rows(query, key, value, streams["gate"], key_valid))
+        return out, replace(state, summed=summed, position=state.position + query.shape[2])
+
+    def _log_gates(self, gate: Tensor, valid: Tensor | None = None) -> Float[Tensor, "batch heads n head_dim"]:
+        """log α; 0 where a token is padding, which forgets nothing."""
+        logs = (F.logsigmoid(gate) / self.options.temperature).clamp(min=LOWEST)
+        return logs if valid is None else logs.masked_fill(~valid, 0)
+
+    def _by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+        """Answers of some positions, and the state after them, from the state before them.
+
+        With bᵢ the sum of log α up to position i of a chunk, key j weighs (qᵢ exp bᵢ)·(kⱼ exp -bⱼ) for query i; both exponents
+        are taken relative to the middle of the chunk.
+        """
         query, key, value, gate, *valid = rows
-        gates = (F.logsigmoid(gate) / self.options.temperature).clamp(min=LOWEST)
-        if valid:
-            gates = gates.masked_fill(~valid[0], 0)
-        query, key, value, gates = (into_chunks(x, chunk) for x in (query * query.shape[-1] ** -0.5, key, value, gates))
-        since = gates.cumsum(dim=-2)
-        half = since[..., -1:, :] / 2
-        query, key = query * (since - half).exp(), key * (half - since).exp()
+        n = query.shape[2]
+        inputs = query * query.shape[-1] ** -0.5, key, value, self._log_gates(gate, *valid)
+        query, key, value, log_gates = (into_chunks(x, min(CHUNK, n)) for x in inputs)
+        sums = log_gates.cumsum(dim=-2)
+        middle = sums[..., -1:, :] / 2
+        query, key = query * (sums - middle).exp(), key * (middle - sums).exp()
         before = []
-        for keep, summed in zip(half.exp().mT.unbind(2), (key.mT @ value).unbind(2), strict=True):
-            state = state * keep
-            before.append(state)
-            state = (state + summed) * keep
+        for keep, summed in zip(middle.exp().mT.unbind(2), (key.mT @ value).unbind(2), strict=True):
+            before.append(state * keep)
+            state = (before[-1] + summed) * keep
         out = (query @ key.mT).tril() @ value + query @ torch.stack(before, dim=2)
-        return out.flatten(2, 3)[:, :, : rows[0].shape[2]], state
+        return out.flatten(2, 3)[:, :, :n], state
+
+
+def _rows(query: Tensor, key: Tensor, value: Tensor, gate: Tensor, key_valid: Tensor | None) -> list[Tensor]:
+    """Tensors with a row for each position; the mask of valid keys where there is one."""
+    return [query, key, value, gate, *(() if key_valid is None else (key_valid[:, None, :, None],))]

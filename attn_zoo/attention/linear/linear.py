@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention.linear._memory import MemoryState, RecurrentAttention
+from attn_zoo.attention._masks import allowed_pairs
+from attn_zoo.attention.linear._recurrence import MemoryState, RecurrentAttention, average_flops, average_of_past, weighted_mean
 from attn_zoo.contract import Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu.linear import all_bytes, all_flops, average_of_all, average_of_past, past_bytes, past_flops
+from attn_zoo.kernels.cpu import linear as cpu
 from attn_zoo.registry import register_attention
 
 RELU_FLOOR = 1e-3
@@ -31,23 +33,18 @@ class FeatureMap(Enum):
     softmax = "softmax"
     """exp(x) / Σ exp(x) over the head: exponential features, which for queries the division cancels to exp(x)."""
 
-    def of(self, x: Float[Tensor, "b h r d"], start: int) -> Float[Tensor, "b h r d"]:
-        """φ(x) as a new tensor."""
+    def __call__(self, x: Float[Tensor, "*front d"]) -> Float[Tensor, "*front d"]:
+        """φ(x)."""
         if self is FeatureMap.softmax:
             return x.softmax(dim=-1)
-        positive = x.clamp(min=0)
         if self is FeatureMap.elu:
-            return x.clamp(max=0).exp_().add_(positive)  # not elu + 1, which would round small features away
-        return (positive.square_() if self is FeatureMap.squared_relu else positive).add_(RELU_FLOOR)
+            return x.clamp(max=0).exp() + x.relu()  # elu(x) + 1 would round small features away
+        return (x.relu().square() if self is FeatureMap.squared_relu else x.relu()) + RELU_FLOOR
 
-    def gradient(self, x: Tensor, features: Tensor, gradient: Tensor, start: int) -> Float[Tensor, "b h r d"]:
-        """From φ(x) and the gradient of it that of x."""
-        if self is FeatureMap.softmax:
-            return features.mul_(gradient - (gradient * features).sum(dim=-1, keepdim=True))
-        if self is FeatureMap.elu:
-            return features.clamp_(max=1).mul_(gradient)
-        slope = x.clamp(min=0)
-        return (slope.mul_(2) if self is FeatureMap.squared_relu else slope.sign_()).mul_(gradient)
+    @property
+    def tiled(self) -> cpu.Features:
+        """The same with its gradient, for tiles."""
+        return cpu.SoftmaxOverHead() if self is FeatureMap.softmax else cpu.Elementwise(self.value, RELU_FLOOR)
 
 
 @dataclass
@@ -63,11 +60,9 @@ class Options:
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Sums over keys and values, read once for each query; causal adds comparisons within chunks. State: both sums."""
-    d = geometry.head_dim
-    forward, backward = (past_flops if geometry.causal else all_flops)(geometry, d)
-    kept = (past_bytes if geometry.causal else all_bytes)(geometry, d)
-    state = FLOAT * geometry.inner_dim * (d + 1) if geometry.causal else None
-    return Cost(forward, 0, backward_flops=backward, activation_bytes={"eager": kept}, state_bytes=state)
+    forward, backward = average_flops(geometry, geometry.head_dim)
+    state = FLOAT * geometry.inner_dim * (geometry.head_dim + 1) if geometry.causal else None
+    return Cost(forward, 0, backward_flops=backward, state_bytes=state)
 
 
 @register_attention(
@@ -87,12 +82,11 @@ class Linear(RecurrentAttention):
     """Attention with the weights φ(q)·φ(k), whose sums over keys are made once for all queries.
 
     Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (the past), Eq. 7 for elu + 1, Eq. 18 to 20 for ``step``,
-        Eq. 13 to 15 for the gradients.
+        Eq. 13 to 15 for the gradients of tiles.
     Symbols: S → MemoryState.summed, Z → MemoryState.mass, φ → feature_map.
-    Differs: causally, chunks of positions compare directly and only their sums are carried on; gradients
-        likewise. Feature maps besides elu + 1 are not the paper's. Everything is computed in float32 at
-        least, also under autocast. Padded keys have no features at all; a query whose weights all
-        vanish yields zeros.
+    Differs: causally, chunks of positions compare directly and only their sums are carried on. Feature maps besides elu + 1 are
+        not the paper's. Everything is computed in float32 at least, also under autocast. Padded keys have no features at all; a
+        query whose weights all vanish yields zeros.
     """
 
     has_mass = True
@@ -103,14 +97,43 @@ class Linear(RecurrentAttention):
         d, n = geometry.head_dim, geometry.keys
         return (f"{d} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if d >= n else ()
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Eq. 4 with its n × n weights φ(qᵢ)·φ(kⱼ)."""
+        weights = self._phi(query) @ self._phi(key).mT
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        weights = weights if allowed is None else weights * allowed
+        return weighted_mean(weights @ F.pad(value, (0, 1), value=1.0))
+
     def read_all(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """The averages over all keys."""
-        return average_of_all(self.options.feature_map, query, key, value, key_valid)
+        """Eq. 5: [S z] = φ(K)ᵀ [V 1], made once for all queries."""
+        sums = self._phi(key, key_valid).mT @ F.pad(value, (0, 1), value=1.0)
+        return weighted_mean(self._phi(query) @ sums)
 
     def read(
         self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """The averages over the past, and both sums after it."""
-        return average_of_past(self.options.feature_map, state, query, key, value, key_valid)
+        """Eq. 9, from the S and z of ``state`` on."""
+        return average_of_past(self._phi(query), self._phi(key, key_valid), value, state)
+
+    def _phi(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """φ(x); no features where a token is padding."""
+        phi: Tensor = self.options.feature_map(x)
+        return phi if valid is None else phi * valid[:, None, :, None]
+
+    def read_all_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """``read_all`` in tiles."""
+        return cpu.average_of_all(self.options.feature_map.tiled, query, key, value, key_valid)
+
+    def read_tiled(
+        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
+        """``read`` in tiles."""
+        sums = state.position, state.summed, state.mass
+        out, summed, mass = cpu.average_of_past(self.options.feature_map.tiled, *sums, query, key, value, key_valid)
+        return out, MemoryState(summed, mass, state.position + query.shape[2])

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from attn_zoo.attention._kept import FLOAT, INDEX, fused_bytes, softmax_bytes
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.attention.linear._memory import gated_bytes
+from attn_zoo.attention.linear._recurrence import gated_bytes
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, Stream
 from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
 from attn_zoo.kernels.cpu._tiling import row_blocks

@@ -6,16 +6,15 @@ and sums before them are computed anew block by block, so that the answers and t
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention.linear._memory import MemoryState
-from attn_zoo.contract import Geometry
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks, row_bytes, spans
 from attn_zoo.kernels.cpu._tiling import like_tokens
 from attn_zoo.precision import without_autocast
@@ -46,43 +45,80 @@ def average_of_all(
 
 def average_of_past(
     features: Features,
-    state: MemoryState,
+    position: int,
+    summed: Float[Tensor, "b h m d"],
+    mass: Float[Tensor, "b h m"],
     query: Float[Tensor, "b h n d"],
     key: Float[Tensor, "b h n d"],
     value: Float[Tensor, "b h n d"],
     key_valid: Bool[Tensor, "b n"] | None,
-) -> tuple[Float[Tensor, "b h n d"], MemoryState]:
-    """The same over the keys up to each query and those that ``state`` has summed."""
-    out, summed, mass = _Past.apply(features, state.position, state.summed, state.mass, query, key, value, key_valid)
-    return out, MemoryState(summed, mass, state.position + query.shape[2])
+) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h m d"], Float[Tensor, "b h m"]]:
+    """The same over the keys up to each query and ``position`` keys before them, summed in ``summed`` and ``mass``.
 
-
-def all_flops(geometry: Geometry, m: int) -> tuple[int, int]:
-    """Of ``average_of_all``, forward and backward: φ(K)ᵀ V and φ(Q) times it; four of their size for the gradients."""
-    forward = 2 * (geometry.queries + geometry.keys) * m * geometry.inner_dim
-    return forward, 2 * forward
-
-
-def past_flops(geometry: Geometry, m: int) -> tuple[int, int]:
-    """Of ``average_of_past``: φ(Q) φ(K)ᵀ and its product with V within chunks, and two with the sums before them.
-
-    Backward both comparisons and the sums are made anew before their gradients.
+    Returns:
+        The averages, and both sums after the last key.
     """
-    d = geometry.head_dim
-    chunk, n = filled(geometry.keys)
-    compare, sums = 2 * n * chunk, 2 * n * m * d
-    return geometry.heads * (compare * (m + d) + 2 * sums), geometry.heads * (compare * (3 * m + 2 * d) + 5 * sums)
+    out, summed, mass = _Past.apply(features, position, summed, mass, query, key, value, key_valid)
+    return out, summed, mass
 
 
-def all_bytes(geometry: Geometry, m: int) -> int:
-    """What ``average_of_all`` keeps: the answers with their weights' sums, and both sums over keys."""
-    return FLOAT * geometry.heads * (geometry.queries + m) * (geometry.head_dim + 1)
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """Feature maps of single numbers, with their gradients; ``floor`` is added to features that may be zero."""
+
+    name: Literal["elu", "relu", "squared_relu"]
+    floor: float
+
+    def of(self, x: Float[Tensor, "b h r d"], start: int) -> Float[Tensor, "b h r d"]:
+        """elu(x) + 1, max(x, 0) or its square."""
+        positive = x.clamp(min=0)
+        if self.name == "elu":
+            return x.clamp(max=0).exp_().add_(positive)  # not elu + 1, which would round small features away
+        return (positive.square_() if self.name == "squared_relu" else positive).add_(self.floor)
+
+    def gradient(self, x: Tensor, features: Tensor, gradient: Tensor, start: int) -> Float[Tensor, "b h r d"]:
+        """Gradient of x from that of φ(x)."""
+        if self.name == "elu":
+            return features.clamp_(max=1).mul_(gradient)
+        slope = x.clamp(min=0)
+        return (slope.mul_(2) if self.name == "squared_relu" else slope.sign_()).mul_(gradient)
 
 
-def past_bytes(geometry: Geometry, m: int) -> int:
-    """What ``average_of_past`` keeps: the answers with their weights' sums, and the state before each block."""
-    starts = m * len(spans(geometry.keys, geometry.heads * max(m, geometry.head_dim) * FLOAT))
-    return FLOAT * geometry.heads * (geometry.keys + starts) * (geometry.head_dim + 1)
+class SoftmaxOverHead:
+    """exp(x) / Σ exp(x) over the numbers of a head."""
+
+    def of(self, x: Float[Tensor, "b h r d"], start: int) -> Float[Tensor, "b h r d"]:
+        """The softmax."""
+        return x.softmax(dim=-1)
+
+    def gradient(self, x: Tensor, features: Tensor, gradient: Tensor, start: int) -> Float[Tensor, "b h r d"]:
+        """Gradient of x from that of φ(x)."""
+        return features.mul_(gradient - (gradient * features).sum(dim=-1, keepdim=True))
+
+
+@dataclass(frozen=True, slots=True)
+class CosineWeighted:
+    """relu(x) cos(π/2 · i/M) and relu(x) sin(π/2 · i/M) beside each other, for position i."""
+
+    reach: int
+    """M."""
+    floor: float
+    """Added to relu(x)."""
+
+    def of(self, x: Float[Tensor, "b h r d"], start: int) -> Float[Tensor, "b h r m"]:
+        """2 d features of each row."""
+        positive = x.clamp(min=0).add_(self.floor)
+        cos, sin = self._turn(x, start)
+        return torch.cat([positive * cos, positive * sin], dim=-1)
+
+    def gradient(self, x: Tensor, features: Tensor, gradient: Tensor, start: int) -> Float[Tensor, "b h r d"]:
+        """Gradient of x from that of the features."""
+        (cos, sin), (grad_cos, grad_sin) = self._turn(x, start), gradient.chunk(2, dim=-1)
+        return (grad_cos * cos).addcmul_(grad_sin, sin).masked_fill_(x <= 0, 0)
+
+    def _turn(self, x: Tensor, start: int) -> tuple[Float[Tensor, "r 1"], Float[Tensor, "r 1"]]:
+        angles = torch.arange(start, start + x.shape[2], dtype=x.dtype, device=x.device)[:, None] * (math.pi / 2 / self.reach)
+        return angles.cos(), angles.sin()
 
 
 class _All(torch.autograd.Function):
