@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention._states import check_state
+from attn_zoo.attention.linear._feature_maps import divide_features
 from attn_zoo.contract import Attention, Geometry
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks, spans
 from attn_zoo.precision import without_autocast
@@ -194,12 +195,8 @@ def average_of_past(
 
 
 def weighted_mean(sums: Float[Tensor, "*front d1"]) -> Float[Tensor, "*front d"]:
-    """Weighted sums divided by the sum of weights, which is their last column; zeros where no key has any weight.
-
-    The floor is the root of the smallest number, so that the gradient, which divides by its square, stays finite.
-    """
-    total = sums[..., -1:]
-    return sums[..., :-1] / total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5)
+    """Weighted sums divided by the sum of weights, which is their last column; zeros where no key has any weight."""
+    return divide_features(sums[..., :-1], sums[..., -1:])
 
 
 def unit_rms(x: Float[Tensor, "*front d"]) -> Float[Tensor, "*front d"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -12,10 +13,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT, quotient_bytes
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention._masks import allowed_pairs
 from attn_zoo.attention.linear._feature_maps import divide_features, draw_directions, log_positive_features
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu.favor import average_over_features, averages_bytes, averages_flops
+from attn_zoo.kernels.cpu.favor import HIDDEN, ReluFeatures, average_over_features
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -55,30 +57,16 @@ class Options:
             raise ValueError(f"performer.redraw counts training calls, 0 for never; got {self.redraw}")
 
 
-@dataclass(frozen=True, slots=True)
-class ReluFeatures:
-    """Logarithms of the ReLU features, whose floor keeps them finite."""
-
-    features: int
-
-    def logs(self, projected: Tensor) -> Tensor:
-        """Of relu(ω·x) / √m + ``RELU_FLOOR``."""
-        return projected.relu().mul_(self.features**-0.5).add_(RELU_FLOOR).log_()
-
-    def slope(self, projected: Tensor) -> Tensor:
-        """Their derivative by ω·x."""
-        return (projected + RELU_FLOOR * self.features**0.5).reciprocal_().masked_fill_(projected <= 0, 0)
-
-
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Features of queries and keys, φ(K)ᵀ V and φ(Q) times that; causal adds the denominator and chunk × chunk comparisons.
 
-    State: for each head the sum of φ(k) vᵀ, that of φ(k) and the maximum that both are relative to.
+    Backward, tiles recompute the projections, and three products each. State: for each head the sum of φ(k) vᵀ, that of φ(k) and
+    the maximum that both are relative to.
     """
     h, m, d = geometry.heads, options.features, geometry.head_dim
     if not geometry.causal:
-        forward, backward = averages_flops(geometry, m)
-        return Cost(forward, 0, backward_flops=backward, activation_bytes={"eager": averages_bytes(geometry, m)})
+        forward = 4 * (geometry.queries + geometry.keys) * m * geometry.inner_dim
+        return Cost(forward, 0, backward_flops=2 * forward)
     draws = 2 * (geometry.queries + geometry.keys) * m * d  # random projections, which have no gradient of their own
     chunk = min(CHUNK, geometry.keys)
     chunks = math.ceil(geometry.keys / chunk)
@@ -89,29 +77,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         flops=h * (draws + compare + sums + read),
         parameters=0,
         backward_flops=h * backward,
-        activation_bytes={"eager": _causal_bytes(geometry, options)},
         state_bytes=FLOAT * h * (m * d + m + 1),
     )
-
-
-def _causal_bytes(geometry: Geometry, options: Options) -> int:
-    """Features with what they were made of and, cut into chunks, once more those of queries and keys, values, and what follows.
-
-    They are made of the scaled keys, whose norm is taken, or of the ReLU's results and what the logarithm is of.
-    """
-    h, m, d = geometry.heads, options.features, geometry.head_dim
-    chunk = min(CHUNK, geometry.keys)
-    chunks = math.ceil(geometry.keys / chunk)
-    n = chunks * chunk
-    features = m * (geometry.queries + geometry.keys)
-    numbers = features + geometry.keys * d if options.kernel is Kernel.softmax else 3 * features
-    numbers += 2 * n * m + n * d + 2 * n * chunk  # features and values filled up; weights and their relation
-    numbers += chunks * m * (d + 1) + n  # states and masses carried over, with the queries' factor
-    if chunks > 1:
-        numbers += 2 * n * m + n  # scaled keys with their factor, and scaled queries
-    if chunks > 2:
-        numbers += chunks  # by how much states shrink
-    return FLOAT * h * numbers + quotient_bytes(h * n, d)
 
 
 @register_attention(
@@ -163,6 +130,15 @@ class Performer(Attention):
         m, d = self.directions.shape
         self.directions.copy_(draw_directions(m, d, orthogonal=self.options.orthogonal))
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Eq. 4 with its n × n weights φ(qᵢ)·φ(kⱼ)."""
+        weights = self._log_features(query, is_key=False).exp() @ self._log_features(key, is_key=True).exp().mT
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        weights = weights if allowed is None else weights * allowed
+        return divide_features(weights @ value, weights.sum(dim=-1, keepdim=True))
+
     def attend(
         self,
         query: Float[Tensor, "batch heads queries head_dim"],
@@ -170,22 +146,42 @@ class Performer(Attention):
         value: Float[Tensor, "batch heads keys head_dim"],
         key_valid: Bool[Tensor, "batch keys"] | None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Exponentials of long sums need float32's range and precision, so autocast is left for the length of the call."""
+        """Float32 at least, also under autocast: exponentials of long sums need its range and precision."""
+        return self._attend(self._over_features, query, key, value, key_valid)
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """The same; without causality no n × m tensor is made."""
+        return self._attend(self._over_features_tiled, query, key, value, key_valid)
+
+    def _attend(
+        self, over_all: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Tensor:
         if self.training and self.options.redraw:
             if self._training_calls % self.options.redraw == 0:
                 self.redraw_features()
             self._training_calls += 1
         dtype = torch.promote_types(query.dtype, torch.float32)
-        core = self._causal if self.geometry.causal else self._bidirectional
+        form = self._causal if self.geometry.causal else over_all
         with without_autocast(query.device):
-            return core(query.to(dtype), key.to(dtype), value.to(dtype), key_valid).to(query.dtype)
+            return form(query.to(dtype), key.to(dtype), value.to(dtype), key_valid).to(query.dtype)
 
-    attend_tiled = attend
+    def _over_features(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        """Eq. 5 as two softmaxes: mean of V for each feature by its weights over the keys, mean of these for each query.
 
-    def _bidirectional(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        """Values averaged by feature, and these averages by the queries; no n × m tensor is made."""
-        bend = None if self.options.kernel is Kernel.softmax else ReluFeatures(self.options.features)
-        return average_over_features(bend, self.directions.to(query.dtype), query, key, value, key_valid)
+        With zₘ = log Σⱼ φₘ(kⱼ), Σⱼ φₘ(kⱼ) vⱼ is exp(zₘ) times the mean for feature m, so that φₘ(qᵢ) exp(zₘ) are the weights
+        of a softmax over the features.
+        """
+        logs = self._log_features(key, is_key=True)
+        if key_valid is not None:
+            logs = logs.masked_fill(~key_valid[:, None, :, None], HIDDEN)
+        means = logs.softmax(dim=2).mT @ value
+        return (self._log_features(query, is_key=False) + logs.logsumexp(dim=2, keepdim=True)).softmax(dim=-1) @ means
+
+    def _over_features_tiled(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        log_map = None if self.options.kernel is Kernel.softmax else ReluFeatures(self.options.features, RELU_FLOOR)
+        return average_over_features(log_map, self.directions.to(query.dtype), query, key, value, key_valid)
 
     def _causal(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         """Within a chunk compare directly; what came before a chunk arrives as a running sum.

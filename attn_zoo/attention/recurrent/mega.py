@@ -5,7 +5,6 @@ EMA is a damped moving average of each channel, h times over: sₜ = α ∘ β x
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,14 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention._masks import check_dropout
+from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention.recurrent._moving_average import moving_average, moving_average_flops
 from attn_zoo.attention.sparse._block_masks import Pattern
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -48,20 +48,18 @@ def directions(geometry: Geometry) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """The averages, which are made anew backward, and each chunk against itself.
+    """The averages, which are recomputed backward, and each chunk against itself.
 
-    Kept: queries and keys, where chunks do not copy them. State: the averages' numbers, and keys and values of a chunk.
+    State: the averages' numbers, and keys and values of a chunk.
     """
-    n, inner, ways = geometry.keys, geometry.inner_dim, directions(geometry)
+    inner, ways = geometry.inner_dim, directions(geometry)
     chunks = Pattern(options.chunk, 0, causal=geometry.causal).cost(geometry)
     averages = moving_average_flops(geometry, ways, options.expansion)
-    made = 0 if n % options.chunk else 2 * FLOAT * n * inner
-    held = options.expansion + 2 * min(n, options.chunk)
+    held = options.expansion + 2 * min(geometry.keys, options.chunk)
     return Cost(
         flops=averages + chunks.flops,
         parameters=inner * (4 * ways * options.expansion + 3),
         backward_flops=3 * averages + (chunks.backward_flops or 0),
-        activation_bytes={"eager": made + chunks.activation_bytes["eager"]},
         state_bytes=FLOAT * inner * held if geometry.causal else None,
     )
 
@@ -91,7 +89,7 @@ class Mega(Attention):
         belong to the layer around, the bias of relative positions, which averages bring in, the offset of keys, which softmax
         cancels, and the laplace function. Queries and keys start as Z, with κ = 1 and μ = 0; η from N(0, 1/h).
         Without causality a second average runs from the back, and both are added. Padded tokens enter as zeros and
-        keep their place: what lies beyond them is as much weaker as they are many. The gradient can be taken once.
+        keep their place: what lies beyond them is as much weaker as they are many.
     """
 
     options: Options
@@ -115,6 +113,24 @@ class Mega(Attention):
             return ()
         return (f"chunk={options.chunk} is no shorter than the {geometry.keys} tokens: every token sees all",)
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Averages token by token, and n × n weights masked to the chunk of the query."""
+        enter, leave = self.decay_in.sigmoid(), self.decay_out.sigmoid()
+        n, averages = query.shape[2], []
+        for way, order in enumerate([range(n), range(n - 1, -1, -1)][: directions(self.geometry)]):
+            state, found = torch.zeros_like(enter[way]), {}
+            for t in order:
+                state = enter[way] * self.spread[way] * query[:, :, t, :, None] + (1 - enter[way] * leave[way]) * state
+                found[t] = (self.gather[way] * state).sum(dim=-1)
+            averages.append(torch.stack([found[t] for t in range(n)], dim=2))
+        shared = F.silu(torch.stack(averages).sum(dim=0))
+        chunk = torch.arange(n, device=query.device) // self.options.chunk
+        allowed, same = allowed_pairs(query, value, key_valid, causal=self.geometry.causal), chunk[:, None] == chunk
+        scores = (self.gain[0] * shared + self.offset) @ (self.gain[1] * shared).mT * query.shape[-1] ** -0.5
+        return softmax_over_valid(scores, same if allowed is None else same & allowed) @ value
+
     def attend(
         self,
         query: Float[Tensor, "batch heads n head_dim"],
@@ -122,46 +138,31 @@ class Mega(Attention):
         value: Float[Tensor, "batch heads n head_dim"],
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Queries and keys of the averages, then each chunk by itself; see ``Pattern.attend``."""
-        weights = (self.decay_in, self.decay_out, self.spread, self.gather, self.gain, self.offset)
-        asks, answers = _MadeAnew.apply(_queries_and_keys, query, *weights)
+        """Queries and keys of the averages, then chunks beside each other: (batch, heads, chunks, chunk, chunk) scores."""
+        n, chunk = query.shape[2], min(self.options.chunk, query.shape[2])
+        asks, answers = self._queries_and_keys(query)
+        queries, keys, values = (into_chunks(x, chunk) for x in (asks, answers, value))
+        valid = torch.ones(1, n, dtype=torch.bool, device=query.device) if key_valid is None else key_valid
+        allowed = F.pad(valid, (0, -n % chunk)).unflatten(1, (-1, chunk))[:, None, :, None]
+        if self.geometry.causal:
+            allowed = allowed & torch.ones(chunk, chunk, dtype=torch.bool, device=query.device).tril()
+        weights = softmax_over_valid(queries * query.shape[-1] ** -0.5 @ keys.mT, allowed)
+        out = F.dropout(weights, self.options.dropout, self.training) @ values
+        return out.flatten(2, 3)[:, :, :n]
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Some chunks at a time; the averages are recomputed for the gradient."""
+        asks, answers = checkpoint(self._queries_and_keys, query, use_reentrant=False, preserve_rng_state=False)
         pattern = Pattern(self.options.chunk, 0, causal=self.geometry.causal)
         return pattern.attend(asks, answers, value, key_valid, dropout=self.options.dropout if self.training else 0.0)
 
-    attend_tiled = attend
-
-
-def _queries_and_keys(
-    x: Float[Tensor, "batch heads n d"],
-    decay_in: Tensor,
-    decay_out: Tensor,
-    spread: Tensor,
-    gather: Tensor,
-    gain: Tensor,
-    offset: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Long sums need float32, so autocast is left meanwhile."""
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    with without_autocast(x.device):
-        enter, leave = decay_in.to(dtype).sigmoid(), decay_out.to(dtype).sigmoid()
-        averages = moving_average(x.to(dtype), 1 - enter * leave, enter * spread, gather.to(dtype))
-        shared = F.silu(averages).contiguous()
-        return (shared * gain[0] + offset).to(x.dtype), (shared * gain[1]).to(x.dtype)
-
-
-class _MadeAnew(torch.autograd.Function):
-    """Keeps the inputs only, and computes anew for the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, compute: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.compute = compute
-        ctx.save_for_backward(*tensors)
-        return compute(*tensors)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.enable_grad():
-            leaves = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
-            results = ctx.compute(*leaves)
-        return None, *torch.autograd.grad(results, leaves, gradients)
+    def _queries_and_keys(self, x: Float[Tensor, "batch heads n d"]) -> tuple[Tensor, Tensor]:
+        """Q and K, from Z in float32 at least, also under autocast, as long sums need it."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        with without_autocast(x.device):
+            enter, leave = self.decay_in.to(dtype).sigmoid(), self.decay_out.to(dtype).sigmoid()
+            averages = moving_average(x.to(dtype), 1 - enter * leave, enter * self.spread, self.gather.to(dtype))
+            shared = F.silu(averages).contiguous()
+            return (shared * self.gain[0] + self.offset).to(x.dtype), (shared * self.gain[1]).to(x.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,10 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention._states import check_state
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu.segments import Distances, Segmentation, attend_segments, segment_flops, shifted
+from attn_zoo.kernels.cpu.segments import Distances, Segmentation, attend_segments, segment_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -43,17 +44,17 @@ class Options:
         check_dropout("transformer_xl", self.dropout)
 
 
-def cut_of(geometry: Geometry, options: Options) -> Segmentation:
-    """The segments of the length that a mechanism is built for."""
+def segmentation(geometry: Geometry, options: Options) -> Segmentation:
+    """Segments of the length that a mechanism is built for."""
     return Segmentation.of(geometry.keys, options.segment, options.memory, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Each segment against itself and its memory, by content and by distance, and W s once for each distance.
 
-    Kept: the sines and W s. State: keys and values of the segment being read and of the memory before it.
+    State: keys and values of the segment being read and of the memory before it.
     """
-    cut, inner, by_distance = cut_of(geometry, options), geometry.inner_dim, options.relative
+    cut, inner, by_distance = segmentation(geometry, options), geometry.inner_dim, options.relative
     forward, backward = segment_flops(cut, inner, by_distance=by_distance)
     projected = by_distance * 2 * cut.distances * inner * inner
     held = max(min(options.segment, cut.n - start) + min(options.memory, start) for start in _last_two_starts(cut))
@@ -61,7 +62,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         flops=forward + projected,
         parameters=by_distance * (inner * inner + 2 * inner),
         backward_flops=backward + projected,
-        activation_bytes={"eager": by_distance * 2 * FLOAT * cut.distances * inner},
         state_bytes=2 * FLOAT * inner * held if geometry.causal else None,
     )
 
@@ -130,11 +130,29 @@ class TransformerXL(Attention):
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Nothing out of reach."""
-        cut = cut_of(geometry, options)
+        cut = segmentation(geometry, options)
         if options.memory < cut.length * (cut.segments - 1):
             return ()
         reach = f"segments of {options.segment} with a memory of {options.memory}"
         return (f"{reach} leave none of the {geometry.keys} tokens out of reach: the work is quadratic",)
+
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """n × n scores by content and by the distance i - j, masked to the segment of i and the memory before it."""
+        n, o = query.shape[2], self.options
+        position = torch.arange(n, device=query.device)
+        start = (position // o.segment * o.segment)[:, None]
+        reach = (position >= start - o.memory) & (position < start + o.segment)
+        scores = query @ key.mT
+        if o.relative:
+            waves = F.linear(self._sines(n - 1, 2 * n - 1), self.position_projection).unflatten(-1, self.content_bias.shape)
+            relative = waves[n - 1 - position[:, None] + position].permute(2, 0, 1, 3)  # W s(i - j) of each head
+            by_distance = ((query + self.position_bias[:, None])[:, :, :, None] * relative).sum(dim=-1)
+            scores = (query + self.content_bias[:, None]) @ key.mT + by_distance
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        weights = softmax_over_valid(scores * query.shape[-1] ** -0.5, reach if allowed is None else reach & allowed)
+        return weights @ value
 
     def attend(
         self,
@@ -143,18 +161,31 @@ class TransformerXL(Attention):
         value: Float[Tensor, "batch heads n head_dim"],
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Segments beside each other."""
+        """Segments beside each other, each with its memory: (batch, heads, segments, length, memory + length) scores."""
+        n, device = query.shape[2], query.device
+        cut = Segmentation.of(n, self.options.segment, self.options.memory, causal=self.geometry.causal)
+        fill = -n % cut.length
+        queries = F.pad(query, (0, 0, 0, fill)).unflatten(2, (-1, cut.length))
+        keys, values = (F.pad(x, (0, 0, cut.memory, fill)).unfold(2, cut.width, cut.length).mT for x in (key, value))
+        valid = torch.ones(1, n, dtype=torch.bool, device=device) if key_valid is None else key_valid
+        allowed = F.pad(valid, (cut.memory, fill)).unfold(1, cut.width, cut.length)[:, None, :, None]
+        if cut.causal:
+            allowed = allowed & torch.ones(cut.length, cut.width, dtype=torch.bool, device=device).tril(cut.memory)
+        scores = self._scores(queries, keys, lambda asked: asked @ self._rows(cut.width - 1, cut.distances)[:, None].mT)
+        weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
+        return (weights @ values).flatten(2, 3)[:, :, :n]
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Some segments at a time."""
         cut = Segmentation.of(query.shape[2], self.options.segment, self.options.memory, causal=self.geometry.causal)
         distances = None
         if self.options.relative:
             with without_autocast(query.device):
-                rows = F.linear(self._sines(cut.width - 1, cut.distances), self.position_projection)
-            rows = rows.unflatten(-1, self.content_bias.shape).transpose(0, 1)
-            distances = Distances(rows, self.content_bias, self.position_bias)
+                distances = Distances(self._rows(cut.width - 1, cut.distances), self.content_bias, self.position_bias)
         dropout = self.options.dropout if self.training else 0.0
         return attend_segments(query, key, value, key_valid, cut, distances=distances, dropout=dropout)
-
-    attend_tiled = attend
 
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
@@ -191,23 +222,45 @@ class TransformerXL(Attention):
 
     def _within_segment(self, query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
         """Answers of a piece of a segment, the last of the positions that ``key`` and ``value`` hold; all before it is in reach."""
-        (*_, rows, d), width = query.shape, key.shape[2]
-        if self.options.relative:
-            by_distance = self._by_distance((query + self.position_bias[:, None]) * d**-0.5, width)
-            scores = ((query + self.content_bias[:, None]) * d**-0.5) @ key.mT + shifted(by_distance, width)
-        else:
-            scores = (query * d**-0.5) @ key.mT
+        rows, width = query.shape[2], key.shape[2]
+        scores = self._scores(query, key, lambda asked: self._by_distance(asked, width))
         past = torch.ones(rows, width, dtype=torch.bool, device=query.device).tril(width - rows)
         return F.dropout(softmax_over_valid(scores, past), self.options.dropout, self.training) @ value
 
+    def _scores(
+        self,
+        query: Float[Tensor, "batch heads *segments rows head_dim"],
+        key: Float[Tensor, "batch heads *segments width head_dim"],
+        by_distance: Callable[[Tensor], Tensor],
+    ) -> Float[Tensor, "batch heads *segments rows width"]:
+        """((q + u)·k + (q + v)·W s(i - j)) / √d, where the last query stands beside the last key it sees.
+
+        Args:
+            by_distance: makes (q + v)·W s of queries, a column for each distance from the largest, ``width - 1``, down.
+        """
+        scale = query.shape[-1] ** -0.5
+        if not self.options.relative:
+            return query * scale @ key.mT
+        bias = (self.geometry.heads, *(1,) * (query.dim() - 3), self.geometry.head_dim)
+        asked = by_distance((query + self.position_bias.view(bias)) * scale)
+        rows, width, distances = query.shape[-2], key.shape[-2], asked.shape[-1]
+        column = torch.arange(width, device=query.device) + torch.arange(rows - 1, -1, -1, device=query.device)[:, None]
+        column = column.clamp(max=distances - 1)  # causally, keys in the future, which have no weight
+        shifted = asked.gather(-1, column.expand(*asked.shape[:-1], width))
+        return ((query + self.content_bias.view(bias)) * scale) @ key.mT + shifted
+
     def _by_distance(self, query: Tensor, distances: int) -> Float[Tensor, "batch heads n distances"]:
         """q·W s for each distance from the largest down, as q·(W s) or (q W)·s, whichever takes fewer FLOPs."""
-        (batch, heads, n, d), inner, sines = query.shape, self.geometry.inner_dim, self._sines(distances - 1, distances)
+        (batch, heads, n, d), inner = query.shape, self.geometry.inner_dim
         if batch * n * (inner + heads * distances) < distances * (inner + batch * n):
             by_wave = query @ self.position_projection.unflatten(0, (heads, d))
-            return (by_wave @ sines.mT).contiguous()
-        rows = F.linear(sines, self.position_projection).unflatten(-1, (heads, d)).transpose(0, 1)
-        return (query @ rows.mT).contiguous()
+            return by_wave @ self._sines(distances - 1, distances).mT
+        return query @ self._rows(distances - 1, distances).mT
+
+    def _rows(self, largest: int, distances: int) -> Float[Tensor, "heads distances head_dim"]:
+        """W s of the distances from the largest down."""
+        rows = F.linear(self._sines(largest, distances), self.position_projection)
+        return rows.unflatten(-1, self.content_bias.shape).transpose(0, 1)
 
     def _sines(self, largest: int, distances: int) -> Float[Tensor, "distances inner"]:
         """s of the distances from the largest down: sines, then cosines, of waves from 1 / 2π up to ``LONGEST_WAVE`` / 2π steps."""

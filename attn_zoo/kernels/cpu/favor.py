@@ -8,6 +8,7 @@ inputs, nothing under- or overflows, and no stabiliser is left to choose.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -15,8 +16,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.attention._kept import FLOAT
-from attn_zoo.contract import Geometry
 from attn_zoo.kernels.cpu._softmax import softmax_and_lse
 from attn_zoo.kernels.cpu._tiling import like_tokens, rows_of_step, sequences
 from attn_zoo.precision import without_autocast
@@ -37,7 +36,7 @@ class LogFeatureMap(Protocol):
 
 
 def average_over_features(
-    bend: LogFeatureMap | None,
+    log_map: LogFeatureMap | None,
     directions: Float[Tensor, "m d"],
     query: Float[Tensor, "b h queries d"],
     key: Float[Tensor, "b h keys d"],
@@ -49,21 +48,26 @@ def average_over_features(
     Beside the inputs, an average and a number for each feature and head are all that is kept for the gradient.
 
     Args:
-        bend: None stands for ℓ = ω·x - |x|²/2, the features of the softmax kernel.
+        log_map: None stands for ℓ = ω·x - |x|²/2, the features of the softmax kernel.
     """
-    out: Tensor = _Averages.apply(bend, directions * directions.shape[1] ** -0.25, query, key, value, key_valid)
+    out: Tensor = _Averages.apply(log_map, directions * directions.shape[1] ** -0.25, query, key, value, key_valid)
     return out
 
 
-def averages_flops(geometry: Geometry, m: int) -> tuple[int, int]:
-    """FLOPs forward and backward: a projection and an average on either side; backward the projections anew, and three products."""
-    forward = 4 * (geometry.queries + geometry.keys) * m * geometry.inner_dim
-    return forward, 2 * forward
+@dataclass(frozen=True, slots=True)
+class ReluFeatures:
+    """log(relu(ω·x) / √m + floor), for ``features`` = m."""
 
+    features: int
+    floor: float
 
-def averages_bytes(geometry: Geometry, m: int) -> int:
-    """What is kept: averages of values and log-sum-exps by feature, and the scaled directions."""
-    return FLOAT * m * (geometry.heads * (geometry.head_dim + 1) + geometry.head_dim)
+    def logs(self, projected: Tensor) -> Tensor:
+        """Logarithms of the features."""
+        return projected.relu().mul_(self.features**-0.5).add_(self.floor).log_()
+
+    def slope(self, projected: Tensor) -> Tensor:
+        """Their derivative by ω·x."""
+        return (projected + self.floor * self.features**0.5).reciprocal_().masked_fill_(projected <= 0, 0)
 
 
 class _Averages(torch.autograd.Function):
@@ -71,16 +75,16 @@ class _Averages(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, bend: LogFeatureMap | None, scaled: Tensor, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None
+        ctx: Any, log_map: LogFeatureMap | None, scaled: Tensor, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None
     ) -> Tensor:
         (batch, heads, _, d), m = query.shape, scaled.shape[0]
         out, means, totals = like_tokens(query), query.new_empty(batch, heads, m, d), query.new_empty(batch, heads, m, 1)
         for which in _together(scaled, query, key):
-            mean, total = _read_keys(_Keys(bend, scaled, key, valid, which), _flat(value[which]))
+            mean, total = _read_keys(_Keys(log_map, scaled, key, valid, which), _flat(value[which]))
             means[which], totals[which] = mean.view_as(means[which]), total.view_as(totals[which])
-            _average(bend, scaled, query[which], mean, total, out[which])
+            _average(log_map, scaled, query[which], mean, total, out[which])
         ctx.save_for_backward(scaled, query, key, value, valid, means, totals)
-        ctx.bend = bend
+        ctx.log_map = log_map
         return out
 
     @staticmethod
@@ -92,8 +96,8 @@ class _Averages(torch.autograd.Function):
             for which in _together(scaled, query, key):
                 mean, total = _flat(means[which]), _flat(totals[which])
                 given = query[which], mean, total, grad_out[which], grad_query[which]
-                grad_mean, grad_total = _query_gradients(ctx.bend, scaled, *given)
-                keys = _Keys(ctx.bend, scaled, key, valid, which)
+                grad_mean, grad_total = _query_gradients(ctx.log_map, scaled, *given)
+                keys = _Keys(ctx.log_map, scaled, key, valid, which)
                 # A total counts for itself and, through the weights that it normalises, against the average.
                 grad_total -= (grad_mean * mean).sum(dim=-1, keepdim=True)
                 _key_gradients(keys, _flat(value[which]), total, grad_mean, grad_total, grad_key[which], grad_value[which])
@@ -104,11 +108,13 @@ class _Keys:
     """Logarithms of the keys' features, (sequences, m, rows), and their gradient."""
 
     def __init__(
-        self, bend: LogFeatureMap | None, scaled: Tensor, key: Tensor, valid: Tensor | None, which: tuple[slice, slice]
+        self, log_map: LogFeatureMap | None, scaled: Tensor, key: Tensor, valid: Tensor | None, which: tuple[slice, slice]
     ) -> None:
-        self.key, self.bend, self.root = _flat(key[which]), bend, scaled.shape[1] ** -0.5
+        self.key, self.log_map, self.root = _flat(key[which]), log_map, scaled.shape[1] ** -0.5
         self.scaled = scaled.expand(self.key.shape[0], -1, -1)
-        self.shift = self.key.square().sum(dim=-1).mul_(-self.root / 2) if bend is None else self.key.new_zeros(self.key.shape[:2])
+        self.shift = (
+            self.key.square().sum(dim=-1).mul_(-self.root / 2) if log_map is None else self.key.new_zeros(self.key.shape[:2])
+        )
         if valid is not None:
             heads = self.key.shape[0] // valid[which[0]].shape[0]
             self.shift.masked_fill_(~valid[which[0]].repeat_interleave(heads, dim=0), HIDDEN)
@@ -119,12 +125,12 @@ class _Keys:
 
     def logs(self, rows: slice) -> tuple[Tensor, Tensor | None]:
         """ℓ of some rows, and their projections if those were bent."""
-        return _logs(self.bend, self.scaled, self.key[:, rows].mT, self.shift[:, None, rows])
+        return _logs(self.log_map, self.scaled, self.key[:, rows].mT, self.shift[:, None, rows])
 
     def gradient(self, rows: slice, grad_logs: Tensor, projected: Tensor | None) -> Float[Tensor, "s r d"]:
         """From that of ℓ that of the keys."""
-        grad_keys = torch.bmm(_unbent(self.bend, grad_logs, projected).mT, self.scaled)
-        if self.bend is not None:
+        grad_keys = torch.bmm(_unbent(self.log_map, grad_logs, projected).mT, self.scaled)
+        if self.log_map is not None:
             return grad_keys
         return grad_keys.addcmul_(self.key[:, rows], grad_logs.sum(dim=1)[..., None], value=-self.root)
 
@@ -145,29 +151,29 @@ def _read_keys(keys: _Keys, value: Tensor) -> tuple[Float[Tensor, "s m d"], Floa
     return mean, total
 
 
-def _average(bend: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, out: Tensor) -> None:
+def _average(log_map: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, out: Tensor) -> None:
     """Write for each query the average of the features' averages."""
     queries, across = _flat(query), scaled.T.expand(mean.shape[0], -1, -1)
     for rows in _rows(queries, scaled.shape[0]):
-        logs, _ = _logs(bend, queries[:, rows], across, total.mT)
+        logs, _ = _logs(log_map, queries[:, rows], across, total.mT)
         found = torch.bmm(logs.softmax(dim=-1), mean)
         out[:, :, rows] = found.view_as(out[:, :, rows])
 
 
 def _query_gradients(
-    bend: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, grad_out: Tensor, grad_query: Tensor
+    log_map: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, grad_out: Tensor, grad_query: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Write the queries' gradient; returned are those of the averages and of the log-sum-exps."""
     grad_mean, grad_total = torch.zeros_like(mean), torch.zeros_like(total.mT)
     queries, grad_rows, along = _flat(query), _flat(grad_out), scaled.expand(mean.shape[0], -1, -1)
     for rows in _rows(queries, scaled.shape[0]):
-        logs, projected = _logs(bend, queries[:, rows], along.mT, total.mT)
+        logs, projected = _logs(log_map, queries[:, rows], along.mT, total.mT)
         weights = logs.softmax(dim=-1)
         torch.baddbmm(grad_mean, weights.mT, grad_rows[:, rows], out=grad_mean)
         grad_logs = torch.bmm(grad_rows[:, rows], mean.mT).mul_(weights)
         grad_logs.addcmul_(weights, grad_logs.sum(dim=-1, keepdim=True), value=-1)
         grad_total += grad_logs.sum(dim=1, keepdim=True)
-        found = torch.bmm(_unbent(bend, grad_logs, projected), along)
+        found = torch.bmm(_unbent(log_map, grad_logs, projected), along)
         grad_query[:, :, rows] = found.view_as(grad_query[:, :, rows])
     return grad_mean, grad_total.mT
 
@@ -185,17 +191,17 @@ def _key_gradients(
         grad_key[:, :, rows] = keys.gradient(rows, grad_logs, projected).view_as(grad_key[:, :, rows])
 
 
-def _logs(bend: LogFeatureMap | None, left: Tensor, right: Tensor, shift: Tensor) -> tuple[Tensor, Tensor | None]:
+def _logs(log_map: LogFeatureMap | None, left: Tensor, right: Tensor, shift: Tensor) -> tuple[Tensor, Tensor | None]:
     """ℓ of a product, shifted, and the product if it was bent."""
-    if bend is None:
+    if log_map is None:
         return torch.baddbmm(shift, left, right), None
     projected = torch.bmm(left, right)
-    return bend.logs(projected).add_(shift), projected
+    return log_map.logs(projected).add_(shift), projected
 
 
-def _unbent(bend: LogFeatureMap | None, grad_logs: Tensor, projected: Tensor | None) -> Tensor:
+def _unbent(log_map: LogFeatureMap | None, grad_logs: Tensor, projected: Tensor | None) -> Tensor:
     """From the gradient of ℓ that of the product."""
-    return grad_logs if bend is None or projected is None else grad_logs.mul_(bend.slope(projected))
+    return grad_logs if log_map is None or projected is None else grad_logs.mul_(log_map.slope(projected))
 
 
 def _together(scaled: Tensor, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
