@@ -48,10 +48,11 @@ def written_out(built: Performer, inputs: list[Tensor], valid: Tensor | None) ->
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("n", [1, 33, 100])
-def test_equals_its_features_written_out(kernel, causal, padded, n, monkeypatch):
+@pytest.mark.parametrize("implementation", ["eager", "tiled"])
+def test_equals_its_features_written_out(kernel, causal, padded, n, implementation, monkeypatch):
     monkeypatch.setattr(performer, "CHUNK", 16)
     monkeypatch.setattr(in_cache, "CACHE_BYTES", 2**12)
-    built, inputs = build(n, causal=causal, kernel=kernel, features=24), draw(n)
+    built, inputs = build(n, causal=causal, kernel=kernel, features=24, implementation=implementation), draw(n)
     valid = torch.arange(n) < torch.tensor([n, max(1, n // 2), 1])[:, None] if padded else None
     got, expected = built(*inputs, key_valid=valid), written_out(built, inputs, valid)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
@@ -61,9 +62,10 @@ def test_equals_its_features_written_out(kernel, causal, padded, n, monkeypatch)
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "relu"])
-def test_nothing_is_lost_in_single_precision_whatever_the_scale(kernel, monkeypatch):
+@pytest.mark.parametrize("implementation", ["eager", "tiled"])
+def test_nothing_is_lost_in_single_precision_whatever_the_scale(kernel, implementation, monkeypatch):
     monkeypatch.setattr(in_cache, "CACHE_BYTES", 2**12)
-    built, (query, key, value) = build(100, kernel=kernel, features=24), draw(100, scale=6.0)
+    built, (query, key, value) = build(100, kernel=kernel, features=24, implementation=implementation), draw(100, scale=6.0)
     logs = {}
     for name, x in (("query", query), ("key", key)):
         projected = torch.einsum("bhnd,md->bhnm", x * 8**-0.25, built.directions)

@@ -77,11 +77,13 @@ CUTS = [(4, 4), (4, 0), (5, 2), (3, 7), (23, 9), (40, 3), (1, 6), (6, 100)]
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("segment", "memory"), CUTS)
-def test_equals_its_definition_written_out(causal, segment, memory, monkeypatch):
+@pytest.mark.parametrize("implementation", ["eager", "tiled"])
+def test_equals_its_definition_written_out(causal, segment, memory, implementation, monkeypatch):
     monkeypatch.setattr(segments, "TILE", 60)
     for relative in (True, False):
         for n in (13, 1) if relative else (13,):
-            built, inputs = build(n, causal=causal, segment=segment, memory=memory, relative=relative), draw(n)
+            sizes = {"segment": segment, "memory": memory, "relative": relative}
+            built, inputs = build(n, causal=causal, implementation=implementation, **sizes), draw(n)
             require_same(built(*inputs), written_out(built, inputs), [*inputs, *built.parameters()])
 
 
