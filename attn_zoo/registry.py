@@ -153,7 +153,7 @@ def build_attention(
     entry = card(name)
     chosen = make_options(f"attention {name}", entry.options, options)
     if implementation == "auto":
-        implementation = _choose(entry, geometry, chosen, torch.device(device))
+        implementation = choose_implementation(entry, geometry, chosen, torch.device(device))
     return entry.build(geometry, chosen, implementation)
 
 
@@ -210,7 +210,12 @@ def _look_for_plugins() -> None:
         load_plugins()
 
 
-def _choose(entry: AttentionCard, geometry: Geometry, options: Any, device: torch.device) -> str:
+def choose_implementation(entry: AttentionCard, geometry: Geometry, options: Any, device: torch.device) -> str:
+    """What ``auto`` is on ``device``.
+
+    Raises:
+        UnknownNameError: the card offers none that runs there.
+    """
     for name in auto_order(device):
         offered = name in entry.implementations and auto_may_take(name, device)
         if offered and entry.build.refuses(name, geometry, options) is None:

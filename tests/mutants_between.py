@@ -11,6 +11,7 @@ from mutants import SwallowsKeywords, TakesAnything, breaks
 from originals import Hashed, Linear, PlainSoftmax, Projected, ProjectedOptions
 from torch import Tensor, nn
 
+from attn_zoo.attention._masks import allowed_pairs
 from attn_zoo.contract import Geometry, hide_rows_without_keys
 
 # --- the definition -------------------------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ class MinusInfinity(PlainSoftmax):
     """Masks with minus infinity, so that a row without keys is NaN, or at least its gradient is."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        allowed = self._allowed(query, key, key_valid)
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         scores = query @ key.mT
         weights = scores.softmax(dim=-1) if allowed is None else scores.masked_fill(~allowed, -torch.inf).softmax(dim=-1)
         return (weights @ value).nan_to_num()
@@ -126,7 +127,7 @@ class MeanOfNothing(PlainSoftmax):
     """Masks with a large negative number, so that a row without keys is a mean of what it may not see."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        allowed = self._allowed(query, key, key_valid)
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         scores = query @ key.mT
         shown = scores if allowed is None else scores.masked_fill(~allowed, -1e9)
         return shown.softmax(dim=-1) @ (value + 1)

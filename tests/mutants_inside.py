@@ -11,7 +11,6 @@ from mutants import breaks
 from originals import ORIGINALS, Led, Linear, PlainSoftmax, Projected, ProjectedOptions, identity, led_cost
 from torch import Tensor, nn
 
-from attn_zoo import card as card_of
 from attn_zoo.contract import Cost, Geometry, Growth
 
 # --- gradients -------------------------------------------------------------------------------------------------------
@@ -215,31 +214,6 @@ def backward_as_forward(geometry: Geometry, options: Any) -> Cost:
 @breaks("cost_formula_is_exact", "softmax", "FLOPs backward, PyTorch counted", cost=backward_as_forward)
 class HalvesItsBackward(PlainSoftmax):
     """Counts one gradient of a product that has two."""
-
-
-def without_weights(geometry: Geometry, options: Any) -> Cost:
-    kept = 4 * geometry.keys * geometry.inner_dim
-    return replace(ORIGINALS["softmax"].cost(geometry, options), activation_bytes={"eager": kept})
-
-
-@breaks("activation_bytes_are_kept", "softmax", "autograd keeps", cost=without_weights)
-class ForgetsItsWeights(PlainSoftmax):
-    """Does not count the weights among what it keeps."""
-
-
-@breaks("activation_bytes_are_kept", "softmax", "autograd keeps", cost=card_of("softmax").cost)
-class FusedInName(PlainSoftmax):
-    """States what a fused kernel keeps, and its kernel materialises the weights."""
-
-
-def sixteen_bits(geometry: Geometry, options: Any) -> Cost:
-    cost = ORIGINALS["softmax"].cost(geometry, options)
-    return replace(cost, activation_bytes={"eager": cost.activation_bytes["eager"] // 2})
-
-
-@breaks("activation_bytes_are_kept", "softmax", "autograd keeps", cost=sixteen_bits)
-class CountsHalfPrecision(PlainSoftmax):
-    """States bytes of another precision."""
 
 
 def state_of(tensors: float) -> Callable[[Geometry, Any], Cost]:

@@ -36,15 +36,7 @@ class PlainSoftmax(Softmax):
         return self.attend(query, key, value, key_valid)
 
 
-def plain_cost(geometry: Geometry, options: Any) -> Cost:
-    """The zoo's, where the second implementation keeps what the first does."""
-    cost = card_of("softmax").cost(geometry, options)
-    return replace(cost, activation_bytes=dict.fromkeys(("eager", "sdpa"), cost.activation_bytes["eager"]))
-
-
-PlainSoftmax.card = ORIGINALS["softmax"] = replace(
-    card_of("softmax"), build=PlainSoftmax, implementations=("eager", "sdpa"), cost=plain_cost
-)
+PlainSoftmax.card = ORIGINALS["softmax"] = replace(card_of("softmax"), build=PlainSoftmax, implementations=("eager", "sdpa"))
 
 
 ORIGINALS["uniform"] = card_of("uniform")

@@ -25,11 +25,11 @@ ALLOWED = {
     "records": set(),
     "published": set(),
     "reference": set(),
-    "analysis": {"contract", "registry", "encoder", "records", "leaderboard"},  # the latter for how pictures look
+    "analysis": {"contract", "registry", "encoder", "cost", "records", "leaderboard"},  # the latter for how pictures look
     "parallel": {"contract", "attention", "layer"},  # attention as what is shared out is Linformer's own projection
     "export": {"contract", "registry", "layer"},
     # attention as E and F are set from what is measured
-    "transplant": {"contract", "registry", "attention", "data", "integrations", "analysis", "leaderboard"},
+    "transplant": {"contract", "registry", "attention", "cost", "data", "integrations", "analysis", "leaderboard"},
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
     "runner": {"contract", "registry", "layer", "encoder", "cost", "records"},

@@ -16,6 +16,7 @@ from torch import Tensor
 from attn_zoo.analysis.feeding import attend, build_layers
 from attn_zoo.analysis.inputs import AttentionInputs
 from attn_zoo.contract import Attention
+from attn_zoo.cost.counted import activation_bytes
 from attn_zoo.registry import build_attention
 
 
@@ -30,7 +31,7 @@ class ApproximationError:
     flops: int
     """Of one layer and one sequence, by the mechanism's card."""
     activation_bytes: int | None
-    """Of the same: what training keeps of it in float32; None where the card does not say."""
+    """Bytes that training keeps of the same in float32, as a CPU takes it; None where shapes do not tell."""
     parameters: int
     """Learned, of one layer, here as they are initialised."""
     streams: Mapping[str, str]
@@ -101,7 +102,7 @@ class Reference:
             errors=torch.stack(errors),
             drawn=drawn,
             flops=cost.flops,
-            activation_bytes=cost.activation_bytes.get("eager"),
+            activation_bytes=activation_bytes(card, geometry, mechanism.options),
             parameters=sum(p.numel() for p in mechanism.parameters() if p.requires_grad),
             streams={stream.name: stream.starts_as for stream in card.streams(geometry, mechanism.options)},
             reads=card.reads,

@@ -18,14 +18,10 @@ from attn_zoo.conformance.harness import Violation, require
 from attn_zoo.conformance.requests import Request
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, Growth
-from attn_zoo.cost.counted.counter import Tally, kept_bytes, tally
+from attn_zoo.cost.counted.counter import Tally, tally
 
 SLACK, LOG_SLACK = 0.15, 0.15
 """How far a fitted exponent may lie from the printed one; a factor log n may add to it."""
-
-KEPT_MARGIN = 0.02
-"""Share of the kept bytes that may differ: whether an operation keeps its input or its result, or a mask or normaliser beside
-it, is a choice of PyTorch's that its versions and back ends make differently."""
 
 READ, LATER = 5, 17
 """Tokens of the past and after it in the proof of the state; few, and enough later ones to tell all of the past apart."""
@@ -56,34 +52,6 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
         proved += 1
     require(proved > 0, "the options allow none of the shapes")
     return "the card does not state backward_flops" if unstated else None
-
-
-@attention_check("implementation")
-def activation_bytes_are_kept(subject: Subject) -> str:
-    """What the card says that autograd keeps for the backward pass is what it keeps, as far as that is PyTorch's to decide."""
-    geometries = [subject.geometry()] if subject.interpreted else list(_geometries(subject))
-    furthest, proved = 0.0, 0
-    for geometry in geometries:
-        stated = subject.card.cost(geometry, subject.options).activation_bytes.get(subject.implementation)
-        if stated is None:
-            return f"the card does not state activation_bytes of {subject.implementation}"
-        if subject.card.build.refuses(subject.implementation, geometry, subject.options):
-            continue
-        module = subject.build_if_allowed(geometry)
-        if module is None:
-            continue
-        module, request = module.to(torch.float32), subject.draw(module, batch=1).cast(torch.float32).leaves()
-        _, kept = kept_bytes(partial(request, module), _there_anyway(request, module))
-        gap = abs(stated - kept) / max(stated, kept, 1)
-        furthest = max(furthest, gap)
-        require(
-            gap <= KEPT_MARGIN,
-            f"{geometry}: the card says that {stated} bytes are kept, autograd keeps {kept}; PyTorch's versions explain "
-            f"{KEPT_MARGIN:.0%}",
-        )
-        proved += 1
-    require(proved > 0, "the options allow none of the shapes")
-    return "equal" if furthest == 0 else f"within {furthest:.1%}"
 
 
 @attention_check("variant")

@@ -123,10 +123,8 @@ class Subject:
         return replace(self, implementation="eager", traces={})
 
     def as_counted(self) -> Subject:
-        """The form whose cost the card states: ``tiled`` where there is one, else ``eager``."""
-        build = self.card.build
-        tiled = "tiled" in self.card.implementations and getattr(build, "attend_tiled", None) is not build.attend
-        return replace(self, implementation="tiled" if tiled else "eager")
+        """The implementation whose cost the card states."""
+        return replace(self, implementation=self.card.counted_implementation)
 
     def equal(self, got: Tensor, want: Tensor, what: str, tolerance: float | None = None) -> float:
         """Compare up to rounding and return the difference relative to the largest number.

@@ -56,6 +56,12 @@ class AttentionCard:
     """A yardstick that shows what a task yields without attention, not a contender."""
 
     @property
+    def counted_implementation(self) -> str:
+        """The one whose FLOPs ``cost`` states: ``tiled`` where there is a tiled form, else ``eager``."""
+        tiled = "tiled" in self.implementations and getattr(self.build, "attend_tiled", None) is not self.build.attend
+        return "tiled" if tiled else "eager"
+
+    @property
     def origin(self) -> str:
         """Dotted path of the class, to find its source."""
         return f"{self.build.__module__}:{self.build.__qualname__}"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from attn_zoo.contract import AttentionCard, UnknownNameError
+from attn_zoo.cost.counted import activation_bytes
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.recommend.evidence import Figure
 from attn_zoo.recommend.need import Need
@@ -57,7 +58,8 @@ class Counted:
     training_flops: int | None
     """Of forward and backward pass; None where the card does not state the latter."""
     kept_bytes: int | None
-    """What autograd keeps between forward and backward pass; None where the card does not state it."""
+    """Bytes that autograd keeps between forward and backward pass, counted where ``need`` limits memory; None where shapes do not
+    tell."""
 
 
 def plain_options(options: Any) -> dict[str, Any]:
@@ -144,10 +146,12 @@ def warnings(need: Need, layer: Candidate) -> tuple[str, ...]:
 
 
 def counted(need: Need, layer: Candidate) -> Counted:
-    """By the formulas on the card."""
+    """By the formulas on the card; activations by PyTorch."""
     entry = card(layer.attention)
-    cost = entry.cost(need.geometry, _options(entry, layer))
-    kept = cost.kept_bytes(layer.implementation)
+    options = _options(entry, layer)
+    cost = entry.cost(need.geometry, options)
+    limited = need.memory is not None and need.direction == "training"
+    kept = activation_bytes(entry, need.geometry, options, layer.implementation) if limited else None
     training = None if cost.backward_flops is None else need.batch * (cost.flops + cost.backward_flops)
     return Counted(need.batch * cost.flops, training, None if kept is None else need.batch * kept)
 

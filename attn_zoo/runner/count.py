@@ -29,13 +29,13 @@ def model_arguments(spec: RunSpec) -> dict[str, Any]:
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
     """``flops_per_example`` (forward), ``training_flops_per_example`` (backward too) and ``activation_bytes_per_example``.
 
-    Examples have full length and no padding. FLOPs are those of the eager form. Activations are what the graph of a whole
-    training batch keeps, without the loss, by example; they are counted where they are sure to be those of the run: in fp32,
-    without dropout, whose masks differ by device, and materialised or fused on a CPU. What an attention cannot tell from
-    shapes alone is left out.
+    Examples have full length and no padding. FLOPs are those of the implementation that the card counts. Activations are what the
+    graph of a whole training batch keeps, without the loss, by example; they are counted where they are sure to be those of the
+    run: in fp32, without dropout, whose masks differ by device, and materialised or fused on a CPU. What an attention cannot tell
+    from shapes alone is left out.
     """
     with torch.device("meta"):
-        twin = build_model(task, implementation="eager", **model_arguments(spec))
+        twin = build_model(task, implementation=card(spec.attention).counted_implementation, **model_arguments(spec))
         try:
             found = count_model(twin, _batch(task, 1)).pytorch
         except (NotImplementedError, RuntimeError):  # a stranger's backward pass may ask for numbers
@@ -79,7 +79,8 @@ def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
         UnsupportedError: the task has no pretraining.
     """
     with torch.device("meta"):
-        reader = build_token_reader(build_model(task, implementation="eager", **model_arguments(spec)), task)
+        form = card(spec.attention).counted_implementation
+        reader = build_token_reader(build_model(task, implementation=form, **model_arguments(spec)), task)
         batch = _batch(task, 1)
         found = count_model(_AsksFirst(reader), batch._replace(inputs=batch.inputs.flatten(0, -2))).pytorch
     assert found.flops is not None and found.backward_flops is not None

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from attn_zoo.contract import Attention, Geometry
+from attn_zoo.contract import Attention
+from attn_zoo.cost.counted import activation_bytes
 from attn_zoo.integrations.transformers import zoo_layers
 from attn_zoo.registry import card
 from attn_zoo.transplant.passages import Passages
@@ -23,7 +24,8 @@ class Spent:
     softmax_flops: int
     """Of softmax in their place."""
     kept_bytes: int | None
-    """What training keeps of the mechanisms' work for the backward pass, float32, eager; None where a card does not say."""
+    """Bytes that training keeps of the mechanisms' work for the backward pass in float32, as a CPU takes them; None where shapes
+    do not tell."""
     softmax_kept_bytes: int
     layers: int
     parameters: int
@@ -51,13 +53,14 @@ class Spent:
 def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
     """Count for a student on one passage."""
     stack = zoo_layers(student)
-    kept = [_cost(mechanism).activation_bytes.get("eager") for mechanism in stack]
-    softmax = [_softmax(mechanism.geometry) for mechanism in stack]
+    kept = [activation_bytes(mechanism.card, mechanism.geometry, mechanism.options) for mechanism in stack]
+    softmax, options = card("softmax"), card("softmax").options()
+    softmax_kept = [activation_bytes(softmax, mechanism.geometry, options) for mechanism in stack]
     return Spent(
         attention_flops=sum(_cost(mechanism).flops for mechanism in stack),
-        softmax_flops=sum(cost.flops for cost in softmax),
+        softmax_flops=sum(softmax.cost(mechanism.geometry, options).flops for mechanism in stack),
         kept_bytes=None if None in kept else sum(each for each in kept if each is not None),
-        softmax_kept_bytes=sum(cost.activation_bytes["eager"] for cost in softmax),
+        softmax_kept_bytes=sum(each for each in softmax_kept if each is not None),
         layers=len(stack),
         parameters=sum(p.numel() for mechanism in stack for p in mechanism.parameters()),
         encoder_flops=counted_flops(student, passage),
@@ -75,8 +78,3 @@ def counted_flops(model: Any, passage: Passages) -> int:
 
 def _cost(mechanism: Attention) -> Any:
     return mechanism.card.cost(mechanism.geometry, mechanism.options)
-
-
-def _softmax(geometry: Geometry) -> Any:
-    entry = card("softmax")
-    return entry.cost(geometry, entry.options())

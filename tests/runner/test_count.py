@@ -10,7 +10,7 @@ import torch
 from attn_zoo.cost import count_model
 from attn_zoo.encoder import build_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
-from attn_zoo.registry import build_task
+from attn_zoo.registry import build_task, card
 from attn_zoo.runner import resolve_spec, run
 from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, model_arguments
 
@@ -47,8 +47,8 @@ def test_counts_of_shapes_are_those_of_the_network_that_trains(attention, task, 
     model = build_model(task_spec, implementation=implementation, **model_arguments(asked))
     real = count_model(model, _batch(task_spec, asked.budget.batch_size)).pytorch
     assert counted["activation_bytes_per_example"] == (real.activation_bytes or 0) // asked.budget.batch_size > 0
-    eager = build_model(task_spec, implementation="eager", **model_arguments(asked))
-    both = count_model(eager, _batch(task_spec, 1))
+    form = build_model(task_spec, implementation=card(attention).counted_implementation, **model_arguments(asked))
+    both = count_model(form, _batch(task_spec, 1))
     assert both.disagreements() == {}
     assert counted["flops_per_example"] == both.pytorch.flops
     assert counted["training_flops_per_example"] == (both.pytorch.flops or 0) + (both.pytorch.backward_flops or 0)

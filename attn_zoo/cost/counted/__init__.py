@@ -2,7 +2,7 @@
 
 from attn_zoo.cost.counted.counter import Tally, as_on_a_cpu, kept_bytes, tally
 from attn_zoo.cost.counted.doubts import doubts, doubts_of_model
-from attn_zoo.cost.counted.levels import LEVELS, Counted, Counts, Level, Sizes, count_level
+from attn_zoo.cost.counted.levels import LEVELS, Counted, Counts, Level, Sizes, activation_bytes, count_level
 from attn_zoo.cost.counted.models import attention_parameters, count_flops, count_model, count_parameters
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Level",
     "Sizes",
     "Tally",
+    "activation_bytes",
     "as_on_a_cpu",
     "attention_parameters",
     "count_flops",

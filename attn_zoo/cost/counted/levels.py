@@ -9,15 +9,18 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, Cost, Geometry
-from attn_zoo.cost.counted.counter import Tally, as_on_a_cpu, tally
+from attn_zoo.contract import Attention, AttentionCard, Cost, Geometry
+from attn_zoo.cost.counted.counter import Tally, as_on_a_cpu, kept_bytes, tally
 from attn_zoo.cost.counted.formulas import block_cost, layer_cost
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
-from attn_zoo.registry import build_attention
+from attn_zoo.registry import build_attention, card, choose_implementation
 
 Level = Literal["mechanism", "layer", "block"]
 LEVELS: tuple[Level, ...] = get_args(Level)
+
+ON_SHAPES = ("eager", "tiled")
+"""Implementations that run on the ``meta`` device."""
 
 QUANTITIES = ("flops", "backward_flops", "parameters", "activation_bytes", "state_bytes")
 
@@ -72,9 +75,9 @@ def count_level(
 ) -> Counted:
     """Count a mechanism, a layer around it or a block around that.
 
-    FLOPs and parameters are those of the eager form, activation bytes those of the implementation. PyTorch counts on shapes:
-    the eager form on the ``meta`` device, fused attention as it is on a CPU. For kernels on CUDA tensors it counts none here.
-    Activation bytes of layers and blocks have no formula.
+    FLOPs and parameters are those of the implementation that the card counts, activation bytes those of ``implementation``, which
+    have no formula. PyTorch counts on shapes, on the ``meta`` device; fused attention as it is on a CPU. For kernels on CUDA
+    tensors it counts no activation bytes.
 
     Raises:
         UnknownNameError: no such attention, option or implementation.
@@ -83,20 +86,46 @@ def count_level(
     """
     with torch.device("meta"):
         asked = _make(level, attention, options, sizes, implementation)  # refuses what cannot be, whatever is counted
-        eager = asked if implementation == "eager" else _make(level, attention, options, sizes, "eager")
-        f, parameters = _formula(eager, sizes), sum(p.numel() for p in eager.parameters())
-        found = _tally(eager, sizes)
-    kept = None if found is None or implementation != "eager" else found.kept_bytes
+        form = card(attention).counted_implementation
+        counted = asked if implementation == form else _make(level, attention, options, sizes, form)
+        f, parameters = _formula(counted, sizes), sum(p.numel() for p in counted.parameters())
+        found = _tally(counted, sizes)
+        own = found if counted is asked else _tally(asked, sizes) if implementation in ON_SHAPES else None
     if implementation == "sdpa":
         with as_on_a_cpu(asked):
-            fused = _tally(asked, sizes)
-        kept = None if fused is None else fused.kept_bytes
+            own = _tally(asked, sizes)
+    kept = None if own is None else own.kept_bytes
     return Counted(
-        Counts(f.flops, f.backward_flops, f.parameters, f.kept_bytes(implementation), f.state_bytes),
+        Counts(f.flops, f.backward_flops, f.parameters, None, f.state_bytes),
         Counts(found.flops, found.backward_flops, parameters, kept)
         if found
         else Counts(parameters=parameters, activation_bytes=kept),
     )
+
+
+def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, implementation: str = "auto") -> int | None:
+    """Bytes that autograd keeps of a mechanism from the forward pass of one example for the backward pass, counted on shapes.
+
+    Args:
+        implementation: a name on the card; ``auto`` is what a CPU takes.
+
+    Returns:
+        Whole storages, each once, without those of inputs, parameters and buffers. None where shapes alone tell nothing, or the
+        implementation needs a GPU.
+    """
+    if implementation == "auto":
+        implementation = choose_implementation(entry, geometry, options, torch.device("cpu"))
+    if implementation not in (*ON_SHAPES, "sdpa"):
+        return None
+    with torch.device("meta"):
+        mechanism = entry.build(geometry, options, implementation).eval()
+    with as_on_a_cpu(mechanism) if implementation == "sdpa" else torch.device("meta"):
+        inputs, call = _call(mechanism)
+        try:
+            _, kept = kept_bytes(call, [*inputs, *mechanism.parameters(), *mechanism.buffers()])
+        except (NotImplementedError, RuntimeError):
+            return None
+    return kept
 
 
 def _make(level: Level, attention: str, options: Mapping[str, Any], sizes: Sizes, implementation: str) -> nn.Module:
