@@ -176,8 +176,10 @@ def test_induction_is_solved_by_the_latest_occurrence(occurrences):
     assert_solved(task, oracle)
 
 
-def test_induction_takes_the_earlier_occurrence():
-    task = build_task("induction", train=6000)
+@pytest.mark.parametrize("causal", [False, True])
+def test_induction_takes_the_earlier_occurrence(causal):
+    task = build_task("induction", causal=causal, train=6000)
+    assert task.spec.causal is causal
     ids, labels = everything(task.examples("train"))
     answers = labels[:, -1]
     for hint in (torch.zeros_like(answers), ids[:, -1], ids[:, -2]):
