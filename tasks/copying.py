@@ -67,6 +67,12 @@ class Options(SyntheticOptions):
             options={"causal": True},
             differs="nothing was published at this size",
         ),
+        "profile_encoder": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            budget={"steps": 400, "batch_size": 32, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            options={"tokens": 24, "scattered": False},
+            differs="reads both ways; 24 symbols out of 16 kinds and 15 blanks in place of 10 out of 8 and 100 to 500",
+        ),
         "profile_decoder": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
             budget={"steps": 600, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 50, "evaluate_every": 100},

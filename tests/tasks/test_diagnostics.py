@@ -152,6 +152,18 @@ def test_copying_takes_the_order_and_the_symbols():
     assert best < 0.45, "one fixed place a blank must not be enough when symbols are scattered"
 
 
+def test_copying_of_one_piece_asks_for_one_place_a_blank_out_of_reach_of_neighbours():
+    level = task_card("copying").levels["profile_encoder"]
+    task = build_task("copying", **{**level.options, "train": 4000})
+    ids, labels = everything(task.examples("train"))
+    asked = (labels[0] != UNASKED).nonzero().flatten()
+    sources = asked - asked[0]
+    assert torch.equal(ids[:, sources] - copying.FIRST_SYMBOL, labels[:, asked]), "each blank has its own place"
+    assert int((asked - sources).min()) > 32, "further off than windows, and than two layers of short convolutions"
+    in_bag = (ids[:, sources] - copying.FIRST_SYMBOL).mode(dim=1).values[:, None]
+    assert float((in_bag == labels[:, asked]).float().mean()) < 0.2, "counts of symbols tell little"
+
+
 @pytest.mark.parametrize("occurrences", [1, 2, 5])
 def test_induction_is_solved_by_the_latest_occurrence(occurrences):
     task = build_task("induction", occurrences=occurrences, train=1000, valid=50, test=50)
@@ -164,8 +176,10 @@ def test_induction_is_solved_by_the_latest_occurrence(occurrences):
     assert_solved(task, oracle)
 
 
-def test_induction_takes_the_earlier_occurrence():
-    task = build_task("induction", train=6000)
+@pytest.mark.parametrize("causal", [False, True])
+def test_induction_takes_the_earlier_occurrence(causal):
+    task = build_task("induction", causal=causal, train=6000)
+    assert task.spec.causal is causal
     ids, labels = everything(task.examples("train"))
     answers = labels[:, -1]
     for hint in (torch.zeros_like(answers), ids[:, -1], ids[:, -2]):
