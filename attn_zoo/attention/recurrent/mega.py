@@ -50,18 +50,16 @@ def directions(geometry: Geometry) -> int:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """The averages, which are made anew backward, and each chunk against itself.
 
-    Kept: queries and keys, where chunks do not copy them. State: the averages' numbers, and keys and values of a chunk.
+    State: the averages' numbers, and keys and values of a chunk.
     """
     n, inner, ways = geometry.keys, geometry.inner_dim, directions(geometry)
     chunks = Pattern(options.chunk, 0, causal=geometry.causal).cost(geometry)
     averages = moving_average_flops(geometry, ways, options.expansion)
-    made = 0 if n % options.chunk else 2 * FLOAT * n * inner
     held = options.expansion + 2 * min(n, options.chunk)
     return Cost(
         flops=averages + chunks.flops,
         parameters=inner * (4 * ways * options.expansion + 3),
         backward_flops=3 * averages + (chunks.backward_flops or 0),
-        activation_bytes={"eager": made + chunks.activation_bytes["eager"]},
         state_bytes=FLOAT * inner * held if geometry.causal else None,
     )
 
@@ -126,7 +124,7 @@ class Mega(Attention):
         weights = (self.decay_in, self.decay_out, self.spread, self.gather, self.gain, self.offset)
         asks, answers = _MadeAnew.apply(_queries_and_keys, query, *weights)
         pattern = Pattern(self.options.chunk, 0, causal=self.geometry.causal)
-        return pattern.attend(asks, answers, value, key_valid, dropout=self.options.dropout if self.training else 0.0)
+        return pattern.attend_tiled(asks, answers, value, key_valid, dropout=self.options.dropout if self.training else 0.0)
 
     attend_tiled = attend
 
