@@ -16,7 +16,6 @@ from torch import Tensor
 from attn_zoo.attention.content._hashing import hash_positions
 from attn_zoo.attention.content.reformer import SELF_SCORE
 from attn_zoo.attention.linear._feature_maps import log_positive_features
-from attn_zoo.attention.sparse import block_sparse as blocks
 from attn_zoo.attention.sparse.fixed import sizes
 from attn_zoo.attention.sparse.strided import stride_of
 from attn_zoo.conformance.requests import Request
@@ -261,8 +260,8 @@ def _strided(mechanism: Any, i: Tensor, j: Tensor) -> Tensor:
 def _block_sparse(mechanism: Any, i: Tensor, j: Tensor) -> Tensor:
     """As it is drawn, which does not depend on the length."""
     heads = torch.arange(mechanism.geometry.heads)[:, None, None]
-    pattern = blocks.pattern(mechanism.geometry, mechanism.options)
-    return pattern.sees(len(i), mechanism.draws_by(i.device))(heads, i, j)
+    found: Tensor = mechanism.mask_mod(len(i), i.device)(heads, i, j)
+    return found
 
 
 def carried(mechanism: Attention, request: Request) -> Iterator[Step]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from attn_zoo import Attention
 
 HEADS, HEAD_DIM = 2, 8
+IMPLEMENTATIONS = ("definition", "eager", "tiled")
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from dense_mask import HEAD_DIM, HEADS, assert_sees
+from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
 from torch import Tensor, nn
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention
@@ -18,9 +18,9 @@ from attn_zoo.kernels.cpu import block_sparse as gathered
 def layout(built: BigBird, n: int) -> list[set[tuple[int, int]]]:
     """For each head the pairs of blocks that are compared."""
     pairs: list[set[tuple[int, int]]] = [set() for _ in range(HEADS)]
-    for look in pattern(built.geometry, built.options).looks(n, built.seeds):
-        for head, keys in enumerate(look.keys.expand(HEADS, -1, -1).tolist()):
-            pairs[head] |= {(i, j) for i, row in zip(look.queries.tolist(), keys, strict=True) for j in row if j >= 0}
+    for table in pattern(built.geometry, built.options).tables(n, built.seeds):
+        for head, keys in enumerate(table.keys.expand(HEADS, -1, -1).tolist()):
+            pairs[head] |= {(i, j) for i, row in zip(table.queries.tolist(), keys, strict=True) for j in row if j >= 0}
     return pairs
 
 
@@ -40,11 +40,12 @@ def compared(pairs: list[set[tuple[int, int]]], block: int, head: int, i: int, j
     ],
     ids=str,
 )
-def test_equals_attention_over_its_blocks(options, monkeypatch):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_equals_attention_over_its_blocks(options, implementation, monkeypatch):
     monkeypatch.setattr(gathered, "TILE", 300)
     torch.manual_seed(0)
     for n in (1, 9, 45):
-        built = build_attention("bigbird", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+        built = build_attention("bigbird", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
         assert isinstance(built, BigBird)
         pairs, b = layout(built, n), built.options.block
         assert_sees(built, n, partial(compared, pairs, b))

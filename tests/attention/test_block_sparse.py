@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from dense_mask import HEAD_DIM, HEADS, assert_sees
+from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.sparse._block_masks import Pattern
@@ -16,18 +16,18 @@ from attn_zoo.kernels.cpu import block_sparse as gathered
 
 
 def seen_blocks(layout: Pattern, n: int, seeds: torch.Tensor) -> list[dict[int, list[int]]]:
-    """For each head and block of queries, the blocks of keys that it looks at."""
+    """For each head and block of queries, the blocks of keys that it sees."""
     found: list[dict[int, list[int]]] = [{} for _ in seeds]
-    for look in layout.looks(n, seeds):
+    for table in layout.tables(n, seeds):
         for head in range(len(seeds)):
-            for row, keys in zip(look.queries.tolist(), look.keys.expand(len(seeds), -1, -1)[head].tolist(), strict=True):
+            for row, keys in zip(table.queries.tolist(), table.keys.expand(len(seeds), -1, -1)[head].tolist(), strict=True):
                 assert row not in found[head]
                 found[head][row] = [block for block in keys if block >= 0]
     return found
 
 
-def looked_at(layout: list[dict[int, list[int]]], block: int, head: int, i: int, j: int) -> bool:
-    """Whether the block of a query looks at that of a key."""
+def sees(layout: list[dict[int, list[int]]], block: int, head: int, i: int, j: int) -> bool:
+    """Whether the block of a query sees that of a key."""
     return j // block in layout[head][i // block]
 
 
@@ -89,14 +89,15 @@ def test_causal_draws_do_not_depend_on_the_length():
     ],
     ids=str,
 )
-def test_equals_attention_over_the_layout(causal, options, monkeypatch):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_equals_attention_over_the_layout(causal, options, implementation, monkeypatch):
     monkeypatch.setattr(gathered, "TILE", 500)
     for n in (1, 9, 45):
         geometry = Geometry(HEADS, HEAD_DIM, n, n, causal)
-        built = build_attention("block_sparse", geometry, **options).double()
+        built = build_attention("block_sparse", geometry, implementation=implementation, **options).double()
         chosen = Options(**options)
         layout = seen_blocks(pattern(geometry, chosen), n, torch.arange(HEADS) + HEADS * chosen.seed)
-        assert_sees(built, n, partial(looked_at, layout, chosen.block))
+        assert_sees(built, n, partial(sees, layout, chosen.block))
 
 
 def test_the_seed_is_an_option_and_draws_nothing_else():

@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 import pytest
-from dense_mask import HEAD_DIM, HEADS, assert_sees
+from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.sparse import fixed
@@ -20,10 +20,12 @@ def sees(block: int, last: int, head: int, i: int, j: int) -> bool:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("stride", "summary"), [(0, 1), (0, 3), (0, 0), (1, 1), (5, 2), (8, 8), (60, 2)])
-def test_sees_its_block_and_the_summaries(causal, stride, summary, monkeypatch):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_sees_its_block_and_the_summaries(causal, stride, summary, implementation, monkeypatch):
     monkeypatch.setattr(gathered, "TILE", 100)
     for n in (1, 9, 45):
-        built = build_attention("fixed", Geometry(HEADS, HEAD_DIM, n, n, causal), stride=stride, summary=summary).double()
+        geometry, options = Geometry(HEADS, HEAD_DIM, n, n, causal), {"stride": stride, "summary": summary}
+        built = build_attention("fixed", geometry, implementation=implementation, **options).double()
         block = stride or math.ceil(math.sqrt(n))
         last = block - min(summary, block)
         assert_sees(built, n, partial(sees, block, last))

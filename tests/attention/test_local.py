@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dense_mask import HEAD_DIM, HEADS, assert_sees
+from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.sparse.local import Local, Options
@@ -12,10 +12,12 @@ from attn_zoo.kernels.cpu import block_sparse as gathered
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("block", "neighbours"), [(1, 0), (4, 0), (7, 1), (4, 2), (3, 30), (100, 0)])
-def test_a_block_sees_itself_and_its_neighbours(causal, block, neighbours, monkeypatch):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_a_block_sees_itself_and_its_neighbours(causal, block, neighbours, implementation, monkeypatch):
     monkeypatch.setattr(gathered, "TILE", 500)
     for n in (1, 8, 45):
-        built = build_attention("local", Geometry(HEADS, HEAD_DIM, n, n, causal), block=block, neighbours=neighbours).double()
+        geometry, options = Geometry(HEADS, HEAD_DIM, n, n, causal), {"block": block, "neighbours": neighbours}
+        built = build_attention("local", geometry, implementation=implementation, **options).double()
         assert_sees(built, n, lambda _, i, j: abs(i // block - j // block) <= neighbours)
 
 

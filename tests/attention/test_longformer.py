@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
+from attn_zoo.attention.sparse import longformer
 from attn_zoo.attention.sparse.longformer import Longformer
 from attn_zoo.kernels.cpu import window as banded
 
 HEADS, HEAD_DIM = 2, 8
 
 
-def build(n: int, *, causal: bool = False, **options) -> Longformer:
-    built = build_attention("longformer", Geometry(HEADS, HEAD_DIM, n, n, causal), **options).double()
+def build(n: int, *, causal: bool = False, implementation: str = "eager", **options) -> Longformer:
+    geometry = Geometry(HEADS, HEAD_DIM, n, n, causal)
+    built = build_attention("longformer", geometry, implementation=implementation, **options).double()
     assert isinstance(built, Longformer)
     return built
 
@@ -59,11 +61,14 @@ def dense(built: Longformer, inputs: list[Tensor], streams: dict[str, Tensor], v
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("global_tokens", [0, 1, 3])
 @pytest.mark.parametrize(("window", "dilation"), [(1, 1), (5, 1), (5, 3), (33, 1), (201, 2)])
-def test_equals_the_dense_definition(causal, padded, global_tokens, window, dilation, monkeypatch):
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
+def test_equals_attention_written_out(causal, padded, global_tokens, window, dilation, implementation, monkeypatch):
     monkeypatch.setattr(banded, "SMALLEST_BLOCK", 4)
+    monkeypatch.setattr(longformer, "SMALLEST_BLOCK", 4)
     monkeypatch.setattr(banded, "TILE", 1000)
     for n in (1, 2, 7, 63):
-        built = build(n, causal=causal, window=window, dilation=dilation, global_tokens=global_tokens)
+        options = {"window": window, "dilation": dilation, "global_tokens": global_tokens}
+        built = build(n, causal=causal, implementation=implementation, **options)
         inputs, streams = draw(built, n)
         valid = torch.arange(n) < torch.tensor([n, max(1, n // 2), 0])[:, None] if padded else None
         got, expected = built(*inputs, key_valid=valid, streams=streams), dense(built, inputs, streams, valid)
@@ -92,7 +97,7 @@ def test_a_window_sees_as_many_keys_as_it_says(causal, dilation):
     assert seen[-1 if causal else window // 2] == 100
 
 
-def test_flex_sees_what_eager_sees():
+def test_flex_has_the_pairs_of_eager():
     for causal in (False, True):
         choices: list[dict[str, Any]] = [{"window": 5}, {"window": 5, "dilation": 3}, {"window": 1, "global_tokens": 3}]
         for options in choices:
@@ -100,7 +105,7 @@ def test_flex_sees_what_eager_sees():
             built = build_attention("longformer", Geometry(1, n, n, n, causal), **options).double()
             assert isinstance(built, Longformer)
             positions = torch.arange(n)
-            mask = built.sees(positions[:, None], positions[None, :])
+            mask = built.mask_mod(n, positions.device)(positions, positions[:, None], positions)
             streams = {
                 s.name: torch.randn(1, 1, s.first or n, n, dtype=torch.float64)
                 for s in built.card.streams(built.geometry, built.options)

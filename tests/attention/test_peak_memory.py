@@ -52,7 +52,7 @@ class MaskedWindow(Longformer):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **_: Tensor) -> Tensor:
         positions = torch.arange(query.shape[2])
-        mask = self.sees(positions[:, None], positions)
+        mask = self.mask_mod(query.shape[2], query.device)(positions, positions[:, None], positions)
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask if key_valid is None else mask & key_valid)
 
 

@@ -6,7 +6,7 @@ import math
 from functools import partial
 
 import pytest
-from dense_mask import HEAD_DIM, HEADS, assert_sees
+from dense_mask import HEAD_DIM, HEADS, IMPLEMENTATIONS, assert_sees
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.sparse import strided
@@ -20,10 +20,12 @@ def sees(apart: int, head: int, i: int, j: int) -> bool:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("stride", [0, 1, 3, 8, 60])
-def test_sees_its_window_and_every_lth_position(causal, stride, monkeypatch):
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_sees_its_window_and_every_lth_position(causal, stride, implementation, monkeypatch):
     monkeypatch.setattr(grid, "TILE", 100)
     for n in (1, 9, 45):
-        built = build_attention("strided", Geometry(HEADS, HEAD_DIM, n, n, causal), stride=stride).double()
+        geometry = Geometry(HEADS, HEAD_DIM, n, n, causal)
+        built = build_attention("strided", geometry, implementation=implementation, stride=stride).double()
         apart = stride or math.ceil(math.sqrt(n))
         assert_sees(built, n, partial(sees, apart))
 

@@ -156,7 +156,7 @@ class Mega(Attention):
         """Some chunks at a time; the averages are recomputed for the gradient."""
         asks, answers = checkpoint(self._queries_and_keys, query, use_reentrant=False, preserve_rng_state=False)
         pattern = Pattern(self.options.chunk, 0, causal=self.geometry.causal)
-        return pattern.attend(asks, answers, value, key_valid, dropout=self.options.dropout if self.training else 0.0)
+        return pattern.attend_tiled(asks, answers, value, key_valid, dropout=self.options.dropout if self.training else 0.0)
 
     def _queries_and_keys(self, x: Float[Tensor, "batch heads n d"]) -> tuple[Tensor, Tensor]:
         """Q and K, from Z in float32 at least, also under autocast, as long sums need it."""

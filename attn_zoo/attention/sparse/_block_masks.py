@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,23 +13,28 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention.sparse._flex import FlexAttends, MaskMod, flex_attention_over
+from attn_zoo.attention._masks import softmax_over_valid
+from attn_zoo.attention.sparse._flex import MaskMod
+from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import Cost, Geometry
-from attn_zoo.kernels.cpu.block_sparse import BlockTable, BlockTableSize, attend_blocks, gathered_bytes, gathered_flops
+from attn_zoo.kernels.cpu.block_sparse import attend_tables, table_flops
 
 SPREAD, MIX = 0x1E3779B97F4A7C15, (0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
 """Odd constants without a pattern, as in splitmix64."""
 
 
-def cut(tokens: Float[Tensor, "batch heads n head_dim"], block: int) -> Float[Tensor, "batch_heads blocks block head_dim"]:
-    """Into blocks, filled up with zeros."""
-    fill = -tokens.shape[2] % block
-    return (F.pad(tokens, (0, 0, 0, fill)) if fill else tokens).flatten(0, 1).unflatten(1, (-1, block))
+class BlockTable(NamedTuple):
+    """Blocks of keys that some blocks of queries see."""
+
+    queries: Int[Tensor, "rows"]
+    """Numbers of the blocks of queries."""
+    keys: Int[Tensor, "#heads rows width"]
+    """Numbers of the blocks of keys, each once in a row; -1 for none."""
 
 
-def cut_bytes(heads: int, n: int, block: int, head_dim: int) -> int:
-    """Bytes of float32 that ``cut`` makes of one tensor of one example: none where blocks divide the length, a view does."""
-    return 0 if n % block == 0 else FLOAT * heads * math.ceil(n / block) * block * head_dim
+def into_blocks(tokens: Float[Tensor, "batch heads n head_dim"], block: int) -> Float[Tensor, "batch heads blocks block head_dim"]:
+    """Tokens in blocks, the last one filled up with zeros."""
+    return F.pad(tokens, (0, 0, 0, -tokens.shape[2] % block)).unflatten(2, (-1, block))
 
 
 def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
@@ -53,21 +58,21 @@ class Pattern:
     random: int = 0
     causal: bool = False
 
-    def sizes(self, n: int) -> list[BlockTableSize]:
-        """Of each look, that of the global blocks last."""
+    def block_pairs(self, n: int) -> int:
+        """Pairs of blocks that are compared in a head, absent ones included."""
         blocks, ends = math.ceil(n / self.block), self.first + self.last
         middle = blocks - ends
         if middle <= 0:
-            return [BlockTableSize(blocks, blocks)]
-        some = BlockTableSize(middle, ends + self._near(middle) + min(self.random, middle), drawn=self.random > 0)
-        return [some, BlockTableSize(ends, ends if self.causal else blocks)] if ends else [some]
+            return blocks * blocks
+        width = ends + self._near(middle) + min(self.random, middle)
+        return middle * width + ends * (ends if self.causal else blocks)
 
     def _near(self, middle: int) -> int:
         return min((1 if self.causal else 2) * self.window + 1, middle)
 
-    def looks(self, n: int, seeds: Int[Tensor, "heads"]) -> list[BlockTable]:
-        """Who looks at what at a length of ``n``, drawn by a seed for each head."""
-        blocks = math.ceil(n / self.block)
+    def tables(self, n: int, seeds: Int[Tensor, "heads"]) -> list[BlockTable]:
+        """Which blocks see which at a length of ``n``, drawn by a seed for each head; global blocks have a table of their own."""
+        blocks = -(-n // self.block)
         every, end = torch.arange(blocks, device=seeds.device), blocks - self.last
         if end <= self.first:
             return [BlockTable(every, every.repeat(1, blocks, 1))]
@@ -87,34 +92,36 @@ class Pattern:
         """Blocks that are neither global nor in the window, none twice, all as likely; -1 where there are no more."""
         low, high = (rows - self.window).clamp(min=self.first), (rows + self.window + 1).clamp(max=end)
         there = low - self.first + (0 if self.causal else end - high)
+        count = torch.arange(min(self.random, len(rows)), device=rows.device)
+        numbers = mixed(seeds[:, None, None] + SPREAD * (rows[:, None] * self.random + count + 1))
+        left = there[:, None] - count  # as many as are not drawn yet
         found: list[Tensor] = []
-        for draw in range(min(self.random, len(rows))):
-            rank = mixed(seeds[:, None] + SPREAD * (rows * self.random + draw + 1)) % (there - draw).clamp(min=1)
+        for rank in (numbers % left.clamp(min=1)).masked_fill(left <= 0, len(rows)).unbind(dim=-1):
             for earlier in torch.stack(found).sort(dim=0).values if found else ():
                 rank = rank + (rank >= earlier)  # it counts those that are left
-            found.append(torch.where(there > draw, rank, len(rows)))
+            found.append(rank)
         ranks = torch.stack(found, dim=-1)
         chosen = ranks + self.first
         chosen = torch.where(chosen < low[:, None], chosen, chosen + (high - low)[:, None])
         return chosen.masked_fill(ranks >= there[:, None], -1)
 
-    def sees(self, n: int, seeds: Int[Tensor, "heads"] | None = None) -> MaskMod:
-        """The same pair by pair at a length of ``n``."""
-        blocks = math.ceil(n / self.block)
+    def mask_mod(self, n: int, seeds: Int[Tensor, "heads"]) -> MaskMod:
+        """The same pair by pair."""
+        blocks = -(-n // self.block)
         end = blocks - self.last
         drawn: tuple[Tensor, ...] = ()
-        if seeds is not None and self.random and self.first < end:
+        if self.random and self.first < end:
             rows = torch.arange(self.first, end, device=seeds.device)
             drawn = F.pad(self.draw(rows, end, seeds), (0, 0, self.first, self.last), value=-1).unbind(dim=2)
 
-        def sees(head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        def seen(head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             i, j = query // self.block, key // self.block
-            seen = ((i - j).abs() <= self.window) | (i < self.first) | (j < self.first) | (i >= end) | (j >= end)
+            found = ((i - j).abs() <= self.window) | (i < self.first) | (j < self.first) | (i >= end) | (j >= end)
             for draw in drawn:
-                seen = seen | (draw[head, i] == j)
-            return seen & (key <= query) if self.causal else seen
+                found = found | (draw[head, i] == j)
+            return found & (key <= query) if self.causal else found
 
-        return sees
+        return seen
 
     def attend(
         self,
@@ -126,53 +133,82 @@ class Pattern:
         dropout: float,
         seeds: Int[Tensor, "heads"] | None = None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """One softmax for each query over all that its block sees."""
-        batch, heads, n, _ = query.shape
-        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
-        valid = F.pad(valid, (0, -n % self.block))
-        seeds = torch.zeros(1, dtype=torch.long, device=query.device) if seeds is None else seeds
-        query, key, value = (cut(tokens, self.block) for tokens in (query, key, value))
-        positions = torch.arange(valid.shape[1], device=query.device) if self.causal else None
-        out = attend_blocks(query, key, value, valid, self.looks(n, seeds), dropout=dropout, positions=positions)
-        return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
+        """One softmax for each query over the keys of all blocks that its block sees."""
+        n, device = query.shape[2], query.device
+        valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
+        real = F.pad(valid, (0, -n % self.block)).unflatten(1, (-1, self.block))
+        queries, keys, values = (into_blocks(tokens, self.block) for tokens in (query, key, value))
+        positions = torch.arange(queries.shape[2] * self.block, device=device).unflatten(0, (-1, self.block))
+        tables = self.tables(n, _zero_seed(device) if seeds is None else seeds)
+        answers = []
+        for rows, seen in tables:
+            known = seen.clamp(min=0)
+            allowed = (real[:, known] & (seen >= 0)[..., None]).flatten(3)[:, :, :, None]
+            if self.causal:
+                allowed = allowed & (positions[known].flatten(2)[:, :, None] <= positions[rows][..., None])
+            scores = queries.index_select(2, rows) @ _gather(keys, known).mT * query.shape[-1] ** -0.5
+            weights = F.dropout(softmax_over_valid(scores, allowed), dropout)
+            answers.append(weights @ _gather(values, known))
+        order = torch.cat([table.queries for table in tables]).argsort()
+        return torch.cat(answers, dim=2).index_select(2, order).flatten(2, 3)[:, :, :n]
 
-    def attend_flex(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, seeds: Tensor | None = None
+    def attend_tiled(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+        *,
+        dropout: float,
+        seeds: Int[Tensor, "heads"] | None = None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """``attend`` by PyTorch's FlexAttention, without dropout."""
-        sees = self.sees(query.shape[2], seeds)
-        return flex_attention_over(sees, query, key, value, key_valid, by_head=self.random > 0)
+        """``attend`` in tiles for a CPU's caches."""
+        tables = self.tables(query.shape[2], _zero_seed(query.device) if seeds is None else seeds)
+        return attend_tables(query, key, value, key_valid, tables, block=self.block, causal=self.causal, dropout=dropout)
 
     def cost(self, geometry: Geometry) -> Cost:
-        """Of ``attend``: blocks against all blocks they look at, absent ones included.
+        """FLOPs of blocks against all blocks that they see, absent ones included.
 
-        Kept: queries, keys and values where they are filled up, and who looks at what. State: keys and values of the window and
-        the global blocks, or of all the past if some of it is drawn.
+        State: keys and values of the window and the global blocks, or of all the past if some of it is drawn.
         """
-        n, heads, d = geometry.keys, geometry.heads, geometry.head_dim
-        sizes, slots = self.sizes(n), math.ceil(n / self.block) * self.block
-        flops, backward = gathered_flops(heads, self.block, d, sizes)
-        kept = 3 * cut_bytes(heads, n, self.block, d) + gathered_bytes(heads, sizes, slots, causal=self.causal)
+        n = geometry.keys
+        flops, backward = table_flops(geometry.heads, self.block, geometry.head_dim, self.block_pairs(n))
         held = n if self.random else min(n, (self.first + self.window + 1) * self.block)
-        return Cost(
-            flops=flops,
-            parameters=0,
-            backward_flops=backward,
-            activation_bytes={"eager": kept},
-            state_bytes=2 * FLOAT * held * geometry.inner_dim if self.causal else None,
-        )
+        state = 2 * FLOAT * held * geometry.inner_dim if geometry.causal else None
+        return Cost(flops=flops, parameters=0, backward_flops=backward, state_bytes=state)
 
 
-class BlockPatternAttention(FlexAttends):
-    """One softmax for each query over all that its block sees. Subclasses say which blocks that are."""
+def _zero_seed(device: torch.device) -> Int[Tensor, "1"]:
+    return torch.zeros(1, dtype=torch.long, device=device)
+
+
+def _gather(
+    blocks: Float[Tensor, "batch heads blocks block head_dim"], seen: Int[Tensor, "#heads rows width"]
+) -> Float[Tensor, "batch heads rows width_block head_dim"]:
+    """The blocks of each row, one after another."""
+    heads, count = blocks.shape[1:3]
+    numbers = seen + count * torch.arange(heads, device=seen.device)[:, None, None]
+    return blocks.flatten(1, 2).index_select(1, numbers.flatten()).unflatten(1, numbers.shape).flatten(3, 4)
+
+
+class BlockPatternAttention(PairwiseAttention):
+    """One softmax for each query over all blocks that its block sees. Subclasses name these in ``pattern``."""
 
     @abstractmethod
     def pattern(self) -> Pattern:
         """The layout of blocks."""
 
-    def draws_by(self, device: torch.device) -> Int[Tensor, "heads"] | None:
-        """A seed for each head, where some blocks are drawn."""
-        return None
+    def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
+        """A seed for each head, by which blocks are drawn; one for all where none are."""
+        return _zero_seed(device)
+
+    def mask_mod(self, n: int, device: torch.device) -> MaskMod:
+        """Pairs of positions whose blocks see each other."""
+        return self.pattern().mask_mod(n, self.head_seeds(device))
+
+    def by_head(self) -> bool:
+        """Whether some blocks are drawn."""
+        return self.pattern().random > 0
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
@@ -188,14 +224,13 @@ class BlockPatternAttention(FlexAttends):
         value: Float[Tensor, "batch heads n head_dim"],
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Gathered blocks; see ``Pattern.attend``."""
+        """Blocks of queries against gathered blocks of keys; see ``Pattern.attend``."""
         dropout = self.options.dropout if self.training else 0.0
-        return self.pattern().attend(query, key, value, key_valid, dropout=dropout, seeds=self.draws_by(query.device))
+        return self.pattern().attend(query, key, value, key_valid, dropout=dropout, seeds=self.head_seeds(query.device))
 
-    attend_tiled = attend
-
-    def attend_flex(
+    def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """PyTorch's FlexAttention over the same pairs."""
-        return self.pattern().attend_flex(query, key, value, key_valid, self.draws_by(query.device))
+        """The same in tiles for a CPU's caches."""
+        dropout = self.options.dropout if self.training else 0.0
+        return self.pattern().attend_tiled(query, key, value, key_valid, dropout=dropout, seeds=self.head_seeds(query.device))

@@ -1,18 +1,18 @@
-"""PyTorch's FlexAttention over the pairs that a pattern lets see each other, for the ``flex`` implementations."""
+"""PyTorch's FlexAttention over fixed pairs of positions, its block tables cached by shape, for the ``flex`` implementations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Hashable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import INDEX
-from attn_zoo.contract import Attention, Geometry
-from attn_zoo.kernels.cpu._tiling import rows_of_block
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 MaskMod = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Whether in a head a query sees a key, by the numbers of all three, which broadcast."""
@@ -20,66 +20,95 @@ MaskMod = Callable[[Tensor, Tensor, Tensor], Tensor]
 BLOCK = 128
 """Pairs of so many queries and keys are computed or left out together."""
 
+PAIRS_AT_ONCE = 2**21
+"""Pairs asked at once when block tables are made: 16 MiB of indices."""
 
-class FlexAttends(Attention):
-    """A mechanism whose pairs are fixed before its inputs are known, so that FlexAttention can serve it."""
+MOST_CACHED = 64
+"""Block tables that are kept; the one made first goes first."""
 
-    @classmethod
-    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """FlexAttention drops no weights."""
-        if implementation == "flex" and options.dropout > 0:
-            return f"{cls.card.name}.dropout needs implementation=eager: flex has no dropout of weights"
-        return None
+
+class PairTables(NamedTuple):
+    """Pairs at one length, and FlexAttention's block tables of them."""
+
+    mask_mod: MaskMod
+    plain: BlockMask
+    """Blocks of which some pairs are masked, and blocks that are whole."""
+    padded: BlockMask
+    """The same blocks, all as if some pairs were masked: padding may mask any."""
+
+
+_CACHE: dict[Hashable, PairTables] = {}
+
+
+def cached_tables(fixed_by: Hashable, pairs: Callable[[], MaskMod], n: int, heads: int, device: torch.device) -> PairTables:
+    """Block tables at a length of ``n``, made once for each length, device and ``fixed_by``.
+
+    Args:
+        fixed_by: equal where the pairs are. Tensors in it are compared by identity.
+        pairs: makes the mask.
+        heads: 1 where all heads have the same pairs.
+    """
+    from torch._guards import detect_fake_mode
+
+    if torch.compiler.is_compiling() or detect_fake_mode() is not None:  # a traced tensor must not outlive its trace
+        return _make_tables(pairs(), n, heads, device)
+    key = (fixed_by, n, heads, device)
+    if key not in _CACHE:
+        if len(_CACHE) >= MOST_CACHED:
+            del _CACHE[next(iter(_CACHE))]
+        with torch.inference_mode(False), torch.no_grad():  # tables made in evaluation serve training later
+            _CACHE[key] = _make_tables(pairs(), n, heads, device)
+    return _CACHE[key]
+
+
+def _make_tables(mask_mod: MaskMod, n: int, heads: int, device: torch.device) -> PairTables:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    def of_example(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return mask_mod(h, q, k)
+
+    some, whole = blocks_of_pairs(mask_mod, n, heads, device)
+    plain = BlockMask.from_kv_blocks(*_listed(some & ~whole), *_listed(whole), BLOCK, of_example, (n, n))
+    padded = BlockMask.from_kv_blocks(*_listed(some), None, None, BLOCK, of_example, (n, n))
+    return PairTables(mask_mod, plain, padded)
 
 
 def flex_attention_over(
-    sees: MaskMod,
+    tables: PairTables,
     query: Float[Tensor, "batch heads n head_dim"],
     key: Float[Tensor, "batch heads n head_dim"],
     value: Float[Tensor, "batch heads n head_dim"],
     key_valid: Bool[Tensor, "batch n"] | None,
-    *,
-    by_head: bool = False,
 ) -> Float[Tensor, "batch heads n head_dim"]:
-    """Softmax attention of each query to the valid keys it sees; zeros where there is none.
-
-    Args:
-        by_head: whether heads see different keys.
-    """
-    from torch.nn.attention.flex_attention import BlockMask
-
-    n = query.shape[2]
-    some, whole = seen_blocks(sees, n, query.shape[1] if by_head else 1, query.device)
-    if key_valid is None:
-        partial, full = _listed(some & ~whole), _listed(whole)
-        mask = BlockMask.from_kv_blocks(*partial, *full, BLOCK, lambda b, h, q, k: sees(h, q, k), (n, n))
-    else:
-        mask = BlockMask.from_kv_blocks(
-            *_listed(some), None, None, BLOCK, lambda b, h, q, k: sees(h, q, k) & key_valid[b, k], (n, n)
-        )
+    """Softmax attention of each query to the valid keys it sees; zeros where there is none."""
+    mask = tables.plain
+    if key_valid is not None:
+        mask = copy.copy(tables.padded)
+        mask.mask_mod = lambda b, h, q, k: tables.mask_mod(h, q, k) & key_valid[b, k]
     out: Tensor = compiled_flex()(query, key, value, block_mask=mask)
     return out
 
 
-def seen_blocks(sees: MaskMod, n: int, heads: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Which blocks of pairs hold some that see each other, and which nothing else, (1, heads, n / 128, n / 128) each.
+def blocks_of_pairs(mask_mod: MaskMod, n: int, heads: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Blocks that hold a pair, and blocks of nothing but pairs, (1, heads, n / 128, n / 128) each.
 
     Some rows of blocks at a time, where PyTorch's ``create_block_mask`` holds all n × n pairs.
     """
     blocks = -(-n // BLOCK)
     keys, every = torch.arange(blocks * BLOCK, device=device), torch.arange(heads, device=device)[:, None, None]
-    rows = BLOCK * max(1, rows_of_block(heads * len(keys) * INDEX) // BLOCK)
+    rows = BLOCK * max(1, PAIRS_AT_ONCE // (heads * len(keys)) // BLOCK)
     some, whole = [], []
     for queries in keys.split(rows):
-        seen = sees(every, queries[:, None].clamp(max=n - 1), keys.clamp(max=n - 1)) & (queries[:, None] < n) & (keys < n)
-        squares = seen.expand(heads, -1, -1).unflatten(2, (blocks, BLOCK)).unflatten(1, (-1, BLOCK))
+        inside = (queries[:, None] < n) & (keys < n)
+        allowed = mask_mod(every, queries[:, None].clamp(max=n - 1), keys.clamp(max=n - 1)) & inside
+        squares = allowed.expand(heads, -1, -1).unflatten(2, (blocks, BLOCK)).unflatten(1, (-1, BLOCK))
         some.append(squares.any(dim=4).any(dim=2))
         whole.append(squares.all(dim=4).all(dim=2))
     return torch.cat(some, dim=1)[None], torch.cat(whole, dim=1)[None]
 
 
 def _listed(table: Bool[Tensor, "1 heads rows columns"]) -> tuple[Tensor, Tensor]:
-    """How many blocks each row of blocks has, and their numbers, first those it has."""
+    """Number of blocks in each row of blocks, and the numbers of all blocks, those in the row first."""
     order = table.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return table.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)
 

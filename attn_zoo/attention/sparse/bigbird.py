@@ -79,8 +79,7 @@ class BigBird(BlockPatternAttention):
     Symbols: b → block, w → window_blocks, g → global_blocks, r → random_blocks.
     Differs: the window does not wrap around the ends; random blocks are none of those seen anyway, are drawn for each head when
         it is built, and follow from one number a head (``seeds``), for any length; the last block may be shorter. With padding
-        the last blocks of the padded input are the global ones. Weights are never stored but computed anew for the
-        gradient, which can be taken once.
+        the last blocks of the padded input are the global ones.
     """
 
     options: Options
@@ -102,6 +101,10 @@ class BigBird(BlockPatternAttention):
         """The layout of blocks."""
         return pattern(self.geometry, self.options)
 
-    def draws_by(self, device: torch.device) -> Tensor:
-        """Each head by the number that was drawn when it was built."""
+    def head_seeds(self, device: torch.device) -> Tensor:
+        """The numbers that were drawn when it was built."""
+        return self.seeds
+
+    def drawn_from(self) -> Tensor:
+        """The seeds."""
         return self.seeds

@@ -78,14 +78,13 @@ class BlockSparse(BlockPatternAttention):
 
     Paper: Child et al. 2019, whose kernels compute attention block by block under a given layout.
     Symbols: S → Pattern, b → block.
-    Differs: the layout is made of options instead of a table; causal blocks draw among those before them; weights are never
-        stored but computed anew for the gradient, which can be taken once.
+    Differs: the layout is made of options instead of a table; causal blocks draw among those before them.
     """
 
     options: Options
 
-    def draws_by(self, device: torch.device) -> Int[Tensor, "heads"]:
-        """Each head by a number of its own, which follows from the option."""
+    def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
+        """A number for each head, which follows from the option."""
         heads = self.geometry.heads
         return torch.arange(heads, device=device) + heads * self.options.seed
 

@@ -11,11 +11,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention._masks import check_dropout
-from attn_zoo.attention.sparse._block_masks import cut, cut_bytes
-from attn_zoo.attention.sparse._flex import FlexAttends, flex_attention_over
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.attention.sparse._block_masks import into_blocks
+from attn_zoo.attention.sparse._flex import MaskMod
+from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu.block_sparse import BlockTable, BlockTableSize, attend_blocks, gathered_bytes, gathered_flops
+from attn_zoo.kernels.cpu.block_sparse import attend_summaries, summary_blocks, table_flops
 from attn_zoo.registry import register_attention
 
 
@@ -46,28 +47,19 @@ def sizes(geometry: Geometry, options: Options) -> tuple[int, int]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Each block against itself and all summaries, in whole blocks.
+    """FLOPs of each block against itself and all summaries, in whole blocks.
 
-    Kept: queries where they are filled up, keys and values with the summaries behind them, and who looks at what. State: keys
-    and values of the summaries and of a block, the last one or the one before it.
+    State: keys and values of the summaries and of a block, the last one or the one before it.
     """
-    n, heads, d = geometry.keys, geometry.heads, geometry.head_dim
+    n = geometry.keys
     block, summary = sizes(geometry, options)
     blocks = math.ceil(n / block)
-    behind = math.ceil(blocks * summary / block)
-    looks, slots = [BlockTableSize(blocks, 1 + behind)], (blocks + behind) * block
     last = n - (blocks - 1) * block
     held = (blocks - 1) * summary + max(last, block - summary if blocks > 1 else 0)
-    flops, backward = gathered_flops(heads, block, d, looks)
-    kept = cut_bytes(heads, n, block, d) + gathered_bytes(heads, looks, slots, causal=geometry.causal)
-    kept += 2 * FLOAT * heads * slots * d if summary else 2 * cut_bytes(heads, n, block, d)
-    return Cost(
-        flops=flops,
-        parameters=0,
-        backward_flops=backward,
-        activation_bytes={"eager": kept},
-        state_bytes=2 * FLOAT * held * geometry.inner_dim if geometry.causal else None,
-    )
+    block_pairs = blocks * (1 + summary_blocks(n, block, summary))
+    flops, backward = table_flops(geometry.heads, block, geometry.head_dim, block_pairs)
+    state = 2 * FLOAT * held * geometry.inner_dim if geometry.causal else None
+    return Cost(flops=flops, parameters=0, backward_flops=backward, state_bytes=state)
 
 
 @register_attention(
@@ -84,17 +76,26 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     softmax_limit=lambda geometry: Fixed(geometry, Options(stride=geometry.keys)),
     variants={"three_summaries": {"summary": 3}, "no_summary": {"summary": 0}},
 )
-class Fixed(FlexAttends):
+class Fixed(PairwiseAttention):
     """Softmax attention inside a block and to the last positions of every block.
 
     Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the own block, A⁽²⁾ the summaries.
     Symbols: l → stride, c → summary, t → stride - summary.
     Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), no key twice;
-        without causality the summaries of later blocks are seen as well; all heads have the same summaries; weights are never
-        stored but computed anew for the gradient, which can be taken once.
+        without causality the summaries of later blocks are seen as well; all heads have the same summaries.
     """
 
     options: Options
+
+    def mask_mod(self, n: int, device: torch.device) -> MaskMod:
+        """Pairs within a block, and pairs with a summary."""
+        (block, summary), causal = sizes(self.geometry, self.options), self.geometry.causal
+
+        def seen(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            found = (query // block == key // block) | (key % block >= block - summary)
+            return found & (key <= query) if causal else found
+
+        return seen
 
     def attend(
         self,
@@ -103,50 +104,33 @@ class Fixed(FlexAttends):
         value: Float[Tensor, "batch heads n head_dim"],
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Summaries stand once more behind the blocks, in blocks of their own, and are left out of the block they come from."""
-        batch, heads, n, _ = query.shape
-        block, summary = sizes(self.geometry, self.options)
-        blocks, device = math.ceil(n / block), query.device
-        behind = math.ceil(blocks * summary / block)
-        fill = behind * block - blocks * summary
-        positions = torch.arange(blocks * block, device=device)
-        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
-        valid = F.pad(valid, (0, blocks * block - n)).unflatten(1, (blocks, block))
-        last = block - summary
-        apart, short = F.pad(valid[..., :last], (0, summary)), F.pad(valid[..., last:].flatten(1), (0, fill))
-        valid = torch.cat([apart.flatten(1), short], dim=1)
-        positions = torch.cat([positions, F.pad(positions.view(blocks, block)[:, last:].flatten(), (0, fill))])
+        """Blocks of queries, each in one softmax over the first l - c keys of its block and the last c keys of all blocks."""
+        n, (stride, summary) = query.shape[2], sizes(self.geometry, self.options)
+        last = stride - summary
+        valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
+        query, key, value = (into_blocks(tokens, stride) for tokens in (query, key, value))  # batch heads blocks stride head_dim
+        real = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None]
+        position = torch.arange(real.shape[2] * stride, device=query.device).unflatten(0, (-1, stride))
 
-        def with_summaries(tokens: Tensor) -> Float[Tensor, "batch_heads key_blocks block head_dim"]:
-            own = cut(tokens, block)
-            if not summary:
-                return own
-            short = F.pad(own[:, :, last:].flatten(1, 2), (0, 0, 0, fill))
-            return torch.cat([own, short.unflatten(1, (behind, block))], dim=1)
+        own_key, own_value = key[:, :, :, :last], value[:, :, :, :last]
+        summary_key, summary_value = (x[:, :, :, last:].flatten(2, 3) for x in (key, value))
+        own = real[:, :, :, None, :last].expand(-1, -1, -1, stride, -1)
+        summaries = real[:, :, :, last:].flatten(2)[:, :, None, None].expand(-1, -1, real.shape[2], stride, -1)
+        if self.geometry.causal:
+            own = own & (position[:, None, :last] <= position[:, :, None])
+            summaries = summaries & (position[:, last:].flatten() <= position[:, :, None])
 
-        own, others = torch.arange(blocks, device=device), torch.arange(blocks, blocks + behind, device=device)
-        seen = torch.cat([own[:, None], others.expand(blocks, -1)], dim=1)
-        out = attend_blocks(
-            cut(query, block),
-            with_summaries(key),
-            with_summaries(value),
-            valid,
-            [BlockTable(own, seen[None])],
-            dropout=self.options.dropout if self.training else 0.0,
-            positions=positions if self.geometry.causal else None,
-        )
-        return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
+        scores = torch.cat([query @ own_key.mT, query @ summary_key[:, :, None].mT], dim=-1) * query.shape[-1] ** -0.5
+        weights = softmax_over_valid(scores, torch.cat([own, summaries], dim=-1))
+        weights = F.dropout(weights, self.options.dropout, self.training)
+        out = weights[..., :last] @ own_value + weights[..., last:] @ summary_value[:, :, None]
+        return out.flatten(2, 3)[:, :, :n]
 
-    attend_tiled = attend
-
-    def attend_flex(
+    def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """PyTorch's FlexAttention over the same pairs."""
-        block, summary = sizes(self.geometry, self.options)
-
-        def sees(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            seen = (query // block == key // block) | (key % block >= block - summary)
-            return seen & (key <= query) if self.geometry.causal else seen
-
-        return flex_attention_over(sees, query, key, value, key_valid)
+        """The same in tiles for a CPU's caches."""
+        (block, summary), dropout = sizes(self.geometry, self.options), self.options.dropout if self.training else 0.0
+        return attend_summaries(
+            query, key, value, key_valid, block=block, summary=summary, causal=self.geometry.causal, dropout=dropout
+        )

@@ -58,7 +58,7 @@ class Local(BlockPatternAttention):
 
     Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
     Symbols: b → block, w → neighbours.
-    Differs: neighbours are an addition; weights are never stored but computed anew for the gradient, which can be taken once.
+    Differs: neighbours are an addition.
     """
 
     options: Options

@@ -8,15 +8,19 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT, MASK, softmax_bytes
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.attention.sparse._flex import FlexAttends, flex_attention_over
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
+from attn_zoo.attention.sparse._flex import MaskMod
+from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import Capabilities, Cost, Geometry, Stream
-from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
+from attn_zoo.kernels.cpu.window import attend_dilated, band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
+
+SMALLEST_BLOCK = 16
+"""Queries of a block where the window is narrower: products of fewer rows cost as much."""
 
 
 @dataclass
@@ -42,41 +46,29 @@ class Options:
 
 
 def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
-    """Keys of a dilated sequence of ``length`` that a position sees on its left and on its right."""
+    """Keys that a position sees on its left and on its right, in a residue class of ``length`` positions."""
     left = options.window - 1 if geometry.causal else options.window // 2
     right = 0 if geometry.causal else left
     return min(left, length - 1), min(right, length - 1)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """The band, block by block in each residue class of the dilation, with the global keys; and the global rows.
+    """FLOPs of the band in each residue class of the dilation, with the global keys, and of the global rows.
 
-    Backward, weights of the band are computed anew and those of the global rows are kept, with their scaled queries. Kept for
-    a dilated band: its queries, keys and values, and which of them are there. State: keys and values within reach and of
-    the global tokens; while these are read, also their global keys and values.
+    Backward, weights of the band are computed anew. State: keys and values within reach and of the global tokens; while these
+    are read, also their global keys and values.
     """
-    n, g, dilation = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation
-    length, heads, d = math.ceil((n - g) / dilation), geometry.heads, geometry.head_dim
-    flops = backward = kept = 0
-    if g:
-        flops += 4 * g * n * geometry.inner_dim
-        backward += 2 * flops
-        kept += FLOAT * g * geometry.inner_dim + softmax_bytes(heads * g, n, masks=g * n if geometry.causal else n)
+    n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
+    flops = 4 * g * n * inner
+    backward = 2 * flops
     if n > g:
+        length = math.ceil((n - g) / dilation)
         left, right = reach(geometry, options, length)
-        flops += dilation * band_flops(length, left, right, extra=g) * geometry.inner_dim
-        backward += dilation * band_backward_flops(length, left, right, extra=g) * geometry.inner_dim
-    if n > g and dilation > 1:
-        kept += heads * dilation * length * (3 * FLOAT * d + MASK) + MASK * g
-        kept += 2 * FLOAT * heads * dilation * g * d if heads > 1 else 0  # of one head a view does
+        flops += dilation * band_flops(length, left, right, extra=g) * inner
+        backward += dilation * band_backward_flops(length, left, right, extra=g) * inner
     held = max(2 * g, min(n, (options.window - 1) * dilation + 1 + g))
-    return Cost(
-        flops=flops,
-        parameters=0,
-        backward_flops=backward,
-        activation_bytes={"eager": kept},
-        state_bytes=2 * FLOAT * held * geometry.inner_dim if geometry.causal else None,
-    )
+    state = 2 * FLOAT * held * inner if geometry.causal else None
+    return Cost(flops=flops, parameters=0, backward_flops=backward, state_bytes=state)
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
@@ -115,7 +107,7 @@ def widest(geometry: Geometry) -> Longformer:
         "three_globals": {"window": 3, "global_tokens": 3},
     },
 )
-class Longformer(FlexAttends):
+class Longformer(PairwiseAttention):
     """Sliding-window attention with dilation and global tokens.
 
     Paper: Beltagy et al. 2020, Section 3.1 (window, dilation, global attention, its projections).
@@ -135,6 +127,25 @@ class Longformer(FlexAttends):
             found += (f"global_tokens={options.global_tokens} are all {n} tokens: every token sees all",)
         return found
 
+    def mask_mod(self, n: int, device: torch.device) -> MaskMod:
+        """Pairs within the dilated window, and pairs with a global key; rows of global tokens are another matter."""
+        w, dilation, g, causal = self.options.window, self.options.dilation, self.options.global_tokens, self.geometry.causal
+        left, right = (w - 1, 0) if causal else (w // 2, w // 2)
+
+        def seen(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            distance = key - query
+            near = (distance % dilation == 0) & (distance >= -left * dilation) & (distance <= right * dilation)
+            return near | ((key < g) & (distance <= 0) if causal else key < g)
+
+        return seen
+
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """All n × n scores masked to window and global keys, after the rows of the global tokens."""
+        local = super().definition(query, key, value, key_valid)[:, :, self.options.global_tokens :]
+        return self._after_global_rows(local, key_valid, **global_streams)
+
     def attend(
         self,
         query: Float[Tensor, "batch heads n head_dim"],
@@ -143,77 +154,70 @@ class Longformer(FlexAttends):
         key_valid: Bool[Tensor, "batch n"] | None,
         **global_streams: Tensor,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """The band of the other tokens in blocks, after the rows of the global ones."""
-        batch, heads, n, _ = query.shape
-        g, dilation = min(self.options.global_tokens, n), self.options.dilation
-        rows = [self._global_rows(query, key_valid, **global_streams)] if g else []
-        if n > g:
-            valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None and dilation > 1 else key_valid
-            length = math.ceil((n - g) / dilation)
-            left, right = reach(self.geometry, self.options, length)
-            local = banded_attention(
-                _fold(query[:, :, g:], dilation),
-                _fold(key[:, :, g:], dilation),
-                _fold(value[:, :, g:], dilation),
-                None if valid is None else _fold(valid[:, None, g:, None], dilation)[..., 0].repeat(1, heads, 1),
-                left=left,
-                right=right,
-                extra_key=_repeat(key[:, :, :g], dilation),
-                extra_value=_repeat(value[:, :, :g], dilation),
-                extra_valid=None if valid is None else valid[:, :g].clone(),  # a view would keep the whole mask
-                dropout=self.options.dropout if self.training else 0.0,
-            )
-            if dilation > 1:
-                local = local.unflatten(1, (heads, dilation)).transpose(2, 3).flatten(2, 3)[:, :, : n - g]
-            rows.append(local)
-        return torch.cat(rows, dim=2) if len(rows) > 1 else rows[0]
+        """Blocks of queries, each in one softmax over the global keys and all keys that a window of the block holds.
 
-    attend_tiled = attend
+        Positions of one residue class of the dilation are a sequence of their own, in which the window has no gaps.
+        """
+        n, g, dilation, device = query.shape[2], self.options.global_tokens, self.options.dilation, query.device
+        if n <= g:
+            return self._after_global_rows(query[:, :, g:], key_valid, **global_streams)
+        valid = (query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid)[:, None, :, None]
+        global_key, global_value, global_valid = (x[:, :, None, None, :g] for x in (key, value, valid))
+        query, key, value, valid = (_by_residue(x[:, :, g:], dilation) for x in (query, key, value, valid))
+
+        length = query.shape[3]
+        left, right = reach(self.geometry, self.options, length)
+        block = max(left, SMALLEST_BLOCK)
+        fill, width = -length % block, left + block + right
+        query = F.pad(query, (0, 0, 0, fill)).unflatten(3, (-1, block))  # batch heads classes blocks block head_dim
+        # Keys left … left + block + right around each block: batch heads classes blocks width head_dim
+        key, value, valid = (F.pad(x, (0, 0, left, right + fill)).unfold(3, width, block).mT for x in (key, value, valid))
+        distance = torch.arange(width, device=device) - left - torch.arange(block, device=device)[:, None]
+        window = valid.mT & (distance >= -left) & (distance <= right)
+        allowed = torch.cat([global_valid.mT.expand(*window.shape[:-1], -1), window], dim=-1)
+
+        scores = torch.cat([query @ global_key.mT, query @ key.mT], dim=-1) * query.shape[-1] ** -0.5
+        weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
+        local = weights[..., :g] @ global_value + weights[..., g:] @ value
+        local = local.flatten(3, 4)[:, :, :, :length].transpose(2, 3).flatten(2, 3)[:, :, : n - g]
+        return self._after_global_rows(local, key_valid, **global_streams)
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """The same in tiles for a CPU's caches."""
+        n, g, dilation = query.shape[2], self.options.global_tokens, self.options.dilation
+        if n <= g:
+            return self._after_global_rows(query[:, :, g:], key_valid, **global_streams)
+        left, right = reach(self.geometry, self.options, math.ceil((n - g) / dilation))
+        dropout = self.options.dropout if self.training else 0.0
+        local = attend_dilated(query, key, value, key_valid, extra=g, dilation=dilation, left=left, right=right, dropout=dropout)
+        return self._after_global_rows(local, key_valid, **global_streams)
 
     def attend_flex(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """PyTorch's FlexAttention over a block mask; the few global rows as in ``attend``."""
-        g = min(self.options.global_tokens, query.shape[2])
-        local = flex_attention_over(lambda _, q, k: self.sees(q, k), query, key, value, key_valid)
-        return torch.cat([self._global_rows(query, key_valid, **global_streams), local[:, :, g:]], dim=2) if g else local
+        """PyTorch's FlexAttention over the same pairs; the few global rows as in ``attend``."""
+        local = super().attend_flex(query, key, value, key_valid)[:, :, self.options.global_tokens :]
+        return self._after_global_rows(local, key_valid, **global_streams)
 
-    def sees(self, query: Tensor, key: Tensor) -> Tensor:
-        """Whether a query that is no global token sees a key, by their positions (broadcast)."""
-        o, distance = self.options, key - query
-        left = o.window - 1 if self.geometry.causal else o.window // 2
-        right = 0 if self.geometry.causal else left
-        near = (distance % o.dilation == 0) & (distance >= -left * o.dilation) & (distance <= right * o.dilation)
-        return near | ((key < o.global_tokens) & ((distance <= 0) | (not self.geometry.causal)))
-
-    def _global_rows(
+    def _after_global_rows(
         self,
-        query: Tensor,
-        key_valid: Tensor | None,
-        global_query: Tensor | None = None,
-        global_key: Tensor | None = None,
-        global_value: Tensor | None = None,
-    ) -> Float[Tensor, "batch heads g head_dim"]:
-        """softmax(Q_g K_gᵀ / √d) V_g for the few global queries over all valid keys, in their past if causal."""
-        assert global_query is not None and global_key is not None and global_value is not None
-        valid = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool) if key_valid is None else key_valid
-        scores = (global_query * global_query.shape[-1] ** -0.5) @ global_key.mT
-        allowed = valid[:, None, None, :]
-        if self.geometry.causal:
-            allowed = allowed & torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        dropout = self.options.dropout if self.training else 0.0
-        return F.dropout(softmax_over_valid(scores, allowed), dropout) @ global_value
+        local: Float[Tensor, "batch heads rest head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+        global_query: Float[Tensor, "batch heads g head_dim"] | None = None,
+        global_key: Float[Tensor, "batch heads n head_dim"] | None = None,
+        global_value: Float[Tensor, "batch heads n head_dim"] | None = None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """softmax(Q_g K_gᵀ / √d) V_g for the few global queries over all valid keys, in their past if causal; then the others."""
+        if global_query is None or global_key is None or global_value is None:
+            return local
+        allowed = allowed_pairs(global_query, global_key, key_valid, causal=self.geometry.causal)
+        weights = softmax_over_valid((global_query * global_query.shape[-1] ** -0.5) @ global_key.mT, allowed)
+        weights = F.dropout(weights, self.options.dropout, self.training)
+        return torch.cat([weights @ global_value, local], dim=2)
 
 
-def _fold(x: Tensor, dilation: int) -> Tensor:
-    """Positions of one residue class become a sequence, and the classes stand beside the heads."""
-    if dilation == 1:
-        return x
-    length = math.ceil(x.shape[2] / dilation)
-    filled = F.pad(x, (0, 0, 0, length * dilation - x.shape[2])).unflatten(2, (length, dilation))
-    return filled.transpose(2, 3).flatten(1, 2)
-
-
-def _repeat(x: Tensor, dilation: int) -> Tensor:
-    """The same for each residue class."""
-    return x if dilation == 1 else x[:, :, None].expand(-1, -1, dilation, -1, -1).flatten(1, 2)
+def _by_residue(x: Shaped[Tensor, "batch heads n d"], dilation: int) -> Shaped[Tensor, "batch heads dilation length d"]:
+    """Positions of each residue class modulo the dilation, filled up with zeros."""
+    return F.pad(x, (0, 0, 0, -x.shape[2] % dilation)).unflatten(2, (-1, dilation)).transpose(2, 3)

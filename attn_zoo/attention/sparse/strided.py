@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT, MASK
-from attn_zoo.attention._masks import check_dropout
-from attn_zoo.attention.sparse._block_masks import cut, cut_bytes
-from attn_zoo.attention.sparse._flex import FlexAttends, flex_attention_over
+from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.attention.sparse._block_masks import into_blocks
+from attn_zoo.attention.sparse._flex import MaskMod
+from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu.strided import attend_grid
 from attn_zoo.registry import register_attention
@@ -43,22 +44,15 @@ def stride_of(geometry: Geometry, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Rows of l positions against the rows beside them, and columns against themselves. Backward, all scores anew.
+    """FLOPs of rows of l positions against the rows beside them, and of columns against themselves; backward, all scores anew.
 
-    Kept: queries, keys and values where the last row is filled up, and which keys are valid. State: keys and values of all the
-    past, since each is a whole number of strides away from a later query.
+    State: keys and values of all the past, since each is a whole number of strides away from a later query.
     """
-    n, heads, d = geometry.keys, geometry.heads, geometry.head_dim
-    stride = stride_of(geometry, options)
+    n, stride = geometry.keys, stride_of(geometry, options)
     rows = math.ceil(n / stride)
     flops = 4 * geometry.inner_dim * rows * stride * ((2 if geometry.causal else 3) * stride + rows)
-    return Cost(
-        flops=flops,
-        parameters=0,
-        backward_flops=5 * flops // 2,
-        activation_bytes={"eager": 3 * cut_bytes(heads, n, stride, d) + MASK * rows * stride},
-        state_bytes=2 * FLOAT * n * geometry.inner_dim if geometry.causal else None,
-    )
+    state = 2 * FLOAT * n * geometry.inner_dim if geometry.causal else None
+    return Cost(flops=flops, parameters=0, backward_flops=5 * flops // 2, state_bytes=state)
 
 
 @register_attention(
@@ -74,17 +68,26 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     implementations=("eager", "tiled", "flex"),
     softmax_limit=lambda geometry: Strided(geometry, Options(stride=geometry.keys)),
 )
-class Strided(FlexAttends):
+class Strided(PairwiseAttention):
     """Softmax attention to the last l positions and to every l-th position before them.
 
     Paper: Child et al. 2019, Section 4.3, strided pattern: A⁽¹⁾ is the window, A⁽²⁾ every l-th position.
     Symbols: l → stride.
     Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), no key twice;
-        without causality both parts reach to either side; weights are never stored but computed anew for the gradient, which
-        can be taken once.
+        without causality both parts reach to either side.
     """
 
     options: Options
+
+    def mask_mod(self, n: int, device: torch.device) -> MaskMod:
+        """Pairs at most l apart, and pairs a multiple of l apart."""
+        stride, causal = stride_of(self.geometry, self.options), self.geometry.causal
+
+        def seen(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            found = ((query - key).abs() <= stride) | ((query - key) % stride == 0)
+            return found & (key <= query) if causal else found
+
+        return seen
 
     def attend(
         self,
@@ -93,26 +96,42 @@ class Strided(FlexAttends):
         value: Float[Tensor, "batch heads n head_dim"],
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Rows of l positions under each other, so that every l-th position is a column."""
-        batch, heads, n, _ = query.shape
-        stride = stride_of(self.geometry, self.options)
-        valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
-        valid = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
-        dropout = self.options.dropout if self.training else 0.0
-        query, key, value = (cut(tokens, stride) for tokens in (query, key, value))
-        out = attend_grid(query, key, value, valid, causal=self.geometry.causal, dropout=dropout)
-        return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
+        """Rows of l positions under each other: the window lies in the rows beside one's own, every l-th position in a column."""
+        n, stride, device = query.shape[2], stride_of(self.geometry, self.options), query.device
+        after = 0 if self.geometry.causal else 1  # rows beside one's own: one before, and one after
+        valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
+        query, key, value = (into_blocks(tokens, stride) for tokens in (query, key, value))  # batch heads rows stride head_dim
+        real = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None]  # batch 1 rows stride
 
-    attend_tiled = attend
+        near_key, near_value = (_beside(tokens, after) for tokens in (key, value))
+        distance = torch.arange(-stride, (1 + after) * stride, device=device) - torch.arange(stride, device=device)[:, None]
+        near = _beside(real[..., None], after).mT & (distance >= -stride) & (distance <= after * stride)
+        row = torch.arange(real.shape[2], device=device)
+        away = row - row[:, None]
+        beyond = (away < -1) if self.geometry.causal else (away.abs() > 1)  # nearer rows of the column are in the window
+        column = real.mT[:, :, None] & beyond[:, None]
 
-    def attend_flex(
+        scores = torch.cat([query @ near_key.mT, _by_column(_by_column(query) @ _by_column(key).mT)], dim=-1)
+        weights = softmax_over_valid(scores * query.shape[-1] ** -0.5, torch.cat([near, column], dim=-1))
+        near_weights, column_weights = F.dropout(weights, self.options.dropout, self.training).split(
+            [distance.shape[1], len(row)], dim=-1
+        )
+        out = near_weights @ near_value + _by_column(_by_column(column_weights) @ _by_column(value))
+        return out.flatten(2, 3)[:, :, :n]
+
+    def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """PyTorch's FlexAttention over the same pairs."""
-        stride = stride_of(self.geometry, self.options)
+        """The same in tiles for a CPU's caches."""
+        stride, dropout = stride_of(self.geometry, self.options), self.options.dropout if self.training else 0.0
+        return attend_grid(query, key, value, key_valid, stride=stride, causal=self.geometry.causal, dropout=dropout)
 
-        def sees(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            seen = ((query - key).abs() <= stride) | ((query - key) % stride == 0)
-            return seen & (key <= query) if self.geometry.causal else seen
 
-        return flex_attention_over(sees, query, key, value, key_valid)
+def _beside(rows: Shaped[Tensor, "batch heads rows l d"], after: int) -> Shaped[Tensor, "batch heads rows some_l d"]:
+    """Each row after the one before it, and ``after`` rows behind it; zeros beyond the ends."""
+    return F.pad(rows, (0, 0, 0, 0, 1, after)).unfold(2, 2 + after, 1).movedim(-1, 3).flatten(3, 4)
+
+
+def _by_column(rows: Float[Tensor, "batch heads rows l d"]) -> Float[Tensor, "batch heads l rows d"]:
+    """Columns as sequences, and back."""
+    return rows.transpose(2, 3)

@@ -120,7 +120,7 @@ def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, imp
     with torch.device("meta"):
         mechanism = entry.build(geometry, options, implementation).eval()
     with as_on_a_cpu(mechanism) if implementation == "sdpa" else torch.device("meta"):
-        inputs, call = _call(mechanism)
+        inputs, call = inputs_and_call(mechanism)
         try:
             _, kept = kept_bytes(call, [*inputs, *mechanism.parameters(), *mechanism.buffers()])
         except (NotImplementedError, RuntimeError):
@@ -158,7 +158,7 @@ def _formula(module: nn.Module, sizes: Sizes) -> Cost:
 def _tally(module: nn.Module, sizes: Sizes) -> Tally | None:
     """PyTorch's count on the device of the moment; None of an attention of which shapes alone tell nothing."""
     if isinstance(module, Attention):
-        inputs, call = _call(module)
+        inputs, call = inputs_and_call(module)
     else:
         tokens = torch.empty(1, sizes.length, sizes.dim, requires_grad=True)
         rest = (None,) if isinstance(module, Block) else ()  # no padding
@@ -169,12 +169,12 @@ def _tally(module: nn.Module, sizes: Sizes) -> Tally | None:
         return None
 
 
-def _call(mechanism: Attention) -> tuple[tuple[Tensor, ...], Callable[[], Tensor]]:
-    """Inputs such as the card asks for, and the call with them."""
+def inputs_and_call(mechanism: Attention, batch: int = 1) -> tuple[tuple[Tensor, ...], Callable[[], Tensor]]:
+    """Inputs such as the card asks for, without numbers, and the call with them."""
     entry, g = mechanism.card, mechanism.geometry
 
     def empty(length: int) -> Tensor:
-        return torch.empty(1, g.heads, length, g.head_dim, requires_grad=True)
+        return torch.empty(batch, g.heads, length, g.head_dim, requires_grad=True)
 
     lengths = {"query": g.queries, "key": g.keys, "value": g.keys}
     given = {name: empty(length) for name, length in lengths.items() if name in entry.reads}

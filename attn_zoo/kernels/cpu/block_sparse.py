@@ -2,82 +2,137 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.attention._kept import INDEX, MASK
 from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.precision import autocast_dtype, without_autocast
 
-
-@dataclass(frozen=True, slots=True)
-class BlockTable:
-    """Which blocks of keys some blocks of queries look at."""
-
-    queries: Int[Tensor, "looking"]
-    """Numbers of the blocks of queries."""
-    keys: Int[Tensor, "#heads looking width"]
-    """Numbers of the blocks of keys, each once in a row; -1 for none."""
+Table = tuple[Int[Tensor, "rows"], Int[Tensor, "#heads rows width"]]
+"""Numbers of some blocks of queries, and of the blocks of keys that each of them sees, each once; -1 for none."""
 
 
-class BlockTableSize(NamedTuple):
-    """How much a look takes."""
+def attend_tables(
+    query: Float[Tensor, "batch heads n head_dim"],
+    key: Float[Tensor, "batch heads n head_dim"],
+    value: Float[Tensor, "batch heads n head_dim"],
+    key_valid: Bool[Tensor, "batch n"] | None,
+    tables: Sequence[Table],
+    *,
+    block: int,
+    causal: bool,
+    dropout: float,
+) -> Float[Tensor, "batch heads n head_dim"]:
+    """One softmax for each query over the valid keys of the blocks that its block sees; together tables name each block once."""
+    batch, heads, n, _ = query.shape
+    valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+    valid = F.pad(valid, (0, -n % block))
+    query, key, value = (cut(tokens, block) for tokens in (query, key, value))
+    positions = torch.arange(valid.shape[1], device=query.device) if causal else None
+    out = _attend_blocks(query, key, value, valid, tables, dropout=dropout, positions=positions)
+    return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
 
-    queries: int
-    """Blocks of queries."""
-    width: int
-    """Blocks of keys, -1 included."""
-    drawn: bool = False
-    """Whether each head looks at others."""
+
+def attend_summaries(
+    query: Float[Tensor, "batch heads n head_dim"],
+    key: Float[Tensor, "batch heads n head_dim"],
+    value: Float[Tensor, "batch heads n head_dim"],
+    key_valid: Bool[Tensor, "batch n"] | None,
+    *,
+    block: int,
+    summary: int,
+    causal: bool,
+    dropout: float,
+) -> Float[Tensor, "batch heads n head_dim"]:
+    """One softmax over the own block and the last ``summary`` keys of every block.
+
+    Summaries stand once more behind the blocks, in blocks of their own, and are left out of the block they come from.
+    """
+    batch, heads, n, _ = query.shape
+    blocks, device = math.ceil(n / block), query.device
+    behind = summary_blocks(n, block, summary)
+    fill = behind * block - blocks * summary
+    positions = torch.arange(blocks * block, device=device)
+    valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+    valid = F.pad(valid, (0, blocks * block - n)).unflatten(1, (blocks, block))
+    last = block - summary
+    apart, short = F.pad(valid[..., :last], (0, summary)), F.pad(valid[..., last:].flatten(1), (0, fill))
+    valid = torch.cat([apart.flatten(1), short], dim=1)
+    positions = torch.cat([positions, F.pad(positions.view(blocks, block)[:, last:].flatten(), (0, fill))])
+
+    def with_summaries(tokens: Tensor) -> Float[Tensor, "batch_heads key_blocks block head_dim"]:
+        own = cut(tokens, block)
+        if not summary:
+            return own
+        short = F.pad(own[:, :, last:].flatten(1, 2), (0, 0, 0, fill))
+        return torch.cat([own, short.unflatten(1, (behind, block))], dim=1)
+
+    own, others = torch.arange(blocks, device=device), torch.arange(blocks, blocks + behind, device=device)
+    seen = torch.cat([own[:, None], others.expand(blocks, -1)], dim=1)
+    out = _attend_blocks(
+        cut(query, block),
+        with_summaries(key),
+        with_summaries(value),
+        valid,
+        [(own, seen[None])],
+        dropout=dropout,
+        positions=positions if causal else None,
+    )
+    return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
+
+
+def cut(tokens: Float[Tensor, "batch heads n head_dim"], block: int) -> Float[Tensor, "batch_heads blocks block head_dim"]:
+    """Tokens in blocks, filled up with zeros; heads of all examples are one axis."""
+    fill = -tokens.shape[2] % block
+    return (F.pad(tokens, (0, 0, 0, fill)) if fill else tokens).flatten(0, 1).unflatten(1, (-1, block))
+
+
+def summary_blocks(n: int, block: int, summary: int) -> int:
+    """Blocks that the last ``summary`` positions of all blocks fill."""
+    return math.ceil(math.ceil(n / block) * summary / block)
+
+
+def table_flops(heads: int, block: int, head_dim: int, block_pairs: int) -> tuple[int, int]:
+    """FLOPs for one example, forward and backward: there scores anew, and each product's two factors."""
+    flops = 4 * heads * block * block * head_dim * block_pairs
+    return flops, 5 * flops // 2
 
 
 @untraced
-def attend_blocks(
+def _attend_blocks(
     query: Float[Tensor, "batch_heads blocks block head_dim"],
     key: Float[Tensor, "batch_heads key_blocks block head_dim"],
     value: Float[Tensor, "batch_heads key_blocks block head_dim"],
     valid: Bool[Tensor, "batch key_slots"],
-    looks: Sequence[BlockTable],
+    tables: Sequence[Table],
     *,
     dropout: float,
     positions: Int[Tensor, "key_slots"] | None = None,
 ) -> Float[Tensor, "batch_heads blocks block head_dim"]:
-    """One softmax for each query over the valid keys of the blocks it looks at; zeros where there is none.
+    """One softmax for each query over the valid keys of the blocks that its block sees; zeros where there is none.
 
     Args:
-        looks: together they name each block of queries once.
-        positions: of the keys. Given, a query sees those up to its own position; block i of the queries starts at i · block.
+        positions: positions of the keys, by which a query sees those up to its own; block i of queries starts at i · block.
     """
     dtype = autocast_dtype(query)
-    tensors = [t for look in looks for t in (look.queries, look.keys)]
     with without_autocast(query.device):
         # Blocks are picked by number, which copies all of what is not contiguous each time.
         blocks = (t.to(dtype).contiguous() for t in (query, key, value))
-        out: Tensor = _Gathered.apply(*blocks, valid, positions, dropout, *tensors)
+        out: Tensor = _Gathered.apply(*blocks, valid, positions, dropout, *(t for table in tables for t in table))
     return out
 
 
-def gathered_flops(heads: int, block: int, head_dim: int, sizes: Sequence[BlockTableSize]) -> tuple[int, int]:
-    """FLOPs of ``attend_blocks`` for one example, forward and backward: there scores anew, and each product's two factors."""
-    flops = 4 * heads * block * block * head_dim * sum(size.queries * size.width for size in sizes)
-    return flops, 5 * flops // 2
-
-
-def gathered_bytes(heads: int, sizes: Sequence[BlockTableSize], key_slots: int, *, causal: bool) -> int:
-    """Bytes that autograd keeps of ``attend_blocks`` beside queries, keys and values."""
-    indices = sum(size.queries * (1 + (heads if size.drawn else 1) * size.width) for size in sizes)
-    return INDEX * (indices + causal * key_slots) + MASK * key_slots
-
-
 class _Gathered(torch.autograd.Function):
-    """``attend_blocks`` tile by tile, some blocks of queries each. Kept are the inputs, and under dropout what survives."""
+    """``_attend_blocks`` tile by tile, some blocks of queries each. Kept are the inputs, and under dropout what survives."""
 
     @staticmethod
     def forward(
@@ -88,30 +143,30 @@ class _Gathered(torch.autograd.Function):
         valid: Tensor,
         positions: Tensor | None,
         dropout: float,
-        *looks: Tensor,
+        *tables: Tensor,
     ) -> Tensor:
         out, survivors = torch.empty_like(query, memory_format=torch.contiguous_format), []
         flat = out.flatten(0, 1)
-        for tile in _tiles(query, key, valid, positions, looks):
+        for tile in _tiles(query, key, valid, positions, tables):
             weights = tile.weights(tile.own(query), tile.gather(key))
             if (kept := dropout_mask(weights, dropout)) is not None:
                 survivors.append(kept)
                 weights = weights * kept
             flat[tile.queries] = weights @ tile.gather(value)
-        ctx.save_for_backward(query, key, value, valid, positions, *looks, *survivors)
-        ctx.looks = len(looks)
+        ctx.save_for_backward(query, key, value, valid, positions, *tables, *survivors)
+        ctx.tables = len(tables)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, valid, positions, *rest = ctx.saved_tensors
-        looks, survivors = rest[: ctx.looks], rest[ctx.looks :]
+        tables, survivors = rest[: ctx.tables], rest[ctx.tables :]
         precise = torch.promote_types(query.dtype, torch.float32)  # many tiles add to one key
         grad_query = torch.empty_like(query, memory_format=torch.contiguous_format).flatten(0, 1)
         grad_key, grad_value = (torch.zeros(key.shape, dtype=precise, device=key.device).flatten(0, 1).flatten(1) for _ in range(2))
         gradient, scale = gradient.flatten(0, 1).contiguous(), query.shape[-1] ** -0.5
-        for at, tile in enumerate(_tiles(query, key, valid, positions, looks)):
+        for at, tile in enumerate(_tiles(query, key, valid, positions, tables)):
             own, keys, grad_rows = tile.own(query), tile.gather(key), gradient[tile.queries]
             weights = tile.weights(own, keys)
             kept = survivors[at] if survivors else None
@@ -120,7 +175,7 @@ class _Gathered(torch.autograd.Function):
             grad_query[tile.queries] = (grad_scores @ keys).mul_(scale)
             grad_key.index_add_(0, *tile.scatter(grad_scores.mT @ own, precise))
         grads = (grad_query.view(query.shape), grad_key.view(key.shape).to(key.dtype), grad_value.view(key.shape).to(key.dtype))
-        return *grads, None, None, None, *(None for _ in looks)
+        return *grads, None, None, None, *(None for _ in tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +203,19 @@ class _Tile:
         return self.keys, gathered.reshape(len(self.keys), -1).to(dtype)
 
 
-def _tiles(query: Tensor, key: Tensor, valid: Tensor, positions: Tensor | None, looks: Sequence[Tensor]) -> Iterator[_Tile]:
-    """Cut all looks into tiles of about ``TILE`` scores."""
+def _tiles(query: Tensor, key: Tensor, valid: Tensor, positions: Tensor | None, tables: Sequence[Tensor]) -> Iterator[_Tile]:
+    """Cut all tables into tiles of about ``TILE`` scores."""
     (every, blocks, block, _), key_blocks, device = query.shape, key.shape[1], query.device
     examples, steps = valid.shape[0], torch.arange(block, device=device)
     valid = valid.view(examples * key_blocks, block)
     heads = every // examples
-    for rows, table in zip(looks[::2], looks[1::2], strict=True):
-        tables, looking, width = table.shape
+    for rows, table in zip(tables[::2], tables[1::2], strict=True):
+        by_head, looking, width = table.shape
         together = max(1, TILE // (block * block * width))
         for start in range(0, every * looking, together):
             items = torch.arange(start, min(start + together, every * looking), device=device)
             head, row = items // looking, items % looking
-            found = table[head % heads if tables > 1 else 0, row]
+            found = table[head % heads if by_head > 1 else 0, row]
             there, known = found >= 0, found.clamp(min=0)
             example = head // heads * key_blocks
             hidden = ~(valid[example[:, None] + known] & there[..., None]).flatten(1)[:, None]

@@ -13,20 +13,38 @@ from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
+from attn_zoo.kernels.cpu.block_sparse import cut
 from attn_zoo.precision import autocast_dtype, without_autocast
 
 
-@untraced
 def attend_grid(
+    query: Float[Tensor, "batch heads n head_dim"],
+    key: Float[Tensor, "batch heads n head_dim"],
+    value: Float[Tensor, "batch heads n head_dim"],
+    key_valid: Bool[Tensor, "batch n"] | None,
+    *,
+    stride: int,
+    causal: bool,
+    dropout: float,
+) -> Float[Tensor, "batch heads n head_dim"]:
+    """One softmax for each query over the valid keys a row's length away at most and of its column; zeros where there is none."""
+    batch, heads, n, _ = query.shape
+    valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
+    valid = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
+    query, key, value = (cut(tokens, stride) for tokens in (query, key, value))
+    out = _attend_rows(query, key, value, valid, causal, dropout)
+    return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
+
+
+@untraced
+def _attend_rows(
     query: Float[Tensor, "sequences rows stride head_dim"],
     key: Float[Tensor, "sequences rows stride head_dim"],
     value: Float[Tensor, "sequences rows stride head_dim"],
     valid: Bool[Tensor, "sequences rows stride"],
-    *,
     causal: bool,
     dropout: float,
 ) -> Float[Tensor, "sequences rows stride head_dim"]:
-    """One softmax for each query over the valid keys a row's length away at most and of its column; zeros where there is none."""
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
         out: Tensor = _Grid.apply(query.to(dtype), key.to(dtype), value.to(dtype), valid, causal, dropout)

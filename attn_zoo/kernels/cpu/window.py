@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -88,6 +89,50 @@ def banded_attention(
     with without_autocast(query.device):
         out: Tensor = _Band.apply(*tensors, valid, extra_valid, left, right, dropout)
     return out.view(query.shape) if len(out) == batch else out[0].unflatten(0, (batch, heads))
+
+
+def attend_dilated(
+    query: Float[Tensor, "batch heads n head_dim"],
+    key: Float[Tensor, "batch heads n head_dim"],
+    value: Float[Tensor, "batch heads n head_dim"],
+    key_valid: Bool[Tensor, "batch n"] | None,
+    *,
+    extra: int,
+    dilation: int,
+    left: int,
+    right: int,
+    dropout: float,
+) -> Float[Tensor, "batch heads rest head_dim"]:
+    """``banded_attention`` of the positions after the first ``extra``, whose keys all see, in each residue class of a dilation."""
+    batch, heads, n, _ = query.shape
+    valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None and dilation > 1 else key_valid
+    out = banded_attention(
+        _fold(query[:, :, extra:], dilation),
+        _fold(key[:, :, extra:], dilation),
+        _fold(value[:, :, extra:], dilation),
+        None if valid is None else _fold(valid[:, None, extra:, None], dilation)[..., 0].repeat(1, heads, 1),
+        left=left,
+        right=right,
+        extra_key=_repeat(key[:, :, :extra], dilation),
+        extra_value=_repeat(value[:, :, :extra], dilation),
+        extra_valid=None if valid is None else valid[:, :extra].clone(),  # a view would keep the whole mask
+        dropout=dropout,
+    )
+    return out if dilation == 1 else out.unflatten(1, (heads, dilation)).transpose(2, 3).flatten(2, 3)[:, :, : n - extra]
+
+
+def _fold(x: Tensor, dilation: int) -> Tensor:
+    """Positions of one residue class become a sequence, and the classes stand beside the heads."""
+    if dilation == 1:
+        return x
+    length = math.ceil(x.shape[2] / dilation)
+    filled = F.pad(x, (0, 0, 0, length * dilation - x.shape[2])).unflatten(2, (length, dilation))
+    return filled.transpose(2, 3).flatten(1, 2)
+
+
+def _repeat(x: Tensor, dilation: int) -> Tensor:
+    """The same for each residue class."""
+    return x if dilation == 1 else x[:, :, None].expand(-1, -1, dilation, -1, -1).flatten(1, 2)
 
 
 class _Band(torch.autograd.Function):

@@ -1,0 +1,61 @@
+"""Softmax attention over pairs of positions that are fixed before the inputs are known."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.attention._masks import softmax_over_valid
+from attn_zoo.attention.sparse._flex import MaskMod, PairTables, cached_tables, flex_attention_over
+from attn_zoo.contract import Attention, Geometry
+
+
+class PairwiseAttention(Attention):
+    """yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the pairs (i, j) of ``mask_mod``, by the equation and by FlexAttention."""
+
+    @abstractmethod
+    def mask_mod(self, n: int, device: torch.device) -> MaskMod:
+        """The pairs at a length of ``n``, as a function that does not hold the module."""
+
+    def drawn_from(self) -> Tensor | None:
+        """Buffer from which pairs are drawn; None where the options fix them."""
+        return None
+
+    def by_head(self) -> bool:
+        """Whether heads have different pairs."""
+        return False
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """FlexAttention drops no weights."""
+        if implementation == "flex" and options.dropout > 0:
+            return f"{cls.card.name}.dropout needs implementation=eager: flex has no dropout of weights"
+        return None
+
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """All n × n scores, masked to the pairs."""
+        n, device = query.shape[2], query.device
+        heads, positions = torch.arange(query.shape[1], device=device)[:, None, None], torch.arange(n, device=device)
+        allowed = self.mask_mod(n, device)(heads, positions[:, None], positions)
+        allowed = allowed if key_valid is None else allowed & key_valid[:, None, None, :]
+        return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, allowed) @ value
+
+    def attend_flex(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """PyTorch's FlexAttention over the same pairs."""
+        return flex_attention_over(self.tables(query), query, key, value, key_valid)
+
+    def tables(self, query: Float[Tensor, "batch heads n head_dim"]) -> PairTables:
+        """FlexAttention's block tables of the pairs, cached by length, device and all that fixes the pairs."""
+        n, device, drawn = query.shape[2], query.device, self.drawn_from()
+        version = 0 if drawn is None or drawn.is_inference() else drawn._version
+        fixed_by = (type(self), self.geometry, tuple(vars(self.options).items()), drawn, version)
+        heads = self.geometry.heads if self.by_head() else 1
+        return cached_tables(fixed_by, lambda: self.mask_mod(n, device), n, heads, device)
