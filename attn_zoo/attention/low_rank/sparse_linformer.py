@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention._masks import check_dropout
-from attn_zoo.attention.dense._normalisers import check_alpha, entmax_over_valid
+from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisection, entmax_over_valid
 from attn_zoo.attention.low_rank._projections import LearnedMap, LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.kernels.cpu import entmax as tiles
 from attn_zoo.registry import register_attention
 
 
@@ -82,6 +84,16 @@ class SparseLinformer(LowRankAttention):
 
     options: Options
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Head by head: α-entmax(Qᵢ (Eᵢ Kᵢ)ᵀ / √d) Fᵢ Vᵢ."""
+        heads = []
+        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
+            scores = query[:, i] @ short_key.mT / query.shape[-1] ** 0.5
+            heads.append(entmax_by_bisection(scores, valid, self.options.alpha) @ short_value)
+        return torch.stack(heads, dim=1)
+
     def attend_compressed(
         self,
         query: Float[Tensor, "batch heads queries head_dim"],
@@ -92,5 +104,6 @@ class SparseLinformer(LowRankAttention):
         """α-entmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
         dropout = self.options.dropout if self.training else 0.0
         allowed = None if valid is None else valid[:, None, None]
-        weights = entmax_over_valid(query @ (key * query.shape[-1] ** -0.5).mT, allowed, self.options.alpha)
+        entmax = tiles.entmax_over_valid if self.implementation == "tiled" else entmax_over_valid
+        weights = entmax(query @ (key * query.shape[-1] ** -0.5).mT, allowed, self.options.alpha)
         return F.dropout(weights, dropout) @ value
