@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention.low_rank._low_rank import LowRankAttention
+from attn_zoo.attention.low_rank._projections import LowRankAttention
 from attn_zoo.attention.low_rank.kernelized_linformer import KernelizedLinformer
 from attn_zoo.attention.low_rank.linformer import Linformer
 from attn_zoo.attention.low_rank.sparse_linformer import SparseLinformer

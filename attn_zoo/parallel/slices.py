@@ -9,10 +9,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from attn_zoo.attention.low_rank._dense_maps import LearnedMap
-from attn_zoo.attention.low_rank._length_maps import LengthMap
-from attn_zoo.attention.low_rank._low_rank import LowRankAttention
-from attn_zoo.attention.low_rank._window_maps import WindowMap
+from attn_zoo.attention.low_rank._projections import LearnedMap, LengthMap, LowRankAttention, WindowMap
 from attn_zoo.contract import UnsupportedError
 
 

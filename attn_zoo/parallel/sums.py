@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention.low_rank._low_rank import LowRankAttention
-from attn_zoo.attention.low_rank._window_maps import MeanMap, WindowMap
+from attn_zoo.attention.low_rank._projections import LowRankAttention, MeanMap, WindowMap
 
 Parts = dict[str, Tensor]
 """By name, (batch, ...). ``any`` tells whether some token of a sequence is real, ``windows i`` the same of each window."""

@@ -20,8 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.analysis.captured import attention_inputs
-from attn_zoo.attention.low_rank._dense_maps import LearnedMap
-from attn_zoo.attention.low_rank._low_rank import LowRankAttention, Sharing
+from attn_zoo.attention.low_rank._projections import LearnedMap, LowRankAttention, Sharing
 from attn_zoo.contract import Attention, UnsupportedError
 from attn_zoo.transplant.encoder import BATCH
 from attn_zoo.transplant.passages import Passages

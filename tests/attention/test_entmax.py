@@ -10,7 +10,7 @@ from test_normalisers import defined
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.dense import entmax
+from attn_zoo.kernels.cpu import entmax
 
 ALPHAS = [1.0, 1.25, 1.5, 2.0]
 
@@ -37,10 +37,13 @@ def written_out(query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None,
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("block", [1, 200, 10**6])
-def test_equals_the_equation(monkeypatch, alpha, causal, padded, block):
-    monkeypatch.setattr(entmax, "BLOCK", block)
-    built = build_attention("entmax", Geometry(2, 8, 33, 33, causal), alpha=alpha)
+@pytest.mark.parametrize(
+    ("implementation", "block"), [("definition", None), ("eager", None), ("tiled", 1), ("tiled", 200), ("tiled", 10**6)]
+)
+def test_equals_the_equation(monkeypatch, alpha, causal, padded, implementation, block):
+    if block:
+        monkeypatch.setattr(entmax, "BLOCK", block)
+    built = build_attention("entmax", Geometry(2, 8, 33, 33, causal), alpha=alpha, implementation=implementation)
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None] if padded else None
     if valid is not None:
         valid[1, :3] = False
@@ -50,10 +53,11 @@ def test_equals_the_equation(monkeypatch, alpha, causal, padded, block):
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 @pytest.mark.parametrize("causal", [False, True])
-def test_gradients_equal_those_through_the_equation(monkeypatch, alpha, causal):
+@pytest.mark.parametrize("implementation", ["eager", "tiled"])
+def test_gradients_equal_those_through_the_equation(monkeypatch, implementation, alpha, causal):
     """Autograd follows the threshold through the sort; through the bisection of other alphas it could not."""
     monkeypatch.setattr(entmax, "BLOCK", 200)
-    built = build_attention("entmax", Geometry(2, 8, 33, 33, causal), alpha=alpha)
+    built = build_attention("entmax", Geometry(2, 8, 33, 33, causal), alpha=alpha, implementation=implementation)
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None]
     mine, other = ([t.requires_grad_() for t in draw()] for _ in range(2))
     weights = torch.linspace(-1, 1, mine[0].numel(), dtype=torch.float64).reshape(mine[0].shape)
@@ -80,7 +84,7 @@ def test_weights_are_zero_for_most_keys():
 
 
 def test_nothing_quadratic_is_kept_or_made():
-    """Two numbers a query are kept; the largest tensor, forward and backward, is a block."""
+    """In tiles two numbers a query are kept; the largest tensor, forward and backward, is a block."""
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
@@ -93,7 +97,7 @@ def test_nothing_quadratic_is_kept_or_made():
             return result
 
     n = 3000
-    built = build_attention("entmax", Geometry(1, 4, n, n))
+    built = build_attention("entmax", Geometry(1, 4, n, n), implementation="tiled")
     inputs = [torch.randn(1, 1, n, 4, requires_grad=True) for _ in range(3)]
     with Largest() as largest:
         built(*inputs).sum().backward()
@@ -103,7 +107,9 @@ def test_nothing_quadratic_is_kept_or_made():
 def test_causal_leaves_out_half_of_the_work():
     from attn_zoo import card
 
-    whole, half = (card("entmax").cost(Geometry(4, 64, 2**14, 2**14, causal), entmax.Options()).flops for causal in (False, True))
+    whole, half = (
+        card("entmax").cost(Geometry(4, 64, 2**14, 2**14, causal), card("entmax").options()).flops for causal in (False, True)
+    )
     assert 0.5 < half / whole < 0.51
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.low_rank._dense_maps import LearnedMap
+from attn_zoo.attention.low_rank._projections import LearnedMap
 from attn_zoo.attention.low_rank.kernelized_linformer import KernelizedLinformer
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)

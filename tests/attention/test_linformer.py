@@ -10,10 +10,9 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention.low_rank import _dense_maps as dense_maps
-from attn_zoo.attention.low_rank._dense_maps import LearnedMap
+from attn_zoo.attention.low_rank._projections import LearnedMap
 from attn_zoo.attention.low_rank.linformer import Linformer
-from attn_zoo.kernels.cpu import _tiling as blocks
+from attn_zoo.kernels.cpu import projection as tiles
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
 SHARINGS = ("none", "headwise", "key_value", "layerwise")
@@ -56,7 +55,7 @@ def written_out(built: Linformer, query: Tensor, key: Tensor, value: Tensor, val
     return out
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa", "triton"])
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled", "sdpa", "triton"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("projection", PROJECTIONS)
 @pytest.mark.parametrize("sharing", SHARINGS)
@@ -117,15 +116,6 @@ def test_sharing_holds_as_many_matrices_as_the_paper_counts(sharing, matrices):
     assert sum(p.numel() for p in built.parameters()) == matrices * 6 * 33
 
 
-@pytest.mark.parametrize("sharing", ["none", "headwise"])
-def test_blocks_of_queries_change_nothing(sharing, monkeypatch):
-    built = build(sharing=sharing)
-    whole = built(*draw())
-    monkeypatch.setattr(blocks, "CHEAP_BYTES", 5 * 4 * 2 * 6 * 8)
-    assert len(blocks.row_blocks(draw()[0], columns=6)) == 7
-    torch.testing.assert_close(built(*draw()), whole, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("projection", ["learned", "random", "convolution"])
 def test_projections_keep_the_scale_of_keys(projection):
     built = build(Geometry(1, 64, 512, 512), projected_length=64, projection=projection).float()
@@ -142,11 +132,11 @@ def test_product_along_the_length_has_exact_first_and_second_gradients(batch, we
     valid = torch.rand(batch, 5) > 0.3 if padded else None
 
     def product(weight: Tensor, tokens: Tensor) -> tuple[Tensor, ...]:
-        mixed, masses = dense_maps.mix(weight, tokens, valid, weigh=weighed)
+        mixed, masses = tiles.mix(weight, tokens, valid, weigh=weighed)
         return (mixed, masses) if weighed else (mixed,)
 
     for few in (4, 8):  # one product for each example, and one for all
-        monkeypatch.setattr(dense_maps, "FEW", few)
+        monkeypatch.setattr(tiles, "FEW", few)
         assert torch.autograd.gradcheck(product, (weight, tokens))
         assert torch.autograd.gradgradcheck(product, (weight, tokens))
 

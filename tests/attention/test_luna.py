@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
+from attn_zoo.attention.low_rank import luna
 from attn_zoo.attention.low_rank.luna import Luna
 from attn_zoo.kernels.cpu import _chunks as chunks
-from attn_zoo.kernels.cpu import _tiling as blocks
 
 
 def build(n: int = 33, *, causal: bool = False, queries: int | None = None, implementation: str = "eager", **options) -> Luna:
@@ -74,25 +74,25 @@ def require_same(got: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled", "sdpa"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("packed_length", [2, 8, 40])
-def test_equals_nested_attention(monkeypatch, implementation, padded, packed_length):
+def test_equals_nested_attention(implementation, padded, packed_length):
     for n, queries in ((33, None), (33, 7), (1, 5)):
         built = build(n, queries=queries, implementation=implementation, packed_length=packed_length)
         inputs, valid = draw(n, queries), padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
-        for cheap in (blocks.CHEAP_BYTES, 5000):  # one block of queries, and several
-            monkeypatch.setattr(blocks, "CHEAP_BYTES", cheap)
-            got, expected = call(built, inputs, valid if padded else None), nested(built, inputs, valid)
-            require_same(got, expected, [*inputs, *built.parameters()])
+        got, expected = call(built, inputs, valid if padded else None), nested(built, inputs, valid)
+        require_same(got, expected, [*inputs, *built.parameters()])
 
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("n", [1, 16, 39])
-def test_causally_equals_its_recurrence(monkeypatch, padded, n):
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled", "sdpa"])
+def test_causally_equals_its_recurrence(monkeypatch, implementation, padded, n):
+    monkeypatch.setattr(luna, "CHUNK", 8)
     monkeypatch.setattr(chunks, "CHUNK", 8)
     monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 16)  # two chunks
-    built, inputs = build(n, causal=True), draw(n)
+    built, inputs = build(n, causal=True, implementation=implementation), draw(n)
     valid = padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
     require_same(call(built, inputs, valid if padded else None), recurrent(built, inputs, valid), [*inputs, *built.parameters()])
 

@@ -6,8 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from attn_zoo.attention.dense._normalisers import check_alpha, entmax_over_valid, threshold
+from attn_zoo.attention.dense import _normalisers
+from attn_zoo.attention.dense._normalisers import check_alpha
+from attn_zoo.kernels.cpu import entmax as tiles
+from attn_zoo.kernels.cpu.entmax import threshold
 
+FORMS = {"bisection": _normalisers.entmax_by_bisection, "eager": _normalisers.entmax_over_valid, "tiled": tiles.entmax_over_valid}
 ALPHAS = [1.0, 1.05, 1.25, 1.5, 1.75, 2.0]
 
 
@@ -67,10 +71,11 @@ HARD = {
 }
 
 
+@pytest.mark.parametrize("form", ["bisection", "eager", "tiled"])
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("rows", HARD.values(), ids=HARD)
-def test_equals_the_definition(alpha, rows):
-    found = entmax_over_valid(rows, None, alpha)
+def test_equals_the_definition(alpha, rows, form):
+    found = FORMS[form](rows, None, alpha)
     torch.testing.assert_close(found, defined(rows, alpha), rtol=0, atol=2e-11 * max(1.0, rows.abs().max().item()))
     torch.testing.assert_close(found.sum(dim=-1), torch.ones(len(rows), dtype=torch.float64), rtol=0, atol=1e-9)
 
@@ -82,28 +87,31 @@ def test_bisection_and_sorting_agree(alpha):
     torch.testing.assert_close(torch.stack([by_bisection(row, alpha) for row in rows]), defined(rows, alpha), rtol=0, atol=1e-13)
 
 
-def test_tends_to_softmax():
+@pytest.mark.parametrize("form", ["eager", "tiled"])
+def test_tends_to_softmax(form):
     rows = draw(5, 60)
-    gaps = [(entmax_over_valid(rows, None, 1 + gap) - rows.softmax(dim=-1)).abs().max().item() for gap in (0.1, 0.01, 0.001)]
+    gaps = [(FORMS[form](rows, None, 1 + gap) - rows.softmax(dim=-1)).abs().max().item() for gap in (0.1, 0.01, 0.001)]
     assert gaps[0] > 9 * gaps[1] > 81 * gaps[2]
     assert gaps[2] < 1e-3
 
 
-def test_sparser_the_larger_alpha():
+@pytest.mark.parametrize("form", ["eager", "tiled"])
+def test_sparser_the_larger_alpha(form):
     rows = draw(20, 200, scale=2.0)
-    supports = [(entmax_over_valid(rows, None, alpha) > 0).sum().item() for alpha in ALPHAS]
+    supports = [(FORMS[form](rows, None, alpha) > 0).sum().item() for alpha in ALPHAS]
     assert supports == sorted(supports, reverse=True)
     assert supports[0] == rows.numel()
     assert supports[-1] < rows.numel() / 20
 
 
+@pytest.mark.parametrize("form", ["eager", "tiled"])
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_masked_keys_are_left_out(alpha):
+def test_masked_keys_are_left_out(alpha, form):
     rows, allowed = draw(6, 300), torch.rand(6, 300, generator=torch.Generator().manual_seed(1)) < 0.4
     allowed[1] = False
     allowed[2] = torch.arange(300) == 299
     allowed[3, :290] = False
-    found = entmax_over_valid(rows.masked_fill(~allowed, 1e3), allowed, alpha)
+    found = FORMS[form](rows.masked_fill(~allowed, 1e3), allowed, alpha)
     assert (found[~allowed] == 0).all()
     assert found[2, 299] == 1
     for row in (0, 2, 3, 4, 5):
@@ -111,48 +119,60 @@ def test_masked_keys_are_left_out(alpha):
         torch.testing.assert_close(found[row, keep], defined(rows[row : row + 1, keep], alpha)[0], rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("form", ["eager", "tiled"])
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("masked", [False, True])
-def test_gradient(alpha, masked):
+def test_gradient(alpha, masked, form):
     rows = draw(2, 3, 9).requires_grad_()
     allowed = torch.arange(9) < torch.tensor([9, 5])[:, None, None] if masked else None
-    assert torch.autograd.gradcheck(lambda x: entmax_over_valid(x, allowed, alpha), [rows], atol=1e-7)
+    assert torch.autograd.gradcheck(lambda x: FORMS[form](x, allowed, alpha), [rows], atol=1e-7)
 
 
-def test_gradient_where_no_key_is_allowed_is_zero():
+@pytest.mark.parametrize("form", ["eager", "tiled"])
+def test_gradient_where_no_key_is_allowed_is_zero(form):
     rows = draw(2, 9).requires_grad_()
     allowed = torch.ones(2, 9, dtype=torch.bool)
     allowed[0] = False
     for alpha in ALPHAS:
-        (grad,) = torch.autograd.grad(entmax_over_valid(rows, allowed, alpha).square().sum(), rows)
+        (grad,) = torch.autograd.grad(FORMS[form](rows, allowed, alpha).square().sum(), rows)
         assert grad.isfinite().all()
         assert (grad[0] == 0).all()
         assert (grad[1] != 0).any()
 
 
-def test_gradient_of_scores_that_a_mask_broadcasts():
+@pytest.mark.parametrize("form", ["eager", "tiled"])
+def test_gradient_of_scores_that_a_mask_broadcasts(form):
     rows, allowed = draw(1, 9).requires_grad_(), torch.ones(4, 9, dtype=torch.bool).tril(5)
-    (found,) = torch.autograd.grad(entmax_over_valid(rows, allowed, 1.5)[:, 0].sum(), rows)
-    (want,) = torch.autograd.grad(entmax_over_valid(rows.expand(4, -1), allowed, 1.5)[:, 0].sum(), rows)
+    (found,) = torch.autograd.grad(FORMS[form](rows, allowed, 1.5)[:, 0].sum(), rows)
+    (want,) = torch.autograd.grad(FORMS[form](rows.expand(4, -1), allowed, 1.5)[:, 0].sum(), rows)
     torch.testing.assert_close(found, want)
 
 
-def test_the_gradient_is_taken_once():
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_second_gradient_of_eager(alpha, masked):
+    rows = draw(2, 3, 9).requires_grad_()
+    allowed = torch.arange(9) < torch.tensor([9, 5])[:, None, None] if masked else None
+    assert torch.autograd.gradgradcheck(lambda x: FORMS["eager"](x, allowed, alpha), [rows], atol=1e-6)
+
+
+def test_the_gradient_of_tiles_is_taken_once():
     rows = draw(2, 9).requires_grad_()
-    (grad,) = torch.autograd.grad(entmax_over_valid(rows, None, 1.5)[0, 0].square(), rows, create_graph=True)
+    (grad,) = torch.autograd.grad(tiles.entmax_over_valid(rows, None, 1.5)[0, 0].square(), rows, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
 
 
+@pytest.mark.parametrize("form", ["eager", "tiled"])
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_low_precision_is_close(alpha, dtype):
+def test_low_precision_is_close(alpha, dtype, form):
     rows = draw(50, 1000, scale=3.0).to(dtype)
-    found = entmax_over_valid(rows, None, alpha)
+    found = FORMS[form](rows, None, alpha)
     assert found.dtype == dtype
     torch.testing.assert_close(
         found.double(),
-        defined(rows.double(), alpha) if alpha == 1 else entmax_over_valid(rows.double(), None, alpha),
+        defined(rows.double(), alpha) if alpha == 1 else FORMS[form](rows.double(), None, alpha),
         rtol=0,
         atol={torch.float32: 2e-6 / max(alpha - 1, 0.05), torch.bfloat16: 4e-3, torch.float16: 5e-4}[dtype],
     )
@@ -167,7 +187,7 @@ def test_only_the_result_is_kept():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        out = entmax_over_valid(rows, torch.ones(30, dtype=torch.bool), 1.5)
+        out = tiles.entmax_over_valid(rows, torch.ones(30, dtype=torch.bool), 1.5)
     assert [t.data_ptr() for t in kept] == [out.data_ptr()]
 
 
@@ -182,7 +202,7 @@ def test_search_is_short():
             self.passes += func is torch.ops.aten.sub.out and args[0].shape[-1] == 4096
             return func(*args, **(kwargs or {}))
 
-    from attn_zoo.attention.dense._normalisers import _threshold
+    from attn_zoo.kernels.cpu.entmax import _threshold
 
     for alpha in (1.25, 1.5, 2.0):
         rows = draw(64, 4096).float() * (alpha - 1)
@@ -194,7 +214,7 @@ def test_search_is_short():
 def test_threshold_flows_on_meta_and_through_compile():
     assert threshold(torch.empty(3, 7, device="meta"), 1.5).shape == (3, 1)
     torch.library.opcheck(threshold, (draw(4, 20) - 5, 1.5))
-    assert entmax_over_valid(torch.empty(0, 7), None, 1.5).shape == (0, 7)
+    assert tiles.entmax_over_valid(torch.empty(0, 7), None, 1.5).shape == (0, 7)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.001, 2.5, float("nan")])
@@ -203,13 +223,14 @@ def test_other_alphas_are_refused(alpha):
         check_alpha("entmax", alpha)
 
 
+@pytest.mark.parametrize("form", ["eager", "tiled"])
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
-def test_equals_the_package_entmax(alpha):
+def test_equals_the_package_entmax(alpha, form):
     peer = pytest.importorskip("entmax", reason="the extra `peers` is not installed")
     theirs = {1.5: peer.entmax15, 2.0: peer.sparsemax}.get(alpha, lambda x, dim: peer.entmax_bisect(x, alpha, dim=dim))
     mine, other = draw(5, 300).requires_grad_(), draw(5, 300).requires_grad_()
     weights = draw(5, 300).flip(0)
-    found, expected = entmax_over_valid(mine, None, alpha), theirs(other, dim=-1)
+    found, expected = FORMS[form](mine, None, alpha), theirs(other, dim=-1)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
     (found * weights).sum().backward()
     (expected * weights).sum().backward()

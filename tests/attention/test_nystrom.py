@@ -66,7 +66,7 @@ def written_out(built: Nystrom, query: Tensor, key: Tensor, value: Tensor, valid
     return torch.stack(out)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled", "sdpa"])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("m", "iterations", "convolution"), [(4, 6, 0), (5, 2, 3), (1, 6, 0), (64, 6, 7)])
 def test_equals_the_kernels_written_out(implementation, padded, m, iterations, convolution, monkeypatch):
@@ -87,7 +87,7 @@ def test_equals_the_kernels_written_out(implementation, padded, m, iterations, c
                 torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled", "sdpa"])
 def test_padding_anywhere_is_the_shortened_sequence(implementation):
     n, built = 40, build(40, implementation, landmarks=6)
     query, key, value = draw(n, batch=1)

@@ -13,7 +13,6 @@ from written_out import projected
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention, card
 from attn_zoo.attention.low_rank.sparse_linformer import SparseLinformer
-from attn_zoo.kernels.cpu import _tiling as blocks
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
 
@@ -86,30 +85,22 @@ def test_gradients_equal_those_through_the_equation():
         torch.testing.assert_close(got.grad, want.grad, rtol=0, atol=1e-10)
 
 
-def test_blocks_change_nothing(monkeypatch):
-    whole = build()(*draw())
-    monkeypatch.setattr(blocks, "CHEAP_BYTES", 5 * 8 * 3 * 2 * 6)
-    assert len(blocks.row_blocks(draw()[0], columns=6)) == 7
-    torch.testing.assert_close(build()(*draw()), whole, rtol=0, atol=1e-12)
-
-
-def test_costs_what_linformer_costs_and_keeps_no_more():
+def test_costs_what_linformer_costs():
     geometry = Geometry(4, 64, 1024, 1024)
     sparse, dense = (
         card(name).cost(geometry, card(name).options(projected_length=128)) for name in ("sparse_linformer", "linformer")
     )
     assert (sparse.flops, sparse.backward_flops, sparse.parameters) == (dense.flops, dense.backward_flops, dense.parameters)
-    assert sparse.activation_bytes["eager"] == dense.activation_bytes["eager"]
 
 
 def test_compresses_first_in_a_layer():
     torch.manual_seed(0)
-    layer = MultiHeadAttention(16, 2, "sparse_linformer", length=64, projected_length=4)
-    tokens, valid = torch.randn(3, 64, 16), torch.arange(64) < torch.tensor([64, 30, 1])[:, None]
-    late = MultiHeadAttention(16, 2, "sparse_linformer", length=64, projected_length=4, order="project_first")
+    layer = MultiHeadAttention(16, 2, "sparse_linformer", length=64, projected_length=4).double()
+    tokens, valid = torch.randn(3, 64, 16).double(), torch.arange(64) < torch.tensor([64, 30, 1])[:, None]
+    late = MultiHeadAttention(16, 2, "sparse_linformer", length=64, projected_length=4, order="project_first").double()
     late.load_state_dict(layer.state_dict())
     assert layer.order.value == "compress_first"
-    torch.testing.assert_close(layer(tokens, key_valid=valid), late(tokens, key_valid=valid), rtol=0, atol=1e-6)
+    torch.testing.assert_close(layer(tokens, key_valid=valid), late(tokens, key_valid=valid), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.dense import topk
 from attn_zoo.attention.dense.topk import TopK
 from attn_zoo.cost.counted.counter import kept_bytes
+from attn_zoo.kernels.cpu import topk
 
 HEADS, HEAD_DIM = 2, 8
 
@@ -48,10 +48,11 @@ def written_out(built: TopK, query: Tensor, key: Tensor, value: Tensor, valid: T
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("kept", [1, 4, 50])
-def test_equals_sorted_scores(causal, padded, kept, monkeypatch):
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
+def test_equals_sorted_scores(implementation, causal, padded, kept, monkeypatch):
     monkeypatch.setattr(topk, "BLOCK", 60)
     for queries, keys in [(1, 1), (17, 17)] + ([] if causal else [(5, 17)]):
-        built, inputs = build(queries, keys=keys, causal=causal, kept=kept), draw(queries, keys)
+        built, inputs = build(queries, keys=keys, causal=causal, kept=kept, implementation=implementation), draw(queries, keys)
         valid = torch.ones(3, keys, dtype=torch.bool)
         if padded:
             valid[1, (keys + 1) // 2 :], valid[2, 1::3] = False, False
@@ -78,10 +79,10 @@ def test_exactly_k_keys_have_weight():
     assert ((weights > 0).sum(dim=-1) == 7).all()
 
 
-def test_what_is_kept_grows_with_k_and_not_with_the_square_of_the_length():
+def test_what_tiles_keep_grows_with_k_and_not_with_the_square_of_the_length():
     sizes = []
     for n in (256, 512):
-        built = build(n, kept=4).float()
+        built = build(n, kept=4, implementation="tiled").float()
         inputs = [t.detach().float().requires_grad_() for t in draw(n, n, batch=1)]
         sizes.append(kept_bytes(partial(built, *inputs), inputs)[1])
     assert sizes == [12 * 4 * HEADS * 256, 12 * 4 * HEADS * 512]

@@ -7,9 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from attn_zoo.attention.low_rank._dense_maps import LearnedMap
-from attn_zoo.attention.low_rank._length_maps import LengthMap
-from attn_zoo.attention.low_rank._window_maps import ConvolutionMap, MaxMap, MeanMap
+from attn_zoo.attention.low_rank._projections import ConvolutionMap, LearnedMap, LengthMap, MaxMap, MeanMap
 
 
 def projected(map_: LengthMap, tokens: Tensor, role: int, copy: int, keep: Tensor) -> Tensor:

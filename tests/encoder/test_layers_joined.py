@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo import MultiHeadAttention, UnsupportedError, join_layers
-from attn_zoo.attention.low_rank._low_rank import LowRankAttention
+from attn_zoo.attention.low_rank._projections import LowRankAttention
 from attn_zoo.contract import Patches, TaskSpec, Tokens
 from attn_zoo.encoder import build_model
 

@@ -1,18 +1,16 @@
 """Sparse normalisers, α-entmax: pⱼ = [(α-1) sⱼ - τ]₊^(1/(α-1)) with τ such that Σ p = 1; softmax at α = 1, sparsemax at α = 2.
 
-Sparsemax is of Martins and Astudillo 2016 (arXiv:1602.02068), the family and its gradient of Peters et al. 2019
-(arXiv:1905.05702). With u = p^(2-α), which is zero where p is, ds = u ∘ (dp - Σ u dp / Σ u).
+Sparsemax is of Martins and Astudillo 2016 (arXiv:1602.02068), the family and its algorithms of Peters et al. 2019
+(arXiv:1905.05702).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
-from torch.library import custom_op
+
+from attn_zoo.attention._masks import softmax_over_valid
 
 SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α with closed forms."""
@@ -20,11 +18,8 @@ SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 LEAST = 1.01
 """Below it only α = 1 is offered: numbers are raised to the power 1/(α-1), and their rounding with them."""
 
-GROUP = 16
-"""Keys of which only the largest one takes part in the first guess of the threshold."""
-
-STEPS = 64
-"""No search takes as many: each step of Newton's on a convex function cuts its value times its slope to a quarter at most."""
+STEPS = 24
+"""Newton's steps for other α. Each divides the distance of Σ p from one, times its slope, by four at least."""
 
 
 def check_alpha(owner: str, alpha: float) -> None:
@@ -44,129 +39,70 @@ def entmax_over_valid(
 ) -> Float[Tensor, "... keys"]:
     """α-entmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
 
-    ``allowed`` broadcasts against ``scores``; None allows everything. Computed in float32 at least. Only the result is kept
-    for the gradient, which can be taken once.
+    ``allowed`` broadcasts against ``scores``; None allows everything. Computed in float32 at least.
     """
-    weights: Tensor = _Entmax.apply(scores.to(torch.promote_types(scores.dtype, torch.float32)), allowed, alpha)
-    return weights.to(scores.dtype)
+    dtype, order = torch.promote_types(scores.dtype, torch.float32), 1 / (alpha - 1) if alpha > SOFTMAX else 0.0
+    if alpha == SOFTMAX or not scores.numel():
+        return softmax_over_valid(scores.to(dtype), allowed).to(scores.dtype)
+    s = (alpha - 1) * scores.to(dtype)
+    if allowed is not None:
+        s = s.masked_fill(~allowed, torch.finfo(dtype).min)
+    s = s - s.detach().amax(dim=-1, keepdim=True)
+    tau, slope = threshold(s.detach(), alpha)
+    # τ stands where Σ p = 1 up to rounding; two more steps change nothing but let its first and second gradients through.
+    for _ in range(2):
+        tau = tau + (positive_power(s - tau, order).sum(dim=-1, keepdim=True) - 1) / slope
+    weights = positive_power(s - tau, order)
+    return (weights if allowed is None else weights.masked_fill(~allowed, 0)).to(scores.dtype)
 
 
-def temper(alpha: float) -> float:
-    """What scores are multiplied by before a threshold is taken from them."""
-    return 1.0 if alpha == SOFTMAX else alpha - 1
+def positive_power(x: Tensor, order: float) -> Tensor:
+    """[x]₊^order, whose first and second gradients are zero where x is not positive."""
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1).pow(order), 0)
 
 
-def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Turn tempered scores, -inf where not allowed, into weights in their place.
+def entmax_by_bisection(
+    scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
+) -> Float[Tensor, "... keys"]:
+    """The definition: τ halved in between the largest score less one and the largest score, and its gradient from Σ p = 1."""
+    if alpha == SOFTMAX:
+        return softmax_over_valid(scores, allowed)
+    s, order = (alpha - 1) * scores, 1 / (alpha - 1)
+    s = s if allowed is None else s.masked_fill(~allowed, -1e30)
+    with torch.no_grad():
+        high = s.amax(dim=-1, keepdim=True)
+        low = high - 1
+        for _ in range(80):
+            middle = (low + high) / 2
+            above = (s - middle).clamp(min=0).pow(order).sum(dim=-1, keepdim=True) >= 1
+            low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+        slope = order * torch.where(s > low, (s - low).clamp(min=0).pow(order - 1), 0).sum(dim=-1, keepdim=True)
+    tau = low + ((s - low).clamp(min=0).pow(order).sum(dim=-1, keepdim=True) - 1) / slope
+    weights = (s - tau).clamp(min=0).pow(order)
+    return weights if allowed is None else weights.masked_fill(~allowed, 0)
 
-    Returns:
-        The weights, and for each row the largest score and the threshold below it, which ``weights_and_slopes_`` takes.
+
+@torch.no_grad()
+def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor, "... 1"], Float[Tensor, "... 1"]]:
+    """τ for each row of tempered scores whose largest one is zero, and the slope of -Σ p in τ there.
+
+    For sparsemax and α = 1.5 by sorting, exactly: the largest support whose smallest member stays above its own threshold.
     """
-    top = tempered.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(tempered.dtype).min)
-    tau = threshold(tempered.sub_(top), alpha)
-    return _raise_(tempered.sub_(tau), alpha), top, tau
-
-
-def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """The weights once more, and u = p^(2-α); one of them in the place of the scores."""
-    rest = tempered.sub_(top).sub_(tau)
-    if alpha == SOFTMAX:
-        return rest.exp_(), rest
-    rest = rest.clamp_min_(0)
-    if alpha == SPARSEMAX:
-        return rest, rest.sign()
-    if alpha == ENTMAX15:
-        return rest.square(), rest
-    u = rest.pow(1 / (alpha - 1) - 1)
-    return rest.mul_(u), u
-
-
-def scores_gradient_(grad_weights: Tensor, u: Tensor) -> Tensor:
-    """The gradient of the scores in the place of that of the weights."""
-    moved = grad_weights.mul_(u)
-    mean = moved.sum(dim=-1, keepdim=True) / u.sum(dim=-1, keepdim=True).clamp(min=0.5)  # at least Σ p, so that only 0 is raised
-    return moved.addcmul_(u, mean, value=-1)
-
-
-def _raise_(rest: Tensor, alpha: float) -> Tensor:
-    if alpha == SOFTMAX:
-        return rest.exp_()
-    rest = rest.clamp_min_(0)
-    if alpha == SPARSEMAX:
-        return rest
-    return rest.square_() if alpha == ENTMAX15 else rest.pow_(1 / (alpha - 1))
-
-
-def _threshold(shifted: Tensor, alpha: float) -> Tensor:
-    """τ for each row of tempered scores whose largest one is zero, or of -inf alone.
-
-    As a norm of order 1/(α-1), ‖[s - τ]₊‖ is convex in τ, and nearly straight; Newton's steps up to where it is one come from
-    the left and never go too far. What is left of a row after dropping scores has its τ further left: so the search starts
-    among the largest of each group, which are few, and ends among all after two or three steps.
-    """
-    if alpha == SOFTMAX:
-        return shifted.logsumexp(dim=-1, keepdim=True).clamp(min=0)
-    tau = shifted.new_full((*shifted.shape[:-1], 1), -1)
-    if not shifted.numel():
-        return tau
-    groups = shifted.shape[-1] // GROUP
-    if groups >= GROUP:
-        tau = _ascend(shifted[..., : groups * GROUP].unflatten(-1, (GROUP, groups)).amax(dim=-2), tau, alpha)
-    return _ascend(shifted, tau, alpha)
-
-
-def _ascend(shifted: Tensor, tau: Tensor, alpha: float) -> Tensor:
-    order, enough = 1 / (alpha - 1), 8 * torch.finfo(shifted.dtype).eps
-    rest = torch.empty_like(shifted)
-    for _ in range(STEPS):
-        torch.sub(shifted, tau, out=rest).clamp_min_(0)
-        if alpha == SPARSEMAX:
-            norm, slope = rest.sum(dim=-1, keepdim=True), rest.sign_().sum(dim=-1, keepdim=True)  # several times faster than > 0
-        elif alpha == ENTMAX15:
-            norm = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
-            slope = rest.sum(dim=-1, keepdim=True) / norm
-        else:
-            powers = rest.pow(order - 1)
-            slope, norm = powers.sum(dim=-1, keepdim=True), powers.mul_(rest).sum(dim=-1, keepdim=True).pow_(1 / order)
-            slope = slope * norm.pow(1 - order)
-        step = ((norm - 1) / slope).nan_to_num_(nan=0.0).clamp_(min=0)  # 0 / 0 in a row of -inf
-        tau = tau + step
-        if step.max() <= enough:
-            break
-    return tau
-
-
-# An operator, because how many steps it takes depends on the numbers: shapes flow through, and torch.compile does not look in.
-threshold = custom_op("attn_zoo::entmax_threshold", _threshold, mutates_args=(), schema="(Tensor shifted, float alpha) -> Tensor")
-
-
-@threshold.register_fake
-def _(shifted: Tensor, alpha: float) -> Tensor:
-    return shifted.new_empty((*shifted.shape[:-1], 1))
-
-
-class _Entmax(torch.autograd.Function):
-    """Keeps its result and nothing else."""
-
-    @staticmethod
-    def forward(scores: Tensor, allowed: Tensor | None, alpha: float) -> Tensor:
-        tempered = scores * temper(alpha)
-        if allowed is not None:
-            tempered = tempered.masked_fill(~allowed, -torch.inf)
-        return normalise_(tempered, alpha)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.alpha = inputs[-1]
-        ctx.shape = inputs[0].shape
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (weights,), alpha = ctx.saved_tensors, ctx.alpha
-        if alpha in (SOFTMAX, SPARSEMAX):
-            u = weights if alpha == SOFTMAX else weights.sign()
-        else:
-            u = weights.sqrt() if alpha == ENTMAX15 else weights.pow(2 - alpha)
-        return scores_gradient_(gradient.clone(), u).sum_to_size(ctx.shape), None, None
+    order = 1 / (alpha - 1)
+    if alpha in (ENTMAX15, SPARSEMAX):
+        ordered = s.clamp(min=-2).sort(dim=-1, descending=True).values  # below -1 nothing has weight
+        size = torch.arange(1, s.shape[-1] + 1, dtype=s.dtype, device=s.device)
+        mean = ordered.cumsum(dim=-1) / size
+        variance = ordered.square().cumsum(dim=-1) / size - mean.square()
+        taus = mean - (1 / size if alpha == SPARSEMAX else (1 / size - variance).clamp(min=0).sqrt())
+        support = (taus < ordered).sum(dim=-1, keepdim=True)
+        tau = taus.gather(-1, support - 1)
+    else:  # ‖[s - τ]₊‖ of that order is convex in τ and nearly straight: steps up from -1 never go too far
+        tau = torch.full_like(s[..., :1], -1)
+        for _ in range(STEPS):
+            above = (s - tau).clamp(min=0)
+            power = above.pow(order - 1)
+            mass = (power * above).sum(dim=-1, keepdim=True)
+            tau = tau + (mass - mass.pow(1 - 1 / order)).clamp(min=0) / power.sum(dim=-1, keepdim=True)
+    return tau, order * positive_power(s - tau, order - 1).sum(dim=-1, keepdim=True)

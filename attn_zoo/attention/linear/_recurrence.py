@@ -15,7 +15,7 @@ from torch import Tensor
 from attn_zoo.attention._states import check_state
 from attn_zoo.attention.linear._feature_maps import divide_features
 from attn_zoo.contract import Attention, Geometry
-from attn_zoo.kernels.cpu._chunks import filled, into_chunks, spans
+from attn_zoo.kernels.cpu._chunks import filled, into_chunks
 from attn_zoo.precision import without_autocast
 
 CHUNK = 64
@@ -217,11 +217,3 @@ def average_flops(geometry: Geometry, m: int) -> tuple[int, int]:
     chunk, n = filled(geometry.keys)
     compare, sums = 2 * n * chunk, 2 * n * m * d
     return geometry.heads * (compare * (m + d) + 2 * sums), geometry.heads * (compare * (3 * m + 2 * d) + 5 * sums)
-
-
-def gated_bytes(geometry: Geometry, tensors: int, *, normalised: bool) -> int:
-    """Bytes that ``in_blocks`` and ``unit_rms`` keep."""
-    n, inner, d = geometry.keys, geometry.inner_dim, geometry.head_dim
-    starts = inner * d * len(spans(n, inner * 4))
-    ends = starts if geometry.causal else 2 * starts + tensors * n * inner
-    return 4 * (ends + (n * geometry.heads * (d + 1) if normalised else 0))

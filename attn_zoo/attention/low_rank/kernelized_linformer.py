@@ -10,11 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT, quotient_bytes
 from attn_zoo.attention.linear._feature_maps import divide_features, draw_directions, log_positive_features
-from attn_zoo.attention.low_rank._low_rank import LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu._tiling import row_blocks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -44,23 +42,17 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V; then for each head φ(K')ᵀ V', φ(Q) times that and the denominator; favor adds its random projections.
-
-    Kept beside what the projection keeps: projected keys (favor: scaled) and values, features, sums and the quotient.
-    """
+    """E K and F V; then for each head φ(K̄)ᵀ V̄, φ(Q) times that and the denominator; favor adds its random projections."""
     n, d = geometry.queries, geometry.head_dim
     favor = options.feature_map is FeatureMap.favor
     m = options.features if favor else d
 
-    def compare(heads: int, r: int, results_kept: bool) -> Cost:
-        draws = 2 * (n + r) * m * d if favor else 0  # random projections have no gradient of their own
-        sums = 2 * r * m * d + 2 * n * m * (d + 1)
-        results = 0 if results_kept else r * d
-        keys = r * d if favor else results
-        kept = FLOAT * heads * (keys + results + (n + r) * m + m * (d + 1)) + quotient_bytes(heads * n, d)
-        return Cost(heads * (draws + sums), 0, backward_flops=heads * (draws + 2 * sums), activation_bytes={"eager": kept})
+    def compare(heads: int, k: int) -> tuple[int, int]:
+        draws = 2 * (n + k) * m * d if favor else 0  # random projections have no gradient of their own
+        sums = 2 * k * m * d + 2 * n * m * (d + 1)
+        return heads * (draws + sums), heads * (draws + 2 * sums)
 
-    return low_rank_cost(geometry, options, compare, keeps_queries=not favor)
+    return low_rank_cost(geometry, options, compare)
 
 
 @register_attention(
@@ -102,35 +94,48 @@ class KernelizedLinformer(LowRankAttention):
         if options.feature_map is FeatureMap.favor:
             self.register_buffer("directions", draw_directions(options.features, geometry.head_dim, orthogonal=True))
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Head by head, the n × k weights φ(qᵢ)·φ(k̄ⱼ) over their sum."""
+        heads = []
+        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
+            if self.options.feature_map is FeatureMap.elu:
+                weights = (F.elu(query[:, i]) + 1) @ (F.elu(short_key) + 1).mT
+            else:
+                log_query = log_positive_features(query[:, i], self.directions, is_key=False)
+                log_key = log_positive_features(short_key, self.directions, is_key=True)
+                weights = log_query.exp() @ log_key.exp().mT
+            weights = weights if valid is None else weights * valid
+            heads.append(divide_features(weights @ short_value, weights.sum(dim=-1, keepdim=True)))
+        return torch.stack(heads, dim=1)
+
     def attend_compressed(
         self,
         query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads r head_dim"],
-        value: Float[Tensor, "batch heads r head_dim"],
-        valid: Bool[Tensor, "batch r"] | None = None,
+        key: Float[Tensor, "batch heads k head_dim"],
+        value: Float[Tensor, "batch heads k head_dim"],
+        valid: Bool[Tensor, "batch k"] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """φ(Q) (φ(K')ᵀ V') over φ(Q) (φ(K')ᵀ 1), in blocks of queries."""
+        """φ(Q) (φ(K̄)ᵀ V̄) over φ(Q) (φ(K̄)ᵀ 1) with the projected keys K̄ = E K and values V̄ = F V."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
-            grad_key, top = self._key_features(key.to(dtype), valid)
-            summed, mass = grad_key.mT @ value.to(dtype), grad_key.sum(dim=2).unsqueeze(-1)
-            out = []
-            for rows in row_blocks(query, columns=grad_key.shape[-1]):
-                grad_query = self._query_features(rows.to(dtype), top)
-                out.append(divide_features(grad_query @ summed, grad_query @ mass))
-            return torch.cat(out, dim=2).to(query.dtype)
+            key_features, top = self._key_features(key.to(dtype), valid)
+            query_features = self._query_features(query.to(dtype), top)
+            summed, mass = key_features.mT @ value.to(dtype), key_features.sum(dim=2).unsqueeze(-1)
+            return divide_features(query_features @ summed, query_features @ mass).to(query.dtype)
 
     def _key_features(self, key: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """φ(K'), zero where invalid, and for favor the maximum of each feature, which the queries' side makes good."""
-        gone = None if valid is None else ~valid[:, None, :, None]
+        """φ(K̄), zero where invalid; for favor divided by the maximum of each feature, whose logarithm φ(Q) takes over."""
+        hidden = None if valid is None else ~valid[:, None, :, None]
         if self.options.feature_map is FeatureMap.elu:
             features, top = F.elu(key) + 1, None
         else:
             logs = log_positive_features(key, self.directions, is_key=True)
-            seen = logs if gone is None else logs.masked_fill(gone, torch.finfo(logs.dtype).min)
+            seen = logs if hidden is None else logs.masked_fill(hidden, torch.finfo(logs.dtype).min)
             top = seen.detach().amax(dim=2, keepdim=True)
             features = (seen - top).exp()
-        return (features if gone is None else features.masked_fill(gone, 0)), top
+        return (features if hidden is None else features.masked_fill(hidden, 0)), top
 
     def _query_features(self, query: Tensor, top: Tensor | None) -> Tensor:
         if top is None:

@@ -10,12 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT, fused_bytes, softmax_bytes
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.attention.low_rank._dense_maps import LearnedMap
-from attn_zoo.attention.low_rank._low_rank import LENGTH_MAPS, LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.attention.low_rank._projections import LENGTH_MAPS, LearnedMap, LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu._tiling import row_blocks
 from attn_zoo.registry import register_attention
 
 
@@ -32,22 +29,9 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V (n k d a head each), then Q K'ᵀ and P V' (n k d a head each).
-
-    Kept beside what the projection keeps: projected keys and values, and the weights or what a fused kernel keeps.
-    """
-    n, d = geometry.queries, geometry.head_dim
-
-    def compare(heads: int, r: int, results_kept: bool) -> Cost:
-        results = 0 if results_kept else FLOAT * heads * r * d
-        eager = results + FLOAT * heads * r * d + softmax_bytes(heads * n, r)  # values, scaled keys
-        fused = 2 * results + fused_bytes(heads * n, d)
-        kept = {"eager": eager, "sdpa": fused}
-        if Linformer.refuses("triton", geometry, options) is None:
-            kept["triton"] = fused
-        return Cost(4 * heads * r * n * d, parameters=0, backward_flops=8 * heads * r * n * d, activation_bytes=kept)
-
-    return low_rank_cost(geometry, options, compare)
+    """E K and F V (n k d a head each), then Q (E K)ᵀ and P (F V) (n k d a head each)."""
+    nd = geometry.queries * geometry.head_dim
+    return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 8 * heads * k * nd))
 
 
 def identity_linformer(geometry: Geometry) -> Linformer:
@@ -99,7 +83,7 @@ class Linformer(LowRankAttention):
 
     options: Options
 
-    attend_sdpa = attend_triton = LowRankAttention.attend
+    attend_tiled = attend_sdpa = attend_triton = LowRankAttention.attend
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
@@ -115,24 +99,33 @@ class Linformer(LowRankAttention):
             )
         return None
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Eq. 7, head by head: softmax(Qᵢ (Eᵢ Kᵢ)ᵀ / √d) Fᵢ Vᵢ."""
+        heads = []
+        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
+            scores = query[:, i] @ short_key.mT / query.shape[-1] ** 0.5
+            heads.append(softmax_over_valid(scores, valid) @ short_value)
+        return torch.stack(heads, dim=1)
+
     def attend_compressed(
         self,
         query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads r head_dim"],
-        value: Float[Tensor, "batch heads r head_dim"],
-        valid: Bool[Tensor, "batch r"] | None = None,
+        key: Float[Tensor, "batch heads k head_dim"],
+        value: Float[Tensor, "batch heads k head_dim"],
+        valid: Bool[Tensor, "batch k"] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """softmax(Q K'ᵀ / √d) V', in blocks of queries so that no temporary outgrows the allocator's cheap range."""
+        """softmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
         dropout = self.options.dropout if self.training else 0.0
+        allowed = None if valid is None else valid[:, None, None]
         if self.implementation == "sdpa":
             # Rows without any key become zero later; until then they see all, because fused kernels may answer NaN.
-            mask = None if valid is None else (valid | ~valid.any(dim=-1, keepdim=True))[:, None, None]
+            mask = None if allowed is None else allowed | ~allowed.any(dim=-1, keepdim=True)
             return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         if self.implementation == "triton":
             from attn_zoo.kernels.linformer import linformer_attention
 
             return linformer_attention(query, key, value, dropout=dropout)
-        scaled = (key * query.shape[-1] ** -0.5).mT
-        allowed = None if valid is None else valid[:, None, None]
-        blocks = row_blocks(query, columns=key.shape[2])
-        return torch.cat([F.dropout(softmax_over_valid(rows @ scaled, allowed), dropout) @ value for rows in blocks], dim=2)
+        weights = softmax_over_valid(query @ (key * query.shape[-1] ** -0.5).mT, allowed)
+        return F.dropout(weights, dropout) @ value

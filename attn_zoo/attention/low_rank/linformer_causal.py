@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attn_zoo.attention._kept import FLOAT, softmax_bytes
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.attention.low_rank._length_maps import resample
+from attn_zoo.attention.low_rank._projections import resample
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,11 +11,18 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT, INDEX
-from attn_zoo.attention._masks import check_dropout
-from attn_zoo.attention.content._hashing import MOST_HASHES, RADIX, ROTATIONS, default_buckets, hash_positions, rotation_columns
-from attn_zoo.attention.low_rank._length_maps import LengthMap
-from attn_zoo.attention.low_rank._low_rank import LENGTH_MAPS, LowRankAttention, LowRankOptions, low_rank_cost, map_shapes
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.attention.content._hashing import (
+    MOST_HASHES,
+    RADIX,
+    ROTATIONS,
+    default_buckets,
+    hash_positions,
+    radices,
+    rotation_columns,
+)
+from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.attention.low_rank._window import window_attention
 from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
 from attn_zoo.precision import without_autocast
@@ -49,35 +57,16 @@ def bucket_count(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """The hash, which has no gradient; E K and F V (n k d a head each); the band in the order of buckets and the projected keys.
-
-    Kept beside what the projection keeps of values and of keys, which are made here: their norms; queries, keys and values in the
-    order of buckets, that order and its inverse, projected keys and values.
-    """
+    """The hash, which has no gradient; E K and F V (n k d a head each); the band in the order of buckets and the projected keys."""
     n, d = geometry.keys, geometry.head_dim
     reach = min(options.window // 2, n - 1)
-    columns = rotation_columns(bucket_count(n, options))
+    hashed = 2 * n * rotation_columns(bucket_count(n, options))
 
-    def compare(heads: int, r: int, results_kept: bool) -> Cost:
-        ordered = (FLOAT * (3 * d + 2) + 2 * INDEX) * heads * n
-        return Cost(
-            flops=heads * d * (2 * n * columns + band_flops(n, reach, reach, extra=r)),
-            parameters=0,
-            backward_flops=heads * d * band_backward_flops(n, reach, reach, extra=r),
-            activation_bytes={"eager": ordered + (0 if results_kept else 2 * FLOAT * heads * r * d)},
-        )
+    def compare(heads: int, k: int) -> tuple[int, int]:
+        flops = hashed + band_flops(n, reach, reach, extra=k)
+        return heads * d * flops, heads * d * band_backward_flops(n, reach, reach, extra=k)
 
-    projected = low_rank_cost(geometry, options, compare)
-    return replace(projected, activation_bytes={"eager": projected.activation_bytes["eager"] + _keys_bytes(geometry, options)})
-
-
-def _keys_bytes(geometry: Geometry, options: Options) -> int:
-    """Keys that the map keeps and counts as inputs: half of what it would keep more if keys and values were copies."""
-    kind, shapes = LENGTH_MAPS[options.projection], [shape for _, shape in map_shapes(geometry, options)]
-    if len(shapes) > 1:  # they are
-        return 0
-    copied, read = (kind.kept_bytes(shapes[0], frozen=options.frozen, copied=c, kernels=False) for c in (True, False))
-    return (copied - read) // 2
+    return low_rank_cost(geometry, options, compare)
 
 
 @register_attention(
@@ -136,48 +125,92 @@ class LinformerLSH(LowRankAttention):
         """None: those hashed alike are needed one by one."""
         return None
 
-    def _attend_group(self, map_: LengthMap, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        key = F.normalize(key, dim=-1)
-        projected_key, projected_value = map_.project(key, value, key_valid)
-        projected_valid, valid = map_.valid(key_valid), None
-        if key_valid is not None:
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Head by head, softmax over the k projected keys and those of the n keys that lie near in the order of buckets."""
+        n, heads, key = query.shape[2], [], F.normalize(key, dim=-1)
+        rank = self._order(self._buckets(query, range(query.shape[1])), key_valid).argsort(dim=-1)
+        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
+            near = (rank[:, i, :, None] - rank[:, i, None, :]).abs() <= self.options.window // 2
+            near = near if key_valid is None else near & key_valid[:, None]
+            seen = near.new_ones(1, 1, short_key.shape[1]) if valid is None else valid
+            allowed = torch.cat([seen.expand(len(near), n, -1), near], dim=-1)
+            scores = query[:, i] @ torch.cat([short_key, key[:, i]], dim=1).mT / query.shape[-1] ** 0.5
+            heads.append(softmax_over_valid(scores, allowed) @ torch.cat([short_value, value[:, i]], dim=1))
+        return torch.stack(heads, dim=1)
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """E K and F V, then one softmax over them and a window in the order of buckets."""
+        return self._attend(window_attention, self._buckets, query, key, value, key_valid)
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """The hash and the window in tiles that fit a cache."""
+        return self._attend(banded_attention, self._buckets_in_tiles, query, key, value, key_valid)
+
+    def _attend(
+        self,
+        attend: Callable[..., Tensor],
+        buckets: Callable[[Tensor, Sequence[int]], Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_valid: Tensor | None,
+    ) -> Tensor:
+        key, reach, parts, valid = F.normalize(key, dim=-1), min(self.options.window // 2, query.shape[2] - 1), [], None
+        if key_valid is not None:  # in the order of buckets, padding comes last
             valid = (torch.arange(key_valid.shape[1], device=key.device) < key_valid.sum(dim=-1, keepdim=True))[:, None]
-            if projected_valid is None:
-                projected_valid = key_valid.any(dim=1, keepdim=True).expand(-1, projected_key.shape[2])
-        rows = self._rows(query, self.head_groups[list(self.maps).index(map_)], key_valid)
-        reach = min(self.options.window // 2, query.shape[2] - 1)
-        query, key, value = (_permuted(t, rows) for t in (query, key, value))
-        out = banded_attention(
-            query,
-            key,
-            value,
-            valid,
-            left=reach,
-            right=reach,
-            extra_key=projected_key,
-            extra_value=projected_value,
-            extra_valid=projected_valid,
-            dropout=self.options.dropout if self.training else 0.0,
-        )
-        back = torch.empty_like(rows).scatter_(0, rows, torch.arange(len(rows), device=rows.device))
-        return _permuted(out, back).to(value.dtype)
+        groups = self.projected_groups(query, key, value, key_valid)
+        for heads, (rows, short_key, short_value, short_valid) in zip(self.head_groups, groups, strict=True):
+            if short_valid is None and key_valid is not None:
+                short_valid = key_valid.any(dim=1, keepdim=True).expand(-1, short_key.shape[2])
+            order = self._order(buckets(rows[0], heads), key_valid)
+            part = attend(
+                *(_permuted(tokens, order) for tokens in rows),
+                valid,
+                left=reach,
+                right=reach,
+                extra_key=short_key,
+                extra_value=short_value,
+                extra_valid=short_valid,
+                dropout=self.options.dropout if self.training else 0.0,
+            )
+            parts.append(_permuted(part, order.argsort(dim=-1)).to(value.dtype))
+        return self.in_order(parts)
+
+    def _order(self, bucket: Int[Tensor, "batch heads n"], valid: Bool[Tensor, "batch n"] | None) -> Int[Tensor, "batch heads n"]:
+        """Each head's positions by bucket, those of one bucket as they come, padding behind all."""
+        if valid is not None:
+            bucket = bucket.masked_fill(~valid[:, None], bucket_count(self.geometry.keys, self.options))
+        return bucket.argsort(dim=-1, stable=True)
 
     @torch.no_grad()
-    def _rows(
-        self, query: Float[Tensor, "batch heads n head_dim"], heads: tuple[int, ...], valid: Bool[Tensor, "batch n"] | None
-    ) -> Int[Tensor, "batch_heads_n"]:
-        """Each head's positions by bucket, those of one bucket as they come, padding behind all; counted over all heads."""
-        batch, _, n, _ = query.shape
+    def _buckets(self, query: Float[Tensor, "batch heads n head_dim"], heads: Sequence[int]) -> Int[Tensor, "batch heads n"]:
+        """argmax over [q R ; -q R], several of them as digits."""
         buckets = bucket_count(self.geometry.keys, self.options)
+        if buckets == 1:
+            return query.new_zeros(query.shape[:3], dtype=torch.long)
+        factors = radices(buckets)
         with without_autocast(query.device):  # a bucket must not depend on the precision of the rest
-            bucket = hash_positions(query, self.rotations[list(heads)], buckets)[0]
-        if valid is not None:
-            bucket = bucket.masked_fill(~valid[:, None], buckets)
-        order = bucket.argsort(dim=-1, stable=True).flatten(0, 1)
-        return (order + torch.arange(batch * len(heads), device=order.device)[:, None] * n).flatten()
+            rotations = self.rotations[list(heads), 0, :, : rotation_columns(buckets)].to(query.dtype)
+            bucket: Tensor = torch.zeros((), dtype=torch.long, device=query.device)
+            for factor, part in zip(factors, (query @ rotations).split([factor // 2 for factor in factors], dim=-1), strict=True):
+                bucket = bucket * factor + torch.cat([part, -part], dim=-1).argmax(dim=-1)
+        return bucket
+
+    @torch.no_grad()
+    def _buckets_in_tiles(self, query: Tensor, heads: Sequence[int]) -> Int[Tensor, "batch heads n"]:
+        with without_autocast(query.device):
+            return hash_positions(query, self.rotations[list(heads)], bucket_count(self.geometry.keys, self.options))[0]
 
 
-def _permuted(
-    x: Float[Tensor, "batch heads n head_dim"], rows: Int[Tensor, "batch_heads_n"]
-) -> Float[Tensor, "batch heads n head_dim"]:
-    return x.flatten(0, 2).index_select(0, rows).view(x.shape)
+def _permuted(x: Float[Tensor, "batch heads n head_dim"], order: Int[Tensor, "batch heads n"]) -> Tensor:
+    return x.take_along_dim(order[..., None], dim=2)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention._masks import check_dropout
-from attn_zoo.attention.low_rank._length_maps import LengthMap
-from attn_zoo.attention.low_rank._low_rank import LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.attention.low_rank._window import window_attention, within
 from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
@@ -32,20 +34,12 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V (n k d a head each), then the band and the projected keys that every query sees.
-
-    Kept beside what the projection keeps: projected keys and values.
-    """
+    """E K and F V (n k d a head each), then the band and the projected keys that every query sees."""
     n, d = geometry.keys, geometry.head_dim
     reach = min(options.window // 2, n - 1)
 
-    def compare(heads: int, r: int, results_kept: bool) -> Cost:
-        return Cost(
-            flops=heads * d * band_flops(n, reach, reach, extra=r),
-            parameters=0,
-            backward_flops=heads * d * band_backward_flops(n, reach, reach, extra=r),
-            activation_bytes={"eager": 0 if results_kept else 2 * FLOAT * heads * r * d},
-        )
+    def compare(heads: int, k: int) -> tuple[int, int]:
+        return heads * d * band_flops(n, reach, reach, extra=k), heads * d * band_backward_flops(n, reach, reach, extra=k)
 
     return low_rank_cost(geometry, options, compare)
 
@@ -92,22 +86,51 @@ class LinformerWindow(LowRankAttention):
         """None: the window needs the tokens themselves."""
         return None
 
-    def _attend_group(self, map_: LengthMap, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        projected_key, projected_value = map_.project(key, value, key_valid)
-        projected_valid = map_.valid(key_valid)
-        if projected_valid is None and key_valid is not None:
-            projected_valid = key_valid.any(dim=1, keepdim=True).expand(-1, projected_key.shape[2])
-        reach = min(self.options.window // 2, query.shape[2] - 1)
-        out = banded_attention(
-            query,
-            key,
-            value,
-            None if key_valid is None else key_valid[:, None],
-            left=reach,
-            right=reach,
-            extra_key=projected_key,
-            extra_value=projected_value,
-            extra_valid=projected_valid,
-            dropout=self.options.dropout if self.training else 0.0,
-        )
-        return out.to(value.dtype)
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Head by head, softmax over the k projected keys and those of the n keys that lie within the window."""
+        n, heads = query.shape[2], []
+        near = within(n, self.options.window // 2, key_valid, query.device)
+        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
+            seen = near.new_ones(1, 1, short_key.shape[1]) if valid is None else valid
+            allowed = torch.cat([seen.expand(len(near), n, -1), near], dim=-1)
+            scores = query[:, i] @ torch.cat([short_key, key[:, i]], dim=1).mT / query.shape[-1] ** 0.5
+            heads.append(softmax_over_valid(scores, allowed) @ torch.cat([short_value, value[:, i]], dim=1))
+        return torch.stack(heads, dim=1)
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """E K and F V, then one softmax over them and the window."""
+        return self._attend(window_attention, query, key, value, key_valid)
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """The window in tiles that fit a cache."""
+        return self._attend(banded_attention, query, key, value, key_valid)
+
+    def _attend(self, attend: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        reach, parts = min(self.options.window // 2, query.shape[2] - 1), []
+        for (q, k, v), short_key, short_value, short_valid in self.projected_groups(query, key, value, key_valid):
+            if short_valid is None and key_valid is not None:
+                short_valid = key_valid.any(dim=1, keepdim=True).expand(-1, short_key.shape[2])
+            part = attend(
+                q,
+                k,
+                v,
+                None if key_valid is None else key_valid[:, None],
+                left=reach,
+                right=reach,
+                extra_key=short_key,
+                extra_value=short_value,
+                extra_valid=short_valid,
+                dropout=self.options.dropout if self.training else 0.0,
+            )
+            parts.append(part.to(value.dtype))
+        return self.in_order(parts)

@@ -6,9 +6,8 @@ uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ / (t √d)), j ≤ t, where aⱼ is colum
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,14 +15,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT, INDEX, fused_bytes, softmax_bytes
+from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.attention.linear._recurrence import gated_bytes
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, Stream
-from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
-from attn_zoo.kernels.cpu._tiling import row_blocks
+from attn_zoo.kernels.cpu._chunks import filled
+from attn_zoo.kernels.cpu.luna import attend_packed_past
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+
+CHUNK = 64
+"""Positions that are compared directly in the causal form; those before arrive as sums."""
 
 
 @dataclass
@@ -47,35 +48,21 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """P Cᵀ, A K and A V over the keys (l n d a head each), then two products for the queries.
 
-    Causally P Cᵀ, sums of a kᵀ and a vᵀ, both read, and comparisons within chunks; backward all but P Cᵀ is made anew. Kept: P
-    scaled, A, packed keys and values, the queries' weights. Causally A before and after its function, the sums
-    before each block and how many tokens were read. State: both sums.
+    Causally P Cᵀ, sums of a kᵀ and a vᵀ, both read, and comparisons within chunks; backward all but P Cᵀ is made anew. State:
+    both sums.
     """
     n, m, h, d, packed = geometry.queries, geometry.keys, geometry.heads, geometry.head_dim, options.packed_length
     if geometry.causal:
         chunk, slots = filled(m)
         compared, pack = h * slots * (8 * packed * d + 4 * chunk * (d + packed)), 2 * h * packed * m * d
-        starts = 2 * packed * gated_bytes(geometry, 0, normalised=False) // d  # of d × d numbers a head there, of l × 2 d here
-        kept = FLOAT * h * packed * (d + 2 * m) + INDEX * m + starts
-        return Cost(
-            flops=compared + pack,
-            parameters=h * packed * d,
-            backward_flops=3 * compared + 2 * pack,
-            activation_bytes={"eager": kept, "sdpa": kept},
-            state_bytes=2 * FLOAT * h * packed * d,
-        )
+        state = 2 * FLOAT * h * packed * d
+        return Cost(compared + pack, h * packed * d, backward_flops=3 * compared + 2 * pack, state_bytes=state)
     flops = h * packed * d * (6 * m + 4 * n)
-    kept = 3 * FLOAT * h * packed * d + softmax_bytes(h * packed, m)
-    return Cost(
-        flops=flops,
-        parameters=h * packed * d,
-        backward_flops=2 * flops,
-        activation_bytes={"eager": kept + softmax_bytes(h * n, packed), "sdpa": kept + fused_bytes(h * n, d)},
-    )
+    return Cost(flops, parameters=h * packed * d, backward_flops=2 * flops)
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """What P is compared with: a projection of the tokens beside keys and values."""
+    """The context C, which P is compared with: a projection of the tokens beside keys and values."""
     return (Stream("context", of="keys", starts_as="key"),)
 
 
@@ -123,6 +110,20 @@ class Luna(Attention):
         packed, n = options.packed_length, geometry.keys
         return (f"packed_length={packed} is no fewer than the {n} keys: nothing is packed",) if packed >= n else ()
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Pack and unpack; causally the n × n products q·k and u·a, each cut to the past and divided by its length."""
+        scale, valid = query.shape[-1] ** -0.5, None if key_valid is None else key_valid[:, None, None]
+        scores = self.packed_query @ context.mT * scale
+        if not self.geometry.causal:
+            shares = softmax_over_valid(scores, valid)
+            return (query @ (shares @ key).mT * scale).softmax(dim=-1) @ (shares @ value)
+        shares = F.elu(scores) + 1 if valid is None else (F.elu(scores) + 1) * valid
+        t = (torch.ones_like(query[:, :1, :, 0]) if valid is None else valid[:, :, 0].to(query.dtype)).cumsum(dim=-1).clamp(min=1)
+        weights = ((query @ key.mT * scale).tril() @ shares.mT / t[..., None]).softmax(dim=-1)
+        return (weights @ shares).tril() @ value / t[..., None]
+
     def attend(
         self,
         query: Float[Tensor, "batch heads queries head_dim"],
@@ -131,30 +132,48 @@ class Luna(Attention):
         key_valid: Bool[Tensor, "batch keys"] | None,
         context: Float[Tensor, "batch heads keys head_dim"],
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Pack, then unpack in blocks of queries."""
+        """softmax(Q (A K)ᵀ / √d) A V; causally by chunks: within a chunk directly, earlier chunks as sums."""
         if self.geometry.causal:
-            return self._attend_past(query, key, value, key_valid, context)
-        scale, dropout = query.shape[-1] ** -0.5, self.options.dropout if self.training else 0.0
-        scores = (self.packed_query.to(context.dtype) * scale) @ context.mT
+            return self._attend_past(_past, query, key, value, key_valid, context)
+        packed_key, packed_value = self._pack(key, value, key_valid, context)
+        weights = (query @ (packed_key * query.shape[-1] ** -0.5).mT).softmax(dim=-1)
+        return F.dropout(weights, self.options.dropout, self.training).to(value.dtype) @ packed_value
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """The causal form in blocks that stay in a cache."""
+        if self.geometry.causal:
+            return self._attend_past(attend_packed_past, query, key, value, key_valid, context)
+        return self.attend(query, key, value, key_valid, context)
+
+    def attend_sdpa(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """The queries' attention by PyTorch's fused kernels; the causal form has none, and is that of tiles on a CPU."""
+        if self.geometry.causal:
+            tiled = query.device.type in ("cpu", "meta")
+            return self._attend_past(attend_packed_past if tiled else _past, query, key, value, key_valid, context)
+        dropout = self.options.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(query, *self._pack(key, value, key_valid, context), dropout_p=dropout)
+
+    def _pack(self, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor) -> tuple[Tensor, Tensor]:
+        """A K and A V with A = softmax(P Cᵀ / √d)."""
+        scores = (self.packed_query.to(context.dtype) * context.shape[-1] ** -0.5) @ context.mT
         shares = softmax_over_valid(scores, None if key_valid is None else key_valid[:, None, None]).to(value.dtype)
-        packed_key, packed_value = shares @ key, shares @ value
-        if self.implementation == "sdpa":
-            return F.scaled_dot_product_attention(query, packed_key, packed_value, dropout_p=dropout)
-        scaled = (packed_key * scale).mT
-        blocks = row_blocks(query, columns=shares.shape[2])
-        weights = (F.dropout((rows @ scaled).softmax(dim=-1), dropout) for rows in blocks)
-        return torch.cat([w.to(value.dtype) @ packed_value for w in weights], dim=2).to(value.dtype)
-
-    attend_tiled = attend
-
-    attend_sdpa = attend
+        return shares @ key, shares @ value
 
     def _attend_past(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor
+        self,
+        attend: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_valid: Tensor | None,
+        context: Tensor,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Long sums need float32, so autocast is left for the length of the call."""
-        (batch, heads, n, d), packed = query.shape, self.options.packed_length
-        dtype = torch.promote_types(value.dtype, torch.float32)
+        """A = elu(P Cᵀ / √d) + 1, then both products. Long sums need float32, so autocast is left for the length of the call."""
+        (_, _, n, d), dtype = query.shape, torch.promote_types(value.dtype, torch.float32)
         with without_autocast(query.device):
             shares = F.elu(context.to(dtype) @ (self.packed_query.to(dtype) * d**-0.5).mT) + 1
             if key_valid is None:
@@ -162,23 +181,19 @@ class Luna(Attention):
             else:
                 shares = shares.masked_fill(~key_valid[:, None, :, None], 0)
                 count = key_valid.cumsum(dim=1)[:, None, :, None]
-            start = torch.zeros(batch, heads, packed, 2 * d, dtype=dtype, device=query.device)
-            out, _ = in_blocks(partial(_past, filled(n)[0]), start, *(t.to(dtype) for t in (query, key, value)), shares, count)
-        return out.to(value.dtype)
+            return attend(query.to(dtype), key.to(dtype), value.to(dtype), shares, count).to(value.dtype)
 
 
-def _past(chunk: int, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-    """Answer some positions from the sums Σ a [k v]ᵀ before them, and from each other within chunks."""
-    query, key, value, shares, count = (into_chunks(x, chunk) for x in rows)
-    both = torch.cat([key, value], dim=-1)
-    before = []
-    for summed in (shares.mT @ both).unbind(2):
-        before.append(state)
-        state = state + summed
-    keys, values = torch.stack(before, dim=2).chunk(2, dim=-1)
-    share = count.clamp(min=1).to(query.dtype).reciprocal()
+def _past(query: Tensor, key: Tensor, value: Tensor, shares: Tensor, count: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
+    """yₜ from the sums Σ a [k v]ᵀ over earlier chunks and from the positions of its own chunk."""
+    n, share = query.shape[2], count.clamp(min=1).to(query.dtype).reciprocal()
     query = query * query.shape[-1] ** -0.5
+    query, key, value, shares, share = (
+        F.pad(x, (0, 0, 0, -n % CHUNK)).unflatten(2, (-1, CHUNK)) for x in (query, key, value, shares, share)
+    )
+    sums = shares.mT @ torch.cat([key, value], dim=-1)
+    keys, values = F.pad(sums, (0, 0, 0, 0, 1, 0)).cumsum(dim=2)[:, :, :-1].chunk(2, dim=-1)
     scores = (query @ key.mT).tril() @ shares + query @ keys.mT
     weights = (scores * share).softmax(dim=-1)
     out = ((weights @ shares.mT).tril() @ value + weights @ values) * share
-    return out.flatten(2, 3)[:, :, : rows[0].shape[2]], state
+    return out.flatten(2, 3)[:, :, :n]

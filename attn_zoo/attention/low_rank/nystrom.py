@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,13 +11,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT, fused_bytes, softmax_bytes
 from attn_zoo.attention._masks import softmax_over_valid
-from attn_zoo.attention.low_rank._landmarks import ValidSegments, with_segment_means
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu import landmarks as short_side
+from attn_zoo.kernels.cpu import landmarks as tiles
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+"""softmax(Q Kᵀ) V over the valid keys."""
 
 PAPER_KERNEL = 33
 """Size of the convolution of the values in the paper's experiments."""
@@ -45,23 +47,12 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times few values, and four m × m products a step.
-
-    Kept: landmarks, weights, what each step multiplies, and the few values.
-    """
+    """Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times few values, and four m × m products a step."""
     n, h, d, m = geometry.keys, geometry.heads, geometry.head_dim, min(options.landmarks, geometry.keys)
     products = h * (8 * n * m * d + 4 * m * m * d + 8 * options.iterations * m**3)
     convolved = 2 * h * options.convolution * n * d
-    few = FLOAT * h * (5 * m * d + m * m * (2 + 5 * options.iterations) + 2)
-    return Cost(
-        flops=products + convolved,
-        parameters=h * options.convolution,
-        backward_flops=2 * (products + convolved),
-        activation_bytes={
-            "eager": few + 2 * softmax_bytes(h * n, m) + FLOAT * h * m,
-            "sdpa": few + fused_bytes(h * n, d) + fused_bytes(h * m, 0),
-        },
-    )
+    flops = products + convolved
+    return Cost(flops, parameters=h * options.convolution, backward_flops=2 * flops)
 
 
 def every_token(geometry: Geometry) -> Nystrom:
@@ -92,7 +83,7 @@ class Nystrom(Attention):
     Differs: landmarks are means of valid tokens, and of any number of them: the first n mod m segments hold one token more.
         The pseudo-inverse starts from A of each head of each example, scaled by its own norms, where the paper's code takes
         maxima over the whole batch. The convolution is one kernel a head over positions, padding being zeros. Computed in
-        float32 at least. The gradient of eager can be taken once.
+        float32 at least.
     """
 
     options: Options
@@ -109,6 +100,27 @@ class Nystrom(Attention):
         m, n = options.landmarks, geometry.keys
         return (f"landmarks={m} are no fewer than the {n} tokens: each token is one, and nothing is saved",) if m >= n else ()
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Eq. 13 to 15 on the valid tokens of each example alone, whose m consecutive parts have the landmarks as means."""
+
+        def means(tokens: Tensor, m: int) -> Tensor:
+            return torch.stack([part.mean(dim=1) for part in tokens.tensor_split(m, dim=1)], dim=1)
+
+        out, scale = [], query.shape[-1] ** -0.5
+        for b in range(len(query)):
+            real = slice(None) if key_valid is None else key_valid[b]
+            k, v = key[b, :, real], value[b, :, real]
+            m = min(self.options.landmarks, k.shape[1])
+            if m == 0:
+                out.append(torch.zeros_like(query[b]))
+                continue
+            q, few_q, few_k = query[b], means(query[b, :, real], m), means(k, m)
+            first, last = (q @ few_k.mT * scale).softmax(dim=-1), (few_q @ k.mT * scale).softmax(dim=-1)
+            out.append(first @ self._inverse(few_q @ few_k.mT * scale, None) @ last @ v)
+        return torch.stack(out) + self._convolved(value)
+
     def attend(
         self,
         query: Float[Tensor, "batch heads n head_dim"],
@@ -116,29 +128,48 @@ class Nystrom(Attention):
         value: Float[Tensor, "batch heads n head_dim"],
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Landmarks gather the values, the pseudo-inverse mixes what they gathered, queries read it."""
+        """F̃ Z (B̃ V): landmarks gather the values, the pseudo-inverse mixes what they gathered, queries read it."""
+        (_, _, n, d), dtype = query.shape, torch.promote_types(query.dtype, torch.float32)
+        with without_autocast(query.device):
+            q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)
+            valid = query.new_ones(1, n, dtype=torch.bool) if key_valid is None else key_valid
+            means, few = segment_means(valid, min(self.options.landmarks, n), dtype)
+            few_q, few_k = (torch.einsum("bmn,bhnd->bhmd", means, tokens) * d**-0.25 for tokens in (q, k))
+            first = softmax_over_valid(q @ few_k.mT * d**-0.25, few[:, None, None])
+            last = softmax_over_valid(few_q @ k.mT * d**-0.25, valid[:, None, None])
+            out = first @ (self._inverse(few_q @ few_k.mT, None if key_valid is None else few) @ (last @ v))
+            return (out + self._convolved(v)).to(value.dtype)
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """The long softmaxes in blocks that stay in a cache."""
+        return self._attend(tiles.few_queries, tiles.few_keys, query, key, value, key_valid)
+
+    def attend_sdpa(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """The long softmaxes by PyTorch's fused kernels."""
+        return self._attend(_fused, _fused, query, key, value, key_valid)
+
+    def _attend(
+        self, few_queries: Attend, few_keys: Attend, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Tensor:
         dtype = torch.promote_types(query.dtype, torch.float32)
         m, scale = min(self.options.landmarks, query.shape[2]), query.shape[-1] ** -0.5
         with without_autocast(query.device):
-            query, key, wide = query.to(dtype), key.to(dtype), value.to(dtype)
-            if key_valid is None:
-                (query, few_queries), (key, few_keys), few = with_segment_means(query, m), with_segment_means(key, m), None
-            else:
-                segments = ValidSegments(key_valid, m)
-                few_queries, few_keys, few = segments.means(query), segments.means(key), segments.valid
-            few_queries = few_queries * scale
-            inverse = self._inverse(few_queries @ few_keys.mT, few)
-            fused = self.implementation == "sdpa"
-            gathered = inverse @ (_fused if fused else short_side.few_queries)(few_queries, key, wide, key_valid)
-            out = (_fused if fused else short_side.few_keys)(query, few_keys * scale, gathered, few)
-            if self.options.convolution:
-                reach = self.options.convolution // 2
-                out = out + F.conv2d(wide, self.kernel.to(dtype), padding=(reach, 0), groups=query.shape[1])
-        return out.to(value.dtype)
+            q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)
+            (q, few_q), (k, few_k), few = tiles.landmarks(q, k, m, key_valid)
+            few_q = few_q * scale
+            gathered = self._inverse(few_q @ few_k.mT, few) @ few_queries(few_q, k, v, key_valid)
+            return (few_keys(q, few_k * scale, gathered, few) + self._convolved(v)).to(value.dtype)
 
-    attend_tiled = attend
-
-    attend_sdpa = attend
+    def _convolved(self, value: Float[Tensor, "batch heads n head_dim"]) -> Tensor | float:
+        """The depthwise convolution of the values along the length; 0 without one."""
+        if not self.options.convolution:
+            return 0.0
+        reach = self.options.convolution // 2
+        return F.conv2d(value, self.kernel.to(value.dtype), padding=(reach, 0), groups=value.shape[1])
 
     def _inverse(
         self, scores: Float[Tensor, "batch heads m m"], few: Bool[Tensor, "batch m"] | None
@@ -158,6 +189,23 @@ class Nystrom(Attention):
             product = kernel @ inverse
             inverse = inverse @ (13 * one - product @ (15 * one - product @ (7 * one - product))) / 4
         return inverse
+
+
+def segment_means(
+    valid: Bool[Tensor, "batch n"], m: int, dtype: torch.dtype
+) -> tuple[Float[Tensor, "batch m n"], Bool[Tensor, "batch m"]]:
+    """The matrix that averages the valid tokens of m consecutive parts, and the parts that hold any.
+
+    The first (number of tokens) mod m parts hold one token more. With fewer tokens than m, each is a part.
+    """
+    count = valid.sum(dim=-1, keepdim=True)
+    parts = count.clamp(min=1, max=m)
+    each, longer = count // parts, count % parts
+    rank, cut = valid.cumsum(dim=-1) - 1, longer * (each + 1)
+    part = torch.where(rank < cut, rank // (each + 1), longer + (rank - cut) // each.clamp(min=1))
+    holds = (part[:, None] == torch.arange(m, device=valid.device)[:, None]) & valid[:, None]
+    size = holds.sum(dim=-1, keepdim=True)
+    return holds / size.clamp(min=1).to(dtype), size[..., 0] > 0
 
 
 def _fused(

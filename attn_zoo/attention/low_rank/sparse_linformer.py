@@ -9,13 +9,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT, softmax_bytes
 from attn_zoo.attention._masks import check_dropout
-from attn_zoo.attention.dense._normalisers import check_alpha, entmax_over_valid
-from attn_zoo.attention.low_rank._dense_maps import LearnedMap
-from attn_zoo.attention.low_rank._low_rank import LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisection, entmax_over_valid
+from attn_zoo.attention.low_rank._projections import LearnedMap, LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu._tiling import row_blocks
+from attn_zoo.kernels.cpu import entmax as tiles
 from attn_zoo.registry import register_attention
 
 
@@ -35,18 +33,9 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """As Linformer's: E K and F V (n k d a head each), then Q K'ᵀ and P V' (n k d a head each).
-
-    Kept beside what the projection keeps: projected keys, scaled, and values, and the weights.
-    """
-    n, d = geometry.queries, geometry.head_dim
-
-    def compare(heads: int, r: int, results_kept: bool) -> Cost:
-        results = 0 if results_kept else FLOAT * heads * r * d
-        kept = results + FLOAT * heads * r * d + softmax_bytes(heads * n, r)
-        return Cost(4 * heads * r * n * d, 0, backward_flops=8 * heads * r * n * d, activation_bytes={"eager": kept})
-
-    return low_rank_cost(geometry, options, compare)
+    """As Linformer's: E K and F V (n k d a head each), then Q (E K)ᵀ and P (F V) (n k d a head each)."""
+    nd = geometry.queries * geometry.head_dim
+    return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 8 * heads * k * nd))
 
 
 def identity_softmax(geometry: Geometry) -> SparseLinformer:
@@ -95,18 +84,26 @@ class SparseLinformer(LowRankAttention):
 
     options: Options
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Head by head: α-entmax(Qᵢ (Eᵢ Kᵢ)ᵀ / √d) Fᵢ Vᵢ."""
+        heads = []
+        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
+            scores = query[:, i] @ short_key.mT / query.shape[-1] ** 0.5
+            heads.append(entmax_by_bisection(scores, valid, self.options.alpha) @ short_value)
+        return torch.stack(heads, dim=1)
+
     def attend_compressed(
         self,
         query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads r head_dim"],
-        value: Float[Tensor, "batch heads r head_dim"],
-        valid: Bool[Tensor, "batch r"] | None = None,
+        key: Float[Tensor, "batch heads k head_dim"],
+        value: Float[Tensor, "batch heads k head_dim"],
+        valid: Bool[Tensor, "batch k"] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """α-entmax(Q K'ᵀ / √d) V', in blocks of queries."""
-        options, dropout = self.options, self.options.dropout if self.training else 0.0
-        scaled = (key * query.shape[-1] ** -0.5).mT
+        """α-entmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
+        dropout = self.options.dropout if self.training else 0.0
         allowed = None if valid is None else valid[:, None, None]
-        blocks = row_blocks(query, columns=key.shape[2])
-        return torch.cat(
-            [F.dropout(entmax_over_valid(rows @ scaled, allowed, options.alpha), dropout) @ value for rows in blocks], dim=2
-        )
+        entmax = tiles.entmax_over_valid if self.implementation == "tiled" else entmax_over_valid
+        weights = entmax(query @ (key * query.shape[-1] ** -0.5).mT, allowed, self.options.alpha)
+        return F.dropout(weights, dropout) @ value

@@ -13,6 +13,6 @@ Limits: head_dim up to 128; no causal form, since E mixes all positions; no atte
 Proof: Triton's interpreter against float64, and compilation for sm_90. Nothing was measured on a GPU.
 """
 
-from attn_zoo.kernels.linformer.functions import linformer_attention, project_sequence
+from attn_zoo.kernels.linformer.functions import linformer_attention, project_heads, project_sequence
 
-__all__ = ["linformer_attention", "project_sequence"]
+__all__ = ["linformer_attention", "project_heads", "project_sequence"]

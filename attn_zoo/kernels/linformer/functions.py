@@ -74,6 +74,19 @@ def project_sequence(
     return ops.project(matrix[None], tokens[:, None], key_valid)[:, 0]
 
 
+def project_heads(
+    projection: Float[Tensor, "#heads r keys"],
+    tokens: Float[Tensor, "batch heads keys head_dim"],
+    key_valid: Bool[Tensor, "batch keys"] | None = None,
+) -> Float[Tensor, "batch heads r head_dim"]:
+    """``project_sequence`` of every head, by one projection for all heads, which are then read side by side, or one for each."""
+    if len(projection) > 1:
+        return project_sequence(projection, tokens, key_valid)
+    heads, head_dim = tokens.shape[1], tokens.shape[3]
+    side_by_side = tokens.transpose(1, 2).flatten(2)
+    return project_sequence(projection[0], side_by_side, key_valid).unflatten(-1, (heads, head_dim)).transpose(1, 2)
+
+
 def _under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Cast as autocast does: floating-point tensors, but not float64."""
     device = tensors[0].device.type

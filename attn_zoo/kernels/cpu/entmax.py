@@ -1,0 +1,253 @@
+"""α-entmax by Newton's steps in place, and entmax attention in blocks of queries whose weights are never kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.library import custom_op
+
+from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES, exported
+from attn_zoo.precision import without_autocast
+
+SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
+"""Values of α with closed forms."""
+
+BLOCK = CHEAP_BYTES // 4 // 4
+"""Scores computed at once, in float32. Some four temporaries of that size stand beside each other."""
+
+GROUP = 16
+"""Keys of which only the largest one takes part in the first guess of the threshold."""
+
+STEPS = 64
+"""No search takes as many: each step of Newton's on a convex function cuts its value times its slope to a quarter at most."""
+
+
+def entmax_over_valid(
+    scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
+) -> Float[Tensor, "... keys"]:
+    """α-entmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
+
+    ``allowed`` broadcasts against ``scores``; None allows everything. Computed in float32 at least. Only the result is kept
+    for the gradient, which can be taken once.
+    """
+    weights: Tensor = _Entmax.apply(scores.to(torch.promote_types(scores.dtype, torch.float32)), allowed, alpha)
+    return weights.to(scores.dtype)
+
+
+def temper(alpha: float) -> float:
+    """What scores are multiplied by before a threshold is taken from them."""
+    return 1.0 if alpha == SOFTMAX else alpha - 1
+
+
+def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Turn tempered scores, -inf where not allowed, into weights in their place.
+
+    Returns:
+        The weights, and for each row the largest score and the threshold below it, which ``weights_and_slopes_`` takes.
+    """
+    top = tempered.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(tempered.dtype).min)
+    tau = threshold(tempered.sub_(top), alpha)
+    return _raise_(tempered.sub_(tau), alpha), top, tau
+
+
+def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """The weights once more, and u = p^(2-α); one of them in the place of the scores."""
+    rest = tempered.sub_(top).sub_(tau)
+    if alpha == SOFTMAX:
+        return rest.exp_(), rest
+    rest = rest.clamp_min_(0)
+    if alpha == SPARSEMAX:
+        return rest, rest.sign()
+    if alpha == ENTMAX15:
+        return rest.square(), rest
+    u = rest.pow(1 / (alpha - 1) - 1)
+    return rest.mul_(u), u
+
+
+def scores_gradient_(grad_weights: Tensor, u: Tensor) -> Tensor:
+    """The gradient of the scores in the place of that of the weights."""
+    grad_weights = grad_weights.mul_(u)
+    mean = grad_weights.sum(dim=-1, keepdim=True) / u.sum(dim=-1, keepdim=True).clamp(
+        min=0.5
+    )  # at least Σ p, so that only 0 is raised
+    return grad_weights.addcmul_(u, mean, value=-1)
+
+
+def _raise_(rest: Tensor, alpha: float) -> Tensor:
+    if alpha == SOFTMAX:
+        return rest.exp_()
+    rest = rest.clamp_min_(0)
+    if alpha == SPARSEMAX:
+        return rest
+    return rest.square_() if alpha == ENTMAX15 else rest.pow_(1 / (alpha - 1))
+
+
+def _threshold(shifted: Tensor, alpha: float) -> Tensor:
+    """τ for each row of tempered scores whose largest one is zero, or of -inf alone.
+
+    As a norm of order 1/(α-1), ‖[s - τ]₊‖ is convex in τ, and nearly straight; Newton's steps up to where it is one come from
+    the left and never go too far. What is left of a row after dropping scores has its τ further left: so the search starts
+    among the largest of each group, which are few, and ends among all after two or three steps.
+    """
+    if alpha == SOFTMAX:
+        return shifted.logsumexp(dim=-1, keepdim=True).clamp(min=0)
+    tau = shifted.new_full((*shifted.shape[:-1], 1), -1)
+    if not shifted.numel():
+        return tau
+    groups = shifted.shape[-1] // GROUP
+    if groups >= GROUP:
+        tau = _ascend(shifted[..., : groups * GROUP].unflatten(-1, (GROUP, groups)).amax(dim=-2), tau, alpha)
+    return _ascend(shifted, tau, alpha)
+
+
+def _ascend(shifted: Tensor, tau: Tensor, alpha: float) -> Tensor:
+    order, enough = 1 / (alpha - 1), 8 * torch.finfo(shifted.dtype).eps
+    rest = torch.empty_like(shifted)
+    for _ in range(STEPS):
+        torch.sub(shifted, tau, out=rest).clamp_min_(0)
+        if alpha == SPARSEMAX:
+            norm, slope = rest.sum(dim=-1, keepdim=True), rest.sign_().sum(dim=-1, keepdim=True)  # several times faster than > 0
+        elif alpha == ENTMAX15:
+            norm = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
+            slope = rest.sum(dim=-1, keepdim=True) / norm
+        else:
+            powers = rest.pow(order - 1)
+            slope, norm = powers.sum(dim=-1, keepdim=True), powers.mul_(rest).sum(dim=-1, keepdim=True).pow_(1 / order)
+            slope = slope * norm.pow(1 - order)
+        step = ((norm - 1) / slope).nan_to_num_(nan=0.0).clamp_(min=0)  # 0 / 0 in a row of -inf
+        tau = tau + step
+        if step.max() <= enough:
+            break
+    return tau
+
+
+# An operator, because how many steps it takes depends on the numbers: shapes flow through, and torch.compile does not look in.
+threshold = custom_op("attn_zoo::entmax_threshold", _threshold, mutates_args=(), schema="(Tensor shifted, float alpha) -> Tensor")
+
+
+@threshold.register_fake
+def _(shifted: Tensor, alpha: float) -> Tensor:
+    return shifted.new_empty((*shifted.shape[:-1], 1))
+
+
+class _Entmax(torch.autograd.Function):
+    """Keeps its result and nothing else."""
+
+    @staticmethod
+    def forward(scores: Tensor, allowed: Tensor | None, alpha: float) -> Tensor:
+        tempered = scores * temper(alpha)
+        if allowed is not None:
+            tempered = tempered.masked_fill(~allowed, -torch.inf)
+        return normalise_(tempered, alpha)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.alpha = inputs[-1]
+        ctx.shape = inputs[0].shape
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (weights,), alpha = ctx.saved_tensors, ctx.alpha
+        if alpha in (SOFTMAX, SPARSEMAX):
+            u = weights if alpha == SOFTMAX else weights.sign()
+        else:
+            u = weights.sqrt() if alpha == ENTMAX15 else weights.pow(2 - alpha)
+        return scores_gradient_(gradient.clone(), u).sum_to_size(ctx.shape), None, None
+
+
+def spans(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int, int]]:
+    """First query of each block, the one after its last, and how many keys the block may see."""
+    rows = max(1, BLOCK // keys)
+    for start in range(0, queries, rows):
+        end = min(start + rows, queries)
+        yield start, end, end if causal else keys
+
+
+def entmax_attention(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch heads keys head_dim"],
+    value: Float[Tensor, "batch heads keys head_dim"],
+    key_valid: Bool[Tensor, "batch keys"] | None,
+    alpha: float,
+    *,
+    causal: bool,
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    """α-entmax(Q Kᵀ / √d) V, heads of all examples one after the other, in blocks of queries. The gradient can be taken once."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)
+    with without_autocast(query.device):
+        flat = (t.to(dtype).flatten(0, 1) for t in (query, key, value))
+        out, _ = _InBlocks.apply(*flat, valid, alpha, causal)
+    return out.unflatten(0, query.shape[:2]).to(query.dtype)
+
+
+class _InBlocks(torch.autograd.Function):
+    """Attention of (heads of all examples, length, head_dim) that keeps two numbers a query beside its inputs."""
+
+    @staticmethod
+    def forward(
+        query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, alpha: float, causal: bool
+    ) -> tuple[Tensor, Tensor]:
+        key = key * (temper(alpha) * key.shape[-1] ** -0.5)
+        out, marks = torch.empty_like(query), query.new_empty(*query.shape[:2], 2)
+        for heads, rows, seen in _blocks(query, key, causal):
+            scores = _scores(query[heads, rows], key[heads, seen], None if valid is None else valid[heads, seen], rows, causal)
+            weights, top, tau = normalise_(scores, alpha)
+            marks[heads, rows] = torch.cat([top, tau], dim=-1)
+            out[heads, rows] = weights @ value[heads, seen]
+        return out, marks
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.alpha, ctx.causal = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*tensors, output[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, valid, marks = ctx.saved_tensors
+        alpha, scale = ctx.alpha, key.shape[-1] ** -0.5
+        tempered = key * (temper(alpha) * scale)
+        grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        for heads, rows, seen in _blocks(query, key, ctx.causal):
+            mask = None if valid is None else valid[heads, seen]
+            own, grad_rows = query[heads, rows], gradient[heads, rows]
+            scores = _scores(own, tempered[heads, seen], mask, rows, ctx.causal)
+            top, tau = marks[heads, rows].split(1, dim=-1)
+            weights, u = weights_and_slopes_(scores, top, tau, alpha)
+            grad_value[heads, seen].baddbmm_(weights.mT, grad_rows)
+            grad_scores = scores_gradient_(grad_rows @ value[heads, seen].mT, u)
+            grad_query[heads, rows] = grad_scores @ key[heads, seen]
+            grad_key[heads, seen].baddbmm_(grad_scores.mT, own)
+        return grad_query.mul_(scale), grad_key.mul_(scale), grad_value, None, None, None
+
+
+def _blocks(query: Tensor, key: Tensor, causal: bool) -> Iterator[tuple[slice, slice, slice]]:
+    """Heads, queries and keys of each block; short ones hold several heads."""
+    (count, queries, _), keys = query.shape, key.shape[1]
+    for start, end, seen in spans(queries, keys, causal):
+        if exported():
+            yield slice(None), slice(start, end), slice(0, seen)
+            continue
+        together = max(1, BLOCK // ((end - start) * seen))
+        for first in range(0, count, together):
+            yield slice(first, first + together), slice(start, end), slice(0, seen)
+
+
+def _scores(query: Tensor, key: Tensor, valid: Tensor | None, rows: slice, causal: bool) -> Float[Tensor, "heads rows seen"]:
+    """Scores of a block, -inf for what is not seen."""
+    scores = query @ key.mT
+    if valid is not None:
+        scores = scores.masked_fill_(~valid[:, None], -torch.inf)
+    if causal:
+        later = torch.ones(query.shape[1], query.shape[1], dtype=torch.bool, device=query.device).triu(1)
+        scores[..., rows.start :].masked_fill_(later, -torch.inf)
+    return scores

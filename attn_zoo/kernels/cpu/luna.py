@@ -1,0 +1,43 @@
+"""Luna's causal attention in blocks of positions, of which the gradient keeps nothing but the sums between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
+
+
+def attend_packed_past(
+    query: Float[Tensor, "batch heads n head_dim"],
+    key: Float[Tensor, "batch heads n head_dim"],
+    value: Float[Tensor, "batch heads n head_dim"],
+    shares: Float[Tensor, "batch heads n l"],
+    count: Int[Tensor, "#batch 1 n 1"],
+) -> Float[Tensor, "batch heads n head_dim"]:
+    """yₜ = uₜ Σⱼ aⱼ vⱼᵀ / t with uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ / (t √d)), j ≤ t, aⱼ the rows of ``shares`` and t the ``count``."""
+    batch, heads, n, d = query.shape
+    start = query.new_zeros(batch, heads, shares.shape[3], 2 * d)
+    out, _ = in_blocks(partial(_past, filled(n)[0]), start, query, key, value, shares, count)
+    return out
+
+
+def _past(chunk: int, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+    """Answer some positions from the sums Σ a [k v]ᵀ before them, and from each other within chunks."""
+    query, key, value, shares, count = (into_chunks(x, chunk) for x in rows)
+    both = torch.cat([key, value], dim=-1)
+    before = []
+    for summed in (shares.mT @ both).unbind(2):
+        before.append(state)
+        state = state + summed
+    keys, values = torch.stack(before, dim=2).chunk(2, dim=-1)
+    share = count.clamp(min=1).to(query.dtype).reciprocal()
+    query = query * query.shape[-1] ** -0.5
+    scores = (query @ key.mT).tril() @ shares + query @ keys.mT
+    weights = (scores * share).softmax(dim=-1)
+    out = ((weights @ shares.mT).tril() @ value + weights @ values) * share
+    return out.flatten(2, 3)[:, :, : rows[0].shape[2]], state

@@ -1,0 +1,87 @@
+"""E X along the length, without a copy of E for each example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES
+from attn_zoo.precision import autocast_dtype
+
+FEW = 4
+"""Examples of which each is worth a matrix product of its own."""
+
+
+def project_heads(
+    matrix: Float[Tensor, "#heads r keys"], tokens: Float[Tensor, "batch heads keys head_dim"]
+) -> Float[Tensor, "batch heads r head_dim"]:
+    """E X of every head, by one matrix for all heads or one for each."""
+    batch, heads, keys, head_dim = tokens.shape
+    if matrix.shape[0] == 1:
+        side_by_side = tokens.transpose(1, 2).reshape(batch, keys, heads * head_dim)
+        return mix(matrix[0], side_by_side)[0].unflatten(-1, (heads, head_dim)).transpose(1, 2)
+    # One product a head for the whole batch, so that no weight is copied for each example.
+    by_head = tokens.permute(1, 2, 0, 3).reshape(heads, keys, batch * head_dim)
+    return torch.bmm(matrix, by_head).unflatten(-1, (batch, head_dim)).permute(2, 0, 1, 3)
+
+
+def mix(
+    weight: Float[Tensor, "r keys"],
+    tokens: Float[Tensor, "batch keys width"],
+    key_valid: Bool[Tensor, "batch keys"] | None = None,
+    *,
+    weigh: bool = False,
+) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
+    """``weight @ tokens``, and if asked for what ones at the real tokens become; under autocast in its type."""
+    dtype = autocast_dtype(tokens)
+    return _Mix.apply(weight.to(dtype), tokens.to(dtype), key_valid, weigh)
+
+
+def masses_of(weight: Float[Tensor, "r keys"], key_valid: Bool[Tensor, "batch keys"] | None) -> Float[Tensor, "some r"]:
+    """One row where all tokens are real, for that is a mere sum."""
+    return weight.sum(dim=-1)[None] if key_valid is None else key_valid.to(weight.dtype) @ weight.mT
+
+
+class _Mix(torch.autograd.Function):
+    """One matrix on the length of every example, and on rows besides.
+
+    The matrix may be the largest tensor there is. PyTorch's own gradient of it is one for each example and each use,
+    added up afterwards; this one is made once. It can be differentiated again, but not by torch.func.vmap or forward mode.
+    """
+
+    @staticmethod
+    def forward(weight: Tensor, tokens: Tensor, key_valid: Tensor | None, weigh: bool) -> tuple[Tensor, Tensor]:
+        return _on_each(weight, tokens), masses_of(weight, key_valid) if weigh else weight.new_empty(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.weigh = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        (weight, tokens, key_valid), (mixed, masses) = ctx.saved_tensors, gradients
+        grad_weight = grad_tokens = None
+        if ctx.needs_input_grad[0]:
+            batch = tokens.shape[0]
+            if (batch > FEW or batch == 0) and tokens.numel() * tokens.element_size() <= CHEAP_BYTES:
+                grad_weight = torch.einsum("brd,bnd->rn", mixed, tokens)  # one product over tokens in another order
+            else:
+                grad_weight = mixed[0] @ tokens[0].mT
+                for b in range(1, batch):
+                    grad_weight.addmm_(mixed[b], tokens[b].mT)
+            if ctx.weigh and key_valid is None:
+                grad_weight = grad_weight.add_(masses.mT)
+            elif ctx.weigh:
+                grad_weight = grad_weight.addmm_(masses.mT, key_valid.to(masses.dtype))
+        if ctx.needs_input_grad[1]:
+            grad_tokens = _on_each(weight.mT, mixed)
+        return grad_weight, grad_tokens, None, None
+
+
+def _on_each(matrix: Tensor, batch: Tensor) -> Tensor:
+    """``matrix @ batch``, which PyTorch would compute as one product of another layout and then copy."""
+    return (matrix @ batch[0])[None] if batch.shape[0] == 1 else torch.bmm(matrix.expand(batch.shape[0], -1, -1), batch)

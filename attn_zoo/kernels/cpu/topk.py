@@ -1,0 +1,100 @@
+"""Top-k attention in blocks of queries: the chosen weights and their places are kept, and no score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES, exported
+from attn_zoo.precision import without_autocast
+
+BLOCK = CHEAP_BYTES // 4 // 4
+"""Scores computed at once, in float32. Some four temporaries of that size stand beside each other."""
+
+
+def topk_attention(
+    query: Float[Tensor, "batch heads queries head_dim"],
+    key: Float[Tensor, "batch heads keys head_dim"],
+    value: Float[Tensor, "batch heads keys head_dim"],
+    key_valid: Bool[Tensor, "batch keys"] | None,
+    kept: int,
+    *,
+    causal: bool,
+) -> Float[Tensor, "batch heads queries head_dim"]:
+    """Softmax over the ``kept`` highest scores of each query, heads of all examples one after the other.
+
+    The gradient can be taken once.
+    """
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)
+    with without_autocast(query.device):
+        flat = (t.to(dtype).flatten(0, 1) for t in (query, key, value))
+        out, _, _ = _InBlocks.apply(*flat, valid, min(kept, key.shape[2]), causal)
+    return out.unflatten(0, query.shape[:2]).to(query.dtype)
+
+
+class _InBlocks(torch.autograd.Function):
+    """Attention of (heads of all examples, length, head_dim) that keeps the chosen weights and where they stand."""
+
+    @staticmethod
+    def forward(
+        query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, kept: int, causal: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        out, lowest = torch.empty_like(query), torch.finfo(query.dtype).min
+        weights = query.new_empty(*query.shape[:2], kept)
+        chosen = query.new_empty(weights.shape, dtype=torch.long)
+        scaled = key * key.shape[-1] ** -0.5
+        for heads, rows in _blocks(query, key):
+            scores = query[heads, rows] @ scaled[heads].mT
+            if valid is not None:
+                scores.masked_fill_(~valid[heads, None], lowest)
+            if causal:
+                at = torch.arange(key.shape[1], device=key.device)
+                scores.masked_fill_(at > at[rows, None], lowest)
+            top, where = scores.topk(kept, dim=-1)
+            seen = top > lowest
+            found = top.softmax(dim=-1).masked_fill_(~seen, 0)
+            weights[heads, rows], chosen[heads, rows] = found, where
+            out[heads, rows] = scores.zero_().scatter_(-1, where, found) @ value[heads]
+        return out, weights, chosen
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        query, key, value, *_ = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(query, key, value, *output[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, chosen = ctx.saved_tensors
+        scale = key.shape[-1] ** -0.5
+        grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
+        for heads, rows in _blocks(query, key):
+            grad_rows, found, where = gradient[heads, rows], weights[heads, rows], chosen[heads, rows]
+            spread = grad_rows @ value[heads].mT
+            grad_found = spread.gather(-1, where)
+            grad_scores = found * (grad_found - (found * grad_found).sum(dim=-1, keepdim=True))
+            grad_value[heads].baddbmm_(spread.zero_().scatter_(-1, where, found).mT, grad_rows)
+            spread.scatter_(-1, where, grad_scores * scale)  # in the same places
+            grad_query[heads, rows] = spread @ key[heads]
+            grad_key[heads].baddbmm_(spread.mT, query[heads, rows])
+        return grad_query, grad_key, grad_value, None, None, None
+
+
+def _blocks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Heads and queries of each block; short ones hold several heads."""
+    (count, queries, _), keys = query.shape, key.shape[1]
+    if exported():
+        yield slice(None), slice(0, queries)
+        return
+    rows = min(queries, max(1, BLOCK // max(1, keys)))
+    together = max(1, BLOCK // max(1, rows * keys))
+    for start in range(0, queries, rows):
+        for first in range(0, count, together):
+            yield slice(first, first + together), slice(start, start + rows)
