@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from attn_zoo.contract import Level
 from attn_zoo.data.images import Expected
 from attn_zoo.registry import register_task
 
@@ -42,7 +43,21 @@ class Options:
     licence=CIFAR10.licence,
     options=Options,
     locations=("root",),
-    levels=patch_levels("crop_flip"),
+    levels={
+        "profile_encoder": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
+            budget={
+                "steps": 5_600,
+                "batch_size": 64,
+                "learning_rate": 3e-3,
+                "weight_decay": 0.05,
+                "warmup_steps": 250,
+                "evaluate_every": 700,
+            },
+            differs="2 layers of width 64 in place of ViT-Tiny's 12 of 192, and 8 epochs without augmentation",
+        ),
+        **patch_levels("crop_flip"),
+    },
     datasets=(CIFAR10,),
 )
 class Cifar10(PatchTask):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+import pytest
 import yaml
 
 from attn_zoo import build_task, task_card
@@ -24,3 +25,10 @@ def test_the_level_reads_both_ways_through_a_short_convolution():
         assert not build_task(name, **level.options).spec.causal, name
         assert level.model["short_convolution"] == 4, name
         assert level.budget["learning_rate"] == 3e-3, f"{name}: the middle of the rates that are tried"
+
+
+def test_images_are_seen_eight_times_as_they_are():
+    level = task_card("cifar10").levels[LEVEL]
+    task = build_task("cifar10", **level.options)
+    assert level.budget["steps"] * level.budget["batch_size"] / (50_000 - task.options.valid) == pytest.approx(8, abs=0.05)
+    assert task.options.augment.value == "none" and task.spec.length == 64, "sixteen of 64 patches, as in the other tasks"
