@@ -36,6 +36,7 @@ COMMANDS = {
         "look inside: how low-rank attention is, how far mechanisms are from softmax, what matrix they form", "analyze"
     ),
     "export": Command("a layer as ONNX or torch.export file, compared with eager; --all: what can be exported", "export"),
+    "gpu": Command("all that only a GPU can tell, in one call of ten minutes: kit, times, Linformer's kernels, Table 3", "gpu"),
     "transplant": Command("another attention in a trained encoder: swap, distil, fine-tune, and what is kept", "transplant"),
 }
 """In the order of the help."""

@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+import torch
+
 from attn_zoo.conformance import agreement, batch, causality, claims, cost, gradients, numerics, padding, state, stepwise
 from attn_zoo.conformance.harness import Case, Report, Violation, run_cases
 from attn_zoo.conformance.subject import ATTENTION_CHECKS, AttentionCheck, Scope, Subject, home_of
@@ -46,11 +48,14 @@ def resolve(target: str) -> AttentionCard | TaskCard:
     return card
 
 
-def attention_checks(attention: str | AttentionCard) -> Iterator[Case]:
+def attention_checks(attention: str | AttentionCard, device: torch.device | None = None) -> Iterator[Case]:
     """Every check of every setting of an attention, as cases to call.
 
     The defaults and each of ``card.variants`` are proved, each in every implementation that this
     machine can run; an implementation that it cannot run is one case with the reason.
+
+    Args:
+        device: prove every implementation there; None takes the CPU for what runs on it.
 
     Raises:
         UnknownNameError: no attention has this name.
@@ -68,14 +73,14 @@ def attention_checks(attention: str | AttentionCard) -> Iterator[Case]:
         for implementation in card.implementations:
             if implementation == "tiled" and getattr(card.build, "attend_tiled", None) is card.build.attend:
                 continue  # one function under two names is proved once
-            device, reason = home_of(implementation)
-            if device is None:
+            home, reason = home_of(implementation, device)
+            if home is None:
                 if variant == DEFAULT:
                     yield Case(
                         card.name, "runs_here", "The implementation runs on this machine.", _never, variant, implementation, reason
                     )
                 continue
-            subject = Subject(card, variant, options, implementation, device)
+            subject = Subject(card, variant, options, implementation, home)
             if subject.interpreted and variant != DEFAULT:
                 continue  # minutes each, for the same kernels
             for check in sorted(ATTENTION_CHECKS.values(), key=_place):

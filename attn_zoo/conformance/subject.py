@@ -200,8 +200,15 @@ def must_refuse(what: str, request: Callable[[], object]) -> None:
     raise Violation(f"{what} is not claimed and must be refused with UnsupportedError, but it ran")
 
 
-def home_of(implementation: str) -> tuple[torch.device, None] | tuple[None, str]:
-    """The device of this machine that can run an implementation, or the reason why none can."""
+def home_of(implementation: str, device: torch.device | None = None) -> tuple[torch.device, None] | tuple[None, str]:
+    """The device of this machine that can run an implementation, or the reason why none can.
+
+    Args:
+        device: the one to run on; None takes the CPU where it can.
+    """
+    if device is not None:
+        refused = unavailable(implementation, device)
+        return (device, None) if refused is None else (None, refused)
     reason = unavailable(implementation, torch.device("cpu"))
     if reason is None:
         return torch.device("cpu"), None

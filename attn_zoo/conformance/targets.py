@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import torch
+
 from attn_zoo import registry
 from attn_zoo.conformance.attention_suite import attention_checks, resolve
 from attn_zoo.conformance.harness import Case
@@ -30,9 +32,9 @@ def entries(targets: Iterable[str | Card]) -> list[Card]:
     return list({card.origin: card for card in found}.values())
 
 
-def cases_of(card: Card) -> Iterator[Case]:
-    """Every check of an attention or a task, as cases to call."""
-    return task_checks(card) if isinstance(card, TaskCard) else attention_checks(card)
+def cases_of(card: Card, device: torch.device | None = None) -> Iterator[Case]:
+    """Every check of an attention, on ``device`` where it is given, or of a task, as cases to call."""
+    return task_checks(card) if isinstance(card, TaskCard) else attention_checks(card, device)
 
 
 def _named(target: str) -> list[Card]:

@@ -149,7 +149,8 @@ class Unpadded(nn.Module):
 def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> Alone:
     """The mechanism alone."""
     geometry = Geometry(sizes.heads, sizes.dim // sizes.heads, length, length)
-    built = build_attention(subject.attention, geometry, implementation=subject.implementation, **dict(subject.options))
+    how = {"implementation": subject.implementation, "device": torch.get_default_device()}
+    built = build_attention(subject.attention, geometry, **how, **dict(subject.options))
     return Alone(built, built.card.reads, tuple(stream.name for stream in built.card.streams(geometry, built.options)))
 
 

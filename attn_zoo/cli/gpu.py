@@ -1,0 +1,170 @@
+"""``attn-zoo gpu``: all that only a GPU can tell, in one call of at most ten minutes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attn_zoo.contract import unavailable
+from attn_zoo.cost.zoo_times import Grid, Point, measure, times_table
+from attn_zoo.records import describe_environment
+from attn_zoo.registry import attentions, card
+
+PARTS = {"kit": 0.30, "times": 0.35, "kernels": 0.20, "table3": 0.15}
+"""Parts in their order, and the share of the time that each may take; what one leaves goes to those after it."""
+AT_A_TIME = 6
+"""Processes of the kit beside each other; its checks hardly load a GPU."""
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Say what the command takes."""
+    parser.description = (
+        "On one GPU: the conformance kit in every implementation, times of every attention's auto beside fused softmax, Linformer's"
+        " kernels beside their targets, and Table 3 of the Linformer paper. Results are JSON files in OUT; the same command goes on "
+        "where it was stopped. With --device cpu it rehearses all this at tiny sizes."
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="folder of the results")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cuda, or cpu for a rehearsal (default: cuda)")
+    parser.add_argument("--seconds", type=float, default=570.0, help="time in all (default: 570)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="which parts (default: all)")
+    parser.add_argument("--attentions", nargs="+", metavar="NAME", help="which attentions in kit and times (default: all)")
+    parser.set_defaults(handler=_gpu)
+
+
+def _gpu(parsed: argparse.Namespace) -> int:
+    """Exit status: 0 if every part ended well, else 1.
+
+    Raises:
+        UnknownNameError: no such attention.
+        ValueError: there is no GPU.
+        OSError: OUT cannot be written.
+    """
+    if parsed.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("attn-zoo gpu needs a CUDA device and there is none here; --device cpu rehearses it at tiny sizes")
+    names = list(parsed.attentions or attentions())
+    for name in names:
+        card(name)
+    parsed.out.mkdir(parents=True, exist_ok=True)
+    _write(parsed.out / "environment.json", describe_environment(parsed.device))
+    deadline, well = time.monotonic() + parsed.seconds, True
+    left = [part for part in PARTS if part in parsed.parts]
+    while left:
+        part, *_ = left
+        share = PARTS[part] / sum(PARTS[other] for other in left)
+        seconds = share * (deadline - time.monotonic())
+        print(f"== {part}: at most {seconds:.0f} s", flush=True)
+        well &= _RUN[part](parsed.out, parsed.device, names, seconds)
+        left.remove(part)
+    return 0 if well else 1
+
+
+def _kit(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
+    """``attn-zoo check`` of each attention in a process of its own; a report each in OUT/kit."""
+    folder, deadline = out / "kit", time.monotonic() + seconds
+    folder.mkdir(exist_ok=True)
+
+    def prove(name: str) -> str:
+        report = folder / f"{name}.txt"
+        if report.exists():
+            return "proved before"
+        words = ["check", name, "--device", device, "--defaults"]
+        status, told = _attn_zoo(words, deadline - time.monotonic())
+        if status is None:
+            return "no time left"
+        report.write_text(told, encoding="utf-8")
+        return "proved" if status == 0 else "FAILED"
+
+    with ThreadPoolExecutor(AT_A_TIME if device == "cuda" else 1) as pool:
+        found = dict(zip(names, pool.map(prove, names), strict=True))
+    _write(out / "kit.json", found)
+    counts = {word: sum(told == word for told in found.values()) for word in dict.fromkeys(found.values())}
+    print("; ".join(f"{word}: {many}" for word, many in counts.items()), flush=True)
+    for name, told in found.items():
+        if told == "FAILED":
+            print((folder / f"{name}.txt").read_text(encoding="utf-8"), flush=True)
+    return set(found.values()) <= {"proved", "proved before"}
+
+
+def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
+    """Times of every ``auto`` beside fused softmax, in OUT/times.json."""
+    if device == "cuda":
+        grid = Grid("cuda", tuple(names), (1_024, 4_096, 16_384, 65_536), tokens=65_536)
+    else:
+        grid = Grid("cpu", tuple(names), (64, 128), tokens=128, heads=2, head_dim=16, rounds=1, repeat_seconds=0.001)
+    file = out / "times.json"
+    facts: dict[str, Any] = {"grid": asdict(grid)}
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    done = before.get("points", []) if before.get("grid") == json.loads(json.dumps(facts["grid"])) else []
+
+    def save(points: list[Point]) -> None:
+        _write(file, {**facts, "points": points})
+
+    points = measure(grid, save, done, seconds)
+    print(times_table(points), flush=True)
+    return len(points) == len(grid.cells()) and not any("failure" in point for point in points)
+
+
+def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
+    """Linformer's Triton kernels: results, then times beside their targets."""
+    if reason := unavailable("triton", torch.device("cuda")):
+        print(f"left out: {reason}")
+        return device == "cpu"
+    return _told(kernel_words(out, device, seconds), seconds + 30)
+
+
+def _table3(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
+    """Table 3 of the Linformer paper."""
+    return _told(table3_words(out, device), seconds)
+
+
+def kernel_words(out: Path, device: str, seconds: float) -> list[str]:
+    """Command that measures Linformer's kernels; on a CPU in Triton's interpreter, which gives results and no times."""
+    words = ["measure", "experiment=linformer_kernels", f"output={out / 'linformer_kernels.json'}", f"seconds={seconds:.0f}"]
+    return words if device == "cuda" else [*words, "device=interpreter"]
+
+
+def table3_words(out: Path, device: str) -> list[str]:
+    """Command that measures Table 3."""
+    words = ["measure", "experiment=linformer_table3", f"device={device}", f"output={out / 'linformer_table3.json'}"]
+    if device == "cuda":
+        return [*words, "rounds=3", "repeat_seconds=0.05"]
+    tiny = ["lengths=[64]", "projected_lengths=[16]", "dim=32", "heads=2", "tokens=64", "rounds=1", "repeat_seconds=0.001"]
+    return [*words, *tiny]
+
+
+_RUN = {"kit": _kit, "times": _times, "kernels": _kernels, "table3": _table3}
+
+
+def _told(words: Sequence[str], seconds: float) -> bool:
+    status, told = _attn_zoo(words, seconds)
+    print(told if status is not None else f"{told}\nstopped after {seconds:.0f} s; the same command goes on", flush=True)
+    return status == 0
+
+
+def _attn_zoo(words: Sequence[str], seconds: float) -> tuple[int | None, str]:
+    """Exit status and output of a command of this program; None as the status where it took longer than ``seconds``."""
+    command = [sys.executable, "-m", "attn_zoo.cli", *words]
+    if seconds <= 0:
+        return None, ""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, check=False)
+    except subprocess.TimeoutExpired as stopped:
+        told = stopped.stdout or ""
+        return None, told.decode() if isinstance(told, bytes) else told
+    return done.returncode, done.stdout
+
+
+def _write(file: Path, content: Any) -> None:
+    beside = file.with_name(f"{file.name}.part")
+    beside.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    beside.replace(file)

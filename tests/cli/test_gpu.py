@@ -1,0 +1,68 @@
+"""The one GPU command, rehearsed on the CPU: every part runs, its results are files, and it goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from attn_zoo.cli import main
+from attn_zoo.cli.gpu import PARTS, kernel_words, table3_words
+from attn_zoo.cli.measure import compose
+from attn_zoo.cost.zoo_times import Grid, measure
+
+
+def test_it_asks_for_a_gpu_where_there_is_none(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["gpu", str(tmp_path / "out")]) == 2
+    assert "--device cpu rehearses it" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_attention_is_refused_before_anything_starts(tmp_path, capsys):
+    assert main(["gpu", str(tmp_path / "out"), "--device", "cpu", "--attentions", "sofmax"]) == 2
+    assert "softmax" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rehearsal_writes_its_files_and_measures_nothing_twice(tmp_path, capsys):
+    words = ["gpu", str(tmp_path), "--device", "cpu", "--attentions", "none", "linear", "--parts", "kit", "times", "table3"]
+    assert main([*words, "--seconds", "600"]) == 0
+    assert json.loads((tmp_path / "kit.json").read_text()) == {"none": "proved", "linear": "proved"}
+    assert "linear" in (tmp_path / "kit" / "linear.txt").read_text()
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert [(p["length"], p["attention"]) for p in times["points"]] == [(n, a) for n in (64, 128) for a in ("none", "linear")]
+    for point in times["points"]:
+        for kind in ("forward", "training"):
+            assert point[kind]["lowest"] <= point[kind]["quotient"] <= point[kind]["highest"]
+    assert {p["implementation"] for p in times["points"] if p["attention"] == "linear"} == {"tiled"}
+    assert json.loads((tmp_path / "linformer_table3.json").read_text())["complete"]
+    assert json.loads((tmp_path / "environment.json").read_text())
+    before = (tmp_path / "times.json").read_bytes()
+    capsys.readouterr()
+    assert main([*words, "--seconds", "600"]) == 0
+    assert (tmp_path / "times.json").read_bytes() == before
+    assert "proved before: 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_other_measurements_can_be_asked_for_as_they_are(device, tmp_path):
+    name, given = compose(kernel_words(tmp_path, device, 100)[1:])
+    assert name == "linformer_kernels" and given["seconds"] == 100
+    assert given["device"] == ("cuda" if device == "cuda" else "interpreter")
+    name, given = compose(table3_words(tmp_path, device)[1:])
+    assert name == "linformer_table3" and given["device"] == device
+
+
+def test_a_failure_is_a_point_and_no_time_left_ends_the_measurement():
+    grid = Grid("cpu", ("linear", "softmax"), (64,), tokens=64, heads=1, head_dim=8, rounds=1, limit=1e-3)
+    saved = []
+    points = measure(grid, saved.append, [], 60.0)
+    assert [set(point) & {"failure", "training"} for point in points] == [{"failure"}, {"failure"}]
+    assert "time limit" in points[0]["failure"] and len(saved) == 2
+    assert measure(grid, saved.append, points[:1], 0.0) == points[:1]
+
+
+def test_shares_of_time_add_up():
+    assert sum(PARTS.values()) == pytest.approx(1)
