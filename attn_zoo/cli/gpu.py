@@ -30,8 +30,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     parser.description = (
         "On one GPU: the conformance kit in every implementation, times of every attention's auto beside fused softmax, Linformer's"
-        " kernels beside their targets, and Table 3 of the Linformer paper. Results are JSON files in OUT; the same command goes on "
-        "where it was stopped. With --device cpu it rehearses all this at tiny sizes."
+        " kernels beside their targets, and Table 3 of the Linformer paper. Results are JSON files in OUT; the same command goes "
+        "on where it was stopped. With --device cpu it rehearses all this at tiny sizes."
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="folder of the results")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cuda, or cpu for a rehearsal (default: cuda)")
