@@ -7,7 +7,7 @@ weights are computed anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention.content._hashing import Layout
 from attn_zoo.kernels.cpu._softmax import dropout_mask, softmax_and_lse
 from attn_zoo.kernels.cpu._tiling import like_tokens, rows_of_step, sequences
 from attn_zoo.precision import autocast_dtype, without_autocast
@@ -31,8 +29,8 @@ HIDDEN = -1e30
 SHORTEST = 1e-12
 """Least length that a query is divided by."""
 
-INDEX = 4
-"""Bytes of an index that is kept."""
+ROWS = 1024
+"""Positions hashed at once: their products are several times as long as they are, and soon forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +43,60 @@ class Rule:
     dropout: float
 
 
-def attend_buckets(query: Float[Tensor, "b h n d"], value: Float[Tensor, "b h n d"], layout: Layout, rule: Rule) -> Tensor:
+def hash_tiled(
+    x: Float[Tensor, "batch heads n head_dim"],
+    rotations: Float[Tensor, "heads rounds head_dim columns"],
+    radices: Sequence[int],
+) -> Int[Tensor, "rounds batch heads n"]:
+    """Bucket of each position in each round: argmax over [x R; -x R], a digit for each radix, which uses half as many columns."""
+    if not radices:
+        return x.new_zeros(rotations.shape[1], *x.shape[:3], dtype=torch.long)
+    used = rotations.to(x.dtype).permute(0, 1, 3, 2)
+    return torch.cat([_hash(rows, used, radices) for rows in x.split(ROWS, dim=2)], dim=3)
+
+
+def _hash(
+    x: Float[Tensor, "batch heads n head_dim"], used: Float[Tensor, "heads rounds columns head_dim"], radices: Sequence[int]
+) -> Int[Tensor, "rounds batch heads n"]:
+    heads, rounds, columns, _ = used.shape
+    # Positions last: numbers of one direction are compared all together, several times as fast as position by position.
+    turned = torch.stack([used[head].flatten(0, 1) @ x[:, head].mT for head in range(heads)], dim=1)
+    turned = turned.unflatten(2, (rounds, columns)).permute(2, 3, 0, 1, 4)
+    codes, at = torch.zeros_like(turned[:, 0], dtype=torch.long), 0
+    for factor in radices:
+        part = turned[:, at : (at := at + factor // 2)]
+        codes = codes * factor + _first_largest([*part.unbind(1), *part.neg().unbind(1)])
+    return codes
+
+
+def _first_largest(candidates: list[Tensor]) -> Int[Tensor, "..."]:
+    """Which candidate is largest, the first of equals, number by number."""
+    largest, which = candidates[0], torch.zeros_like(candidates[0])
+    for at, candidate in enumerate(candidates[1:], 1):
+        # In floating point all the way, many numbers at a time; the last one that was larger has the highest number.
+        which = torch.maximum(which, largest.clone().lt_(candidate).mul_(at))
+        largest = torch.maximum(largest, candidate)
+    return which.long()
+
+
+def attend_buckets(
+    query: Float[Tensor, "b h n d"],
+    value: Float[Tensor, "b h n d"],
+    position: Int[Tensor, "rounds b h slots"],
+    slot: Int[Tensor, "rounds b h n"],
+    before: Int[Tensor, "rounds b h chunks"],
+    rule: Rule,
+) -> Float[Tensor, "b h n d"]:
     """Σⱼ exp(qᵢ·kⱼ / √d) vⱼ over Σⱼ exp(qᵢ·kⱼ / √d), j over what each round shows position i; zeros for padding.
 
     Args:
-        layout: of all rounds, which are the first axis of its indices.
+        position: of each slot; n where it is empty.
+        slot: of each position; behind all of them for padding.
+        before: chunk before each one in the same bucket, or -1.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
-        out: Tensor = _Buckets.apply(query.to(dtype), value.to(dtype), layout.position, layout.slot, layout.before, rule)
+        out: Tensor = _Buckets.apply(query.to(dtype), value.to(dtype), position, slot, before, rule)
     return out
 
 
@@ -61,11 +104,6 @@ def buckets_flops(heads: int, rounds: int, chunks: int, chunk: int, head_dim: in
     """FLOPs of ``attend_buckets`` for one example, forward and backward: there scores anew, and each product's two factors."""
     flops = 8 * heads * rounds * chunks * chunk * chunk * head_dim
     return flops, 5 * flops // 2
-
-
-def buckets_bytes(heads: int, rounds: int, chunks: int, chunk: int, n: int, head_dim: int) -> int:
-    """Bytes that autograd keeps of ``attend_buckets`` beside queries and values: the answers, their normalisers, the layout."""
-    return heads * (FLOAT * n * (head_dim + 1) + INDEX * rounds * (chunks * (chunk + 1) + n))
 
 
 class _Buckets(torch.autograd.Function):
