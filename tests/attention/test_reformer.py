@@ -115,13 +115,14 @@ def test_who_sees_nobody_else_weighs_one_in_single_precision(duplicates, impleme
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_hash_is_the_first_of_the_nearest_directions(dtype):
+@pytest.mark.parametrize("lsh", [hashing.lsh_buckets, hashing.hash_positions])
+def test_a_hash_is_the_first_of_the_nearest_directions(dtype, lsh):
     """Digit by digit. Whole numbers leave no rounding and many equals; a vector of zeros has nothing but equals."""
     torch.manual_seed(0)
     x = torch.randint(-2, 3, (2, 3, 500, 8)).to(dtype)
     x[:, :, :3] = 0
     rotations = torch.randint(-2, 3, (3, 2, 8, hashing.ROTATIONS)).to(dtype)
-    codes = hashing.hash_positions(x, rotations, 64)
+    codes = lsh(x, rotations, 64)
     for at in range(2):
         turned = [x @ rotations[:, at, :, part] for part in (slice(8), slice(8, 10))]
         high, low = (torch.cat([part, -part], dim=-1).argmax(dim=-1) for part in turned)
@@ -134,8 +135,7 @@ def test_tiles_hash_as_eager_does(buckets, monkeypatch):
     monkeypatch.setattr(lsh, "ROWS", 64)
     torch.manual_seed(0)
     x, rotations = torch.randn(2, 3, 300, 8), torch.randn(3, 2, 8, hashing.ROTATIONS)
-    used = rotations[..., : hashing.rotation_columns(buckets)]
-    assert torch.equal(lsh.hash_tiled(x, used, hashing.radices(buckets)), hashing.hash_positions(x, rotations, buckets))
+    assert torch.equal(hashing.hash_positions(x, rotations, buckets), hashing.lsh_buckets(x, rotations, buckets))
 
 
 def test_near_directions_share_a_bucket_more_often_than_far_ones():

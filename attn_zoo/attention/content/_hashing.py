@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from attn_zoo.kernels.cpu.lsh import hash_tiled
+
 RADIX = 16
 """Buckets of one cross-polytope hash. More buckets are made by combining hashes, so that hashing costs N log N, not N²."""
 MOST_HASHES = 6
@@ -32,7 +34,7 @@ def rotation_columns(buckets: int) -> int:
     return sum(factor // 2 for factor in radices(buckets))
 
 
-def hash_positions(
+def lsh_buckets(
     x: Float[Tensor, "batch heads n head_dim"], rotations: Float[Tensor, "heads rounds head_dim rotations"], buckets: int
 ) -> Int[Tensor, "rounds batch heads n"]:
     """Bucket of each position in each round: argmax over [x R; -x R] (Andoni et al. 2015), several of them as digits."""
@@ -44,6 +46,13 @@ def hash_positions(
     radix = torch.tensor(digits, dtype=torch.long, device=x.device)
     nearest = torch.where(-low > high, at_low + radix // 2, at_high)
     return (nearest * (buckets // radix.cumprod(0))).sum(dim=-1)  # the first digit counts most
+
+
+def hash_positions(
+    x: Float[Tensor, "batch heads n head_dim"], rotations: Float[Tensor, "heads rounds head_dim rotations"], buckets: int
+) -> Int[Tensor, "rounds batch heads n"]:
+    """``lsh_buckets`` in tiles for a CPU's caches."""
+    return hash_tiled(x, rotations[..., : rotation_columns(buckets)], radices(buckets))
 
 
 @dataclass(frozen=True, slots=True)

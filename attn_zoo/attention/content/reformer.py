@@ -20,12 +20,12 @@ from attn_zoo.attention.content._hashing import (
     Layout,
     default_buckets,
     hash_positions,
-    radices,
+    lsh_buckets,
     rotation_columns,
     take,
 )
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu.lsh import Rule, attend_buckets, buckets_flops, hash_tiled
+from attn_zoo.kernels.cpu.lsh import Rule, attend_buckets, buckets_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -230,19 +230,19 @@ class Reformer(Attention):
         """The same in tiles for a CPU's caches."""
         o = self.options
         self._redraw_in_training()
-        buckets = self._bucket_count()
-        with torch.no_grad(), without_autocast(query.device):
-            codes = hash_tiled(query, self.rotations[..., : rotation_columns(buckets)], radices(buckets))
-        layout = self._layout(codes, key_valid)
+        layout = self._layout(self.buckets(query, tiled=True), key_valid)
         dropout = o.dropout if self.training else 0.0
         rule = Rule(self.geometry.causal, once=o.duplicates is Duplicates.corrected, dropout=dropout)
         return attend_buckets(query, value, layout.position, layout.slot, layout.before, rule).to(value.dtype)
 
     @torch.no_grad()
-    def buckets(self, query: Float[Tensor, "batch heads n head_dim"]) -> Int[Tensor, "rounds batch heads n"]:
+    def buckets(
+        self, query: Float[Tensor, "batch heads n head_dim"], *, tiled: bool = False
+    ) -> Int[Tensor, "rounds batch heads n"]:
         """Bucket of each position in each round; no gradient flows through a hash."""
         with without_autocast(query.device):  # a bucket must not depend on the precision of the rest
-            return hash_positions(query, self.rotations, self._bucket_count())
+            lsh = hash_positions if tiled else lsh_buckets
+            return lsh(query, self.rotations, self._bucket_count())
 
     @torch.no_grad()
     def _layout(self, buckets: Int[Tensor, "rounds batch heads n"], key_valid: Bool[Tensor, "batch n"] | None) -> Layout:
