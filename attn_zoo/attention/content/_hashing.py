@@ -57,7 +57,7 @@ def hash_positions(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where rounds put each position. Chunks hold positions of one bucket in their order.
+    """Order of positions in all rounds: by bucket, in chunks that hold positions of one bucket in their order.
 
     The rank of a position in its bucket counts earlier valid positions only, so which chunk it shares with whom
     depends on nothing later, and padding takes no place. Each bucket starts a chunk of its own.

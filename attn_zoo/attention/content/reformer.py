@@ -34,7 +34,7 @@ SELF_SCORE = -1e5
 
 
 class Duplicates(Enum):
-    """What to do about a key that several rounds find."""
+    """Weight of a key that several rounds find."""
 
     corrected = "corrected"
     """It counts once, as in the paper."""
@@ -227,7 +227,7 @@ class Reformer(Attention):
     def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """The same in tiles for a CPU's caches."""
+        """``attend`` in tiles for a CPU's caches."""
         o = self.options
         self._redraw_in_training()
         layout = self._layout(self.buckets(query, tiled=True), key_valid)

@@ -145,7 +145,7 @@ class Routing(Attention):
 
     @torch.no_grad()
     def _route(self, unit: Float[Tensor, "batch heads n head_dim"], valid: Bool[Tensor, "batch n"]) -> tuple[Tensor, Tensor]:
-        """Which w positions each cluster takes, n for none, and which of these places are taken; centroids follow in training."""
+        """Positions that each cluster takes, w or n for none, and the mask of places taken; centroids follow in training."""
         n, clusters = unit.shape[2], self.centroids.shape[1]
         with without_autocast(unit.device):  # a cluster must not depend on the precision of the rest
             wide = unit.to(torch.promote_types(unit.dtype, torch.float32))
