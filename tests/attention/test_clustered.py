@@ -12,9 +12,9 @@ from attn_zoo.attention.content.clustered import Clustered
 HEADS, HEAD_DIM = 2, 8
 
 
-def build(n: int, **options) -> Clustered:
+def build(n: int, implementation: str = "eager", **options) -> Clustered:
     torch.manual_seed(0)
-    built = build_attention("clustered", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+    built = build_attention("clustered", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
     assert isinstance(built, Clustered)
     return built
 
@@ -63,9 +63,10 @@ def written_out(built: Clustered, query: Tensor, key: Tensor, value: Tensor, val
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("clusters", "bits", "iterations"), [(4, 32, 10), (3, 7, 0), (40, 16, 3), (1, 8, 2)])
-def test_equals_the_definition(padded, clusters, bits, iterations):
+@pytest.mark.parametrize("implementation", ["definition", "eager"])
+def test_equals_attention_written_out(padded, clusters, bits, iterations, implementation):
     for n in (1, 6, 20):
-        built, inputs = build(n, clusters=clusters, bits=bits, iterations=iterations), draw(n)
+        built, inputs = build(n, implementation=implementation, clusters=clusters, bits=bits, iterations=iterations), draw(n)
         valid = torch.ones(3, n, dtype=torch.bool)
         if padded:
             valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False

@@ -7,16 +7,17 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention.content import _hashing as lsh
+from attn_zoo.attention.content import _hashing as hashing
 from attn_zoo.attention.content.reformer import Reformer
-from attn_zoo.kernels.cpu import _tiling as in_cache
+from attn_zoo.kernels.cpu import _tiling, lsh
 
 HEADS, HEAD_DIM = 2, 8
 
 
-def build(n: int, *, causal: bool = False, seed: int = 0, **options) -> Reformer:
+def build(n: int, *, causal: bool = False, seed: int = 0, implementation: str = "eager", **options) -> Reformer:
     torch.manual_seed(seed)
-    built = build_attention("reformer", Geometry(HEADS, HEAD_DIM, n, n, causal), **options).double()
+    geometry = Geometry(HEADS, HEAD_DIM, n, n, causal)
+    built = build_attention("reformer", geometry, implementation=implementation, **options).double()
     assert isinstance(built, Reformer)
     return built
 
@@ -47,7 +48,7 @@ def reachable(buckets: list[int], valid: list[bool], chunk: int, causal: bool) -
 def written_out(built: Reformer, query: Tensor, value: Tensor, valid: Tensor) -> Tensor:
     """Eq. 2 to 5 over all pairs: weights of each round, a key found N times taken by a factor 1/N, rounds summed."""
     o, causal = built.options, built.geometry.causal
-    buckets = lsh.hash_positions(query, built.rotations, o.buckets or lsh.default_buckets(built.geometry.keys, o.chunk))
+    buckets = hashing.hash_positions(query, built.rotations, o.buckets or hashing.default_buckets(built.geometry.keys, o.chunk))
     out = torch.zeros_like(query)
     for b in range(query.shape[0]):
         for h in range(query.shape[1]):
@@ -66,10 +67,12 @@ def written_out(built: Reformer, query: Tensor, value: Tensor, valid: Tensor) ->
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("duplicates", ["corrected", "counted"])
 @pytest.mark.parametrize(("rounds", "buckets", "chunk"), [(1, 4, 4), (3, 4, 3), (2, 1, 64), (2, 32, 2)])
-def test_equals_buckets_counted_one_by_one(causal, padded, duplicates, rounds, buckets, chunk, monkeypatch):
-    monkeypatch.setattr(in_cache, "CACHE_BYTES", 4000)
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
+def test_equals_buckets_counted_one_by_one(causal, padded, duplicates, rounds, buckets, chunk, implementation, monkeypatch):
+    monkeypatch.setattr(_tiling, "CACHE_BYTES", 4000)
     for n in (1, 2, 7, 33):
-        built = build(n, causal=causal, rounds=rounds, buckets=buckets, chunk=chunk, duplicates=duplicates)
+        options = {"rounds": rounds, "buckets": buckets, "chunk": chunk, "duplicates": duplicates}
+        built = build(n, causal=causal, implementation=implementation, **options)
         query, value = draw(n)
         valid = torch.arange(n) < torch.tensor([n, max(1, n // 2), 1])[:, None] if padded else torch.ones(3, n, dtype=torch.bool)
         hidden = query.masked_fill(~valid[:, None, :, None], 0)
@@ -82,23 +85,26 @@ def test_equals_buckets_counted_one_by_one(causal, padded, duplicates, rounds, b
                 torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
-def test_one_bucket_is_softmax_with_normalised_keys_and_no_self():
+@pytest.mark.parametrize("implementation", ["eager", "tiled"])
+def test_one_bucket_is_softmax_with_normalised_keys_and_no_self(implementation):
     n = 20
-    built, (query, value) = build(n, buckets=1, chunk=n, rounds=2), draw(n)
+    built, (query, value) = build(n, buckets=1, chunk=n, rounds=2, implementation=implementation), draw(n)
     scores = query @ torch.nn.functional.normalize(query, dim=-1).mT / HEAD_DIM**0.5
     expected = scores.masked_fill(torch.eye(n, dtype=torch.bool), float("-inf")).softmax(-1) @ value
     torch.testing.assert_close(built(query, None, value), expected, rtol=0, atol=1e-12)
 
 
-def test_a_lone_position_attends_to_itself():
-    built, (query, value) = build(1), draw(1)
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
+def test_a_lone_position_attends_to_itself(implementation):
+    built, (query, value) = build(1, implementation=implementation), draw(1)
     torch.testing.assert_close(built(query, query, value), value, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("implementation", ["eager", "tiled"])
 @pytest.mark.parametrize("duplicates", ["corrected", "counted"])
-def test_who_sees_nobody_else_weighs_one_in_single_precision(duplicates):
+def test_who_sees_nobody_else_weighs_one_in_single_precision(duplicates, implementation):
     """The first position of a causal sequence: its score with itself is too large for float32 to tell rounds apart."""
-    built = build(33, causal=True, rounds=3, chunk=4, duplicates=duplicates).float()
+    built = build(33, causal=True, rounds=3, chunk=4, duplicates=duplicates, implementation=implementation).float()
     query, value = (x.detach().float().requires_grad_() for x in draw(33))
     out = built(query, query, value)
     of_query, of_value = torch.autograd.grad(out[:, :, 0].sum(), (query, value))
@@ -109,13 +115,14 @@ def test_who_sees_nobody_else_weighs_one_in_single_precision(duplicates):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_a_hash_is_the_first_of_the_nearest_directions(dtype):
+@pytest.mark.parametrize("lsh", [hashing.lsh_buckets, hashing.hash_positions])
+def test_a_hash_is_the_first_of_the_nearest_directions(dtype, lsh):
     """Digit by digit. Whole numbers leave no rounding and many equals; a vector of zeros has nothing but equals."""
     torch.manual_seed(0)
     x = torch.randint(-2, 3, (2, 3, 500, 8)).to(dtype)
     x[:, :, :3] = 0
-    rotations = torch.randint(-2, 3, (3, 2, 8, lsh.ROTATIONS)).to(dtype)
-    codes = lsh.hash_positions(x, rotations, 64)
+    rotations = torch.randint(-2, 3, (3, 2, 8, hashing.ROTATIONS)).to(dtype)
+    codes = lsh(x, rotations, 64)
     for at in range(2):
         turned = [x @ rotations[:, at, :, part] for part in (slice(8), slice(8, 10))]
         high, low = (torch.cat([part, -part], dim=-1).argmax(dim=-1) for part in turned)
@@ -123,14 +130,22 @@ def test_a_hash_is_the_first_of_the_nearest_directions(dtype):
     assert not codes[..., :3].any()
 
 
+@pytest.mark.parametrize("buckets", [1, 2, 16, 64, 4096])
+def test_tiles_hash_as_eager_does(buckets, monkeypatch):
+    monkeypatch.setattr(lsh, "ROWS", 64)
+    torch.manual_seed(0)
+    x, rotations = torch.randn(2, 3, 300, 8), torch.randn(3, 2, 8, hashing.ROTATIONS)
+    assert torch.equal(hashing.hash_positions(x, rotations, buckets), hashing.lsh_buckets(x, rotations, buckets))
+
+
 def test_near_directions_share_a_bucket_more_often_than_far_ones():
     torch.manual_seed(0)
     x = torch.nn.functional.normalize(torch.randn(1, 1, 2000, 16), dim=-1)
-    rotations = torch.randn(1, 8, 16, lsh.ROTATIONS)
+    rotations = torch.randn(1, 8, 16, hashing.ROTATIONS)
     shares = []
     for noise in (0.05, 0.3, 3.0):
         y = torch.nn.functional.normalize(x + noise * torch.randn_like(x) / 4, dim=-1)
-        together = lsh.hash_positions(x, rotations, 64) == lsh.hash_positions(y, rotations, 64)
+        together = hashing.hash_positions(x, rotations, 64) == hashing.hash_positions(y, rotations, 64)
         shares.append(together.double().mean().item())
     assert shares[0] > 0.7 > shares[1] > 0.15 > shares[2], shares
 
@@ -150,18 +165,19 @@ def test_a_far_token_of_equal_direction_is_found():
 @pytest.mark.parametrize("buckets", [1, 2, 16, 32, 256, 4096])
 def test_bucket_codes_are_in_range_and_used(buckets):
     torch.manual_seed(0)
-    codes = lsh.hash_positions(torch.randn(1, 1, 20_000, 16), torch.randn(1, 1, 16, lsh.ROTATIONS), buckets)
+    codes = hashing.hash_positions(torch.randn(1, 1, 20_000, 16), torch.randn(1, 1, 16, hashing.ROTATIONS), buckets)
     assert codes.min() >= 0
     assert codes.max() < buckets
     assert len(codes.unique()) > 0.5 * buckets
 
 
 def test_hashing_costs_grow_with_the_logarithm_of_buckets():
-    assert [lsh.rotation_columns(b) for b in (1, 2, 16, 256, 4096)] == [0, 1, 8, 16, 24]
+    assert [hashing.rotation_columns(b) for b in (1, 2, 16, 256, 4096)] == [0, 1, 8, 16, 24]
 
 
-def test_redraws_in_training_only():
-    built, (query, value) = build(33, redraw=1), draw(33)
+@pytest.mark.parametrize("implementation", ["eager", "tiled"])
+def test_redraws_in_training_only(implementation):
+    built, (query, value) = build(33, redraw=1, implementation=implementation), draw(33)
     first = built.rotations.clone()
     built.eval()(query, query, value)
     assert torch.equal(built.rotations, first)

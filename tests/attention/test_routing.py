@@ -16,9 +16,9 @@ from attn_zoo.attention.content.routing import Routing
 HEADS, HEAD_DIM = 2, 8
 
 
-def build(n: int, seed: int = 0, **options) -> Routing:
+def build(n: int, seed: int = 0, implementation: str = "eager", **options) -> Routing:
     torch.manual_seed(seed)
-    built = build_attention("routing", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+    built = build_attention("routing", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
     assert isinstance(built, Routing)
     return built.eval()
 
@@ -50,9 +50,10 @@ def written_out(built: Routing, query: Tensor, value: Tensor, valid: Tensor) -> 
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 0.2, 50.0])
-def test_equals_clusters_picked_one_by_one(padded, scale):
+@pytest.mark.parametrize("implementation", ["definition", "eager"])
+def test_equals_clusters_picked_one_by_one(padded, scale, implementation):
     for n in (1, 10, 23):
-        built, (query, value) = build(n, cluster_scale=scale), draw(n)
+        built, (query, value) = build(n, implementation=implementation, cluster_scale=scale), draw(n)
         valid = torch.ones(3, n, dtype=torch.bool)
         if padded:
             valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False

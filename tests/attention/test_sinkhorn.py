@@ -14,8 +14,8 @@ from attn_zoo.attention.content.sinkhorn import LEAST, Sinkhorn, block_size
 HEADS, HEAD_DIM = 2, 8
 
 
-def build(n: int, **options) -> Sinkhorn:
-    built = build_attention("sinkhorn", Geometry(HEADS, HEAD_DIM, n, n), **options).double()
+def build(n: int, implementation: str = "eager", **options) -> Sinkhorn:
+    built = build_attention("sinkhorn", Geometry(HEADS, HEAD_DIM, n, n), implementation=implementation, **options).double()
     assert isinstance(built, Sinkhorn)
     return built
 
@@ -81,9 +81,11 @@ def written_out(built: Sinkhorn, query: Tensor, key: Tensor, value: Tensor, vali
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize(("scale", "balancing", "temperature"), [(1.0, 8, 0.75), (0.7, 2, 0.3), (100.0, 3, 1.0)])
-def test_equals_the_definition(padded, scale, balancing, temperature):
+@pytest.mark.parametrize("implementation", ["definition", "eager"])
+def test_equals_attention_written_out(padded, scale, balancing, temperature, implementation):
     for n in (1, 9, 14):
-        built, inputs = build(n, block_scale=scale, balancing=balancing, temperature=temperature), draw(n)
+        built = build(n, implementation, block_scale=scale, balancing=balancing, temperature=temperature)
+        inputs = draw(n)
         valid = torch.ones(3, n, dtype=torch.bool)
         if padded:
             valid[1, (n + 1) // 2 :], valid[2, 1::3] = False, False

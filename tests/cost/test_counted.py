@@ -213,7 +213,9 @@ class Stack(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.embed = nn.Linear(6, 16)
-        self.blocks = nn.ModuleList(Block(16, 2, 0.0, MultiHeadAttention(16, 2, name, length=40)) for _ in range(2))
+        form = card(name).counted_implementation
+        layers = (MultiHeadAttention(16, 2, name, length=40, implementation=form) for _ in range(2))
+        self.blocks = nn.ModuleList(Block(16, 2, 0.0, layer) for layer in layers)
         self.head = nn.Linear(16, 3)
 
     def forward(self, tokens: Tensor, valid: Tensor | None) -> Tensor:

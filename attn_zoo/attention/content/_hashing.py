@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from attn_zoo.kernels.cpu.lsh import hash_tiled
+
 RADIX = 16
 """Buckets of one cross-polytope hash. More buckets are made by combining hashes, so that hashing costs N log N, not N²."""
 MOST_HASHES = 6
 """Enough for 16⁶ buckets."""
 ROTATIONS = MOST_HASHES * RADIX // 2
 """Directions drawn for each head and round; short sequences use the first few."""
-ROWS = 1024
-"""Positions hashed at once: what they make is several times as long as they are, and soon forgotten."""
 
 
 def radices(buckets: int) -> list[int]:
@@ -34,44 +34,30 @@ def rotation_columns(buckets: int) -> int:
     return sum(factor // 2 for factor in radices(buckets))
 
 
-def hash_positions(
+def lsh_buckets(
     x: Float[Tensor, "batch heads n head_dim"], rotations: Float[Tensor, "heads rounds head_dim rotations"], buckets: int
 ) -> Int[Tensor, "rounds batch heads n"]:
     """Bucket of each position in each round: argmax over [x R; -x R] (Andoni et al. 2015), several of them as digits."""
-    batch, heads, n, _ = x.shape
-    if buckets == 1:
-        return x.new_zeros(rotations.shape[1], batch, heads, n, dtype=torch.long)
-    used = rotations[..., : rotation_columns(buckets)].to(x.dtype).permute(0, 1, 3, 2)
-    return torch.cat([_hash(rows, used, buckets) for rows in x.split(ROWS, dim=2)], dim=3)
+    digits, half = radices(buckets), RADIX // 2
+    rotated = torch.einsum("bhnd,hrdc->rbhnc", x, rotations[..., : rotation_columns(buckets)].to(x.dtype))
+    # The last digit may have fewer directions; zeros in the place of others are never larger.
+    rotated = F.pad(rotated, (0, len(digits) * half - rotated.shape[-1])).unflatten(-1, (len(digits), half))
+    (high, at_high), (low, at_low) = rotated.max(dim=-1), rotated.min(dim=-1)
+    radix = torch.tensor(digits, dtype=torch.long, device=x.device)
+    nearest = torch.where(-low > high, at_low + radix // 2, at_high)
+    return (nearest * (buckets // radix.cumprod(0))).sum(dim=-1)  # the first digit counts most
 
 
-def _hash(
-    x: Float[Tensor, "batch heads n head_dim"], used: Float[Tensor, "heads rounds columns head_dim"], buckets: int
+def hash_positions(
+    x: Float[Tensor, "batch heads n head_dim"], rotations: Float[Tensor, "heads rounds head_dim rotations"], buckets: int
 ) -> Int[Tensor, "rounds batch heads n"]:
-    heads, rounds, columns, _ = used.shape
-    # Positions last: numbers of one direction are compared all together, several times as fast as position by position.
-    turned = torch.stack([used[head].flatten(0, 1) @ x[:, head].mT for head in range(heads)], dim=1)
-    turned = turned.unflatten(2, (rounds, columns)).permute(2, 3, 0, 1, 4)
-    codes, at = torch.zeros_like(turned[:, 0], dtype=torch.long), 0
-    for factor in radices(buckets):
-        part = turned[:, at : (at := at + factor // 2)]
-        codes = codes * factor + _first_largest([*part.unbind(1), *part.neg().unbind(1)])
-    return codes
-
-
-def _first_largest(candidates: list[Tensor]) -> Int[Tensor, "..."]:
-    """Which candidate is largest, the first of equals, number by number."""
-    largest, which = candidates[0], torch.zeros_like(candidates[0])
-    for at, candidate in enumerate(candidates[1:], 1):
-        # In floating point all the way, many numbers at a time; the last one that was larger has the highest number.
-        which = torch.maximum(which, largest.clone().lt_(candidate).mul_(at))
-        largest = torch.maximum(largest, candidate)
-    return which.long()
+    """``lsh_buckets`` in tiles for a CPU's caches."""
+    return hash_tiled(x, rotations[..., : rotation_columns(buckets)], radices(buckets))
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where rounds put each position. Chunks hold positions of one bucket in their order.
+    """Order of positions in all rounds: by bucket, in chunks that hold positions of one bucket in their order.
 
     The rank of a position in its bucket counts earlier valid positions only, so which chunk it shares with whom
     depends on nothing later, and padding takes no place. Each bucket starts a chunk of its own.
@@ -106,22 +92,28 @@ class Layout:
             bucket = bucket.masked_fill(~valid[:, None, :], buckets)  # padding is a bucket behind all others
         bucket = bucket.flatten(0, 2)
         row = torch.arange(len(bucket), device=bucket.device)[:, None]
-        sizes = torch.zeros(len(bucket), buckets + 1, dtype=torch.long, device=bucket.device)
-        sizes.scatter_add_(1, bucket, torch.ones_like(bucket))
+        sizes = bucket.new_zeros(len(bucket), buckets + 1).scatter_add(1, bucket, torch.ones_like(bucket))
         starts = sizes.cumsum(-1) - sizes + row * n
         # One long sort of all rows takes half the time of one for each.
         order = (bucket + row * (buckets + 1)).flatten().argsort(stable=True)
         place = torch.arange(len(order), device=bucket.device)
-        rank = torch.empty_like(order).scatter_(0, order, place).view_as(bucket) - starts.gather(1, bucket)
+        rank = torch.empty_like(order).scatter(0, order, place).view_as(bucket) - starts.gather(1, bucket)
         needed = (sizes + chunk - 1) // chunk
         ends = needed.cumsum(-1)
         slot = (ends - needed).gather(1, bucket) * chunk + rank
         if valid is not None:
             slot = slot.masked_fill(bucket == buckets, count * chunk)
-        position = torch.full((len(bucket), count * chunk + 1), n, dtype=torch.long, device=bucket.device)
-        position.scatter_(1, slot, torch.arange(n, device=bucket.device).expand_as(slot))
+        position = bucket.new_full((len(bucket), count * chunk + 1), n)
+        position = position.scatter(1, slot, torch.arange(n, device=bucket.device).expand_as(slot))
         found = cls._before(needed[:, :-1], ends[:, :-1].contiguous(), count, wraps=wraps)
         return cls(*(x.int().unflatten(0, front) for x in (slot, position[:, :-1], found)))
+
+    def pairs(self) -> tuple[Int[Tensor, "rounds batch heads chunks c"], Int[Tensor, "rounds batch heads chunks 2*c"]]:
+        """Positions of each chunk, and of the chunk before it and itself; n for none."""
+        n, chunks = self.slot.shape[3], self.before.shape[3]
+        own = self.position.long().unflatten(3, (chunks, -1))
+        before = self.before.long().masked_fill(self.before < 0, chunks)[..., None].expand_as(own)
+        return own, torch.cat([F.pad(own, (0, 0, 0, 1), value=n).gather(3, before), own], dim=4)
 
     @staticmethod
     def _before(
@@ -129,14 +121,14 @@ class Layout:
     ) -> Int[Tensor, "rows chunks"]:
         """From the chunks of each bucket and the one behind its last."""
         chunk = torch.arange(count, device=ends.device).expand(len(ends), -1).contiguous()
-        of = torch.searchsorted(ends, chunk, right=True).clamp_(max=ends.shape[1] - 1)  # what no bucket needs is never looked at
+        of = torch.searchsorted(ends, chunk, right=True).clamp(max=ends.shape[1] - 1)  # chunks that no bucket needs are empty
         size, end = needed.gather(1, of), ends.gather(1, of)
         alone = torch.where(size > 1, end - 1, -1) if wraps else torch.full_like(chunk, -1)
         return torch.where(chunk > end - size, chunk - 1, alone)
 
 
-def take(x: Shaped[Tensor, "batch heads n *rest"], index: Int[Tensor, "batch heads m"]) -> Tensor:
-    """Rows of ``x`` by position; a position of n takes zeros."""
+def take(x: Shaped[Tensor, "batch heads n *rest"], index: Int[Tensor, "*rounds batch heads m"]) -> Tensor:
+    """Rows of ``x`` by position, a position of n takes zeros. Its axes after the heads are those of ``index``, then the rest."""
     batch, heads, n = x.shape[:3]
     padded = F.pad(x, (0, 0) * (x.dim() - 3) + (0, 1))
     offset = torch.arange(batch * heads, device=x.device).view(batch, heads, 1) * (n + 1)

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT, INDEX, softmax_bytes
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.precision import without_autocast
@@ -40,19 +39,11 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """The hash, each position against each centroid's bits in every step, which has no gradient; then centroids against keys.
-
-    Kept: cluster and size of cluster of each position, the centroids, their weights and answers.
-    """
+    """FLOPs of the hash and of k-means on its bits, which have no gradient, and of centroids against keys."""
     n, d, c = geometry.keys, geometry.head_dim, min(options.clusters, geometry.keys)
     cluster = 2 * n * options.bits * (d + (options.iterations + 1) * c)
     attend, h = 4 * c * n * d, geometry.heads
-    return Cost(
-        flops=h * (cluster + attend),
-        parameters=0,
-        backward_flops=h * 2 * attend,
-        activation_bytes={"eager": h * ((FLOAT + INDEX) * n + 2 * FLOAT * c * d) + softmax_bytes(h * c, n)},
-    )
+    return Cost(flops=h * (cluster + attend), parameters=0, backward_flops=h * 2 * attend)
 
 
 @register_attention(
@@ -91,6 +82,18 @@ class Clustered(Attention):
         c, n = options.clusters, geometry.keys
         found = f"clusters={c} are no fewer than the {n} tokens: as many centroids are compared as there are queries"
         return (found,) if c >= n else ()
+
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Eq. 3 to 6 by the n × C matrix S of clusters: centroids are the means Sᵀ Q, and S broadcasts their answers."""
+        clusters = min(self.options.clusters, query.shape[2])
+        valid = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool) if key_valid is None else key_valid
+        cluster = self._cluster(query.detach(), valid, clusters).masked_fill(~valid[:, None], clusters)
+        s = F.one_hot(cluster, clusters + 1).to(query.dtype)
+        centroids = s.mT @ query / s.sum(dim=2).clamp(min=1)[..., None]
+        weights = softmax_over_valid(centroids @ key.mT / query.shape[-1] ** 0.5, valid[:, None, None, :])
+        return s @ (weights @ value)
 
     def attend(
         self,

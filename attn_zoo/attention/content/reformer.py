@@ -7,11 +7,12 @@ from enum import Enum
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention._masks import check_dropout
+from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.content._hashing import (
     MOST_HASHES,
     RADIX,
@@ -19,17 +20,21 @@ from attn_zoo.attention.content._hashing import (
     Layout,
     default_buckets,
     hash_positions,
+    lsh_buckets,
     rotation_columns,
+    take,
 )
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu.lsh import SELF_SCORE as SELF_SCORE
-from attn_zoo.kernels.cpu.lsh import Rule, attend_buckets, buckets_bytes, buckets_flops
+from attn_zoo.kernels.cpu.lsh import Rule, attend_buckets, buckets_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
+SELF_SCORE = -1e5
+"""Score of a position with itself: no weight beside any other key, all of it where there is none."""
+
 
 class Duplicates(Enum):
-    """What to do about a key that several rounds find."""
+    """Weight of a key that several rounds find."""
 
     corrected = "corrected"
     """It counts once, as in the paper."""
@@ -82,7 +87,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         flops=2 * geometry.heads * rounds * n * d * rotation_columns(buckets) + compare,
         parameters=0,
         backward_flops=backward,  # no gradient flows through a hash
-        activation_bytes={"eager": buckets_bytes(geometry.heads, rounds, chunks, c, n, d)},
         state_bytes=2 * FLOAT * tokens * geometry.inner_dim if geometry.causal else None,
     )
 
@@ -145,6 +149,32 @@ class Reformer(Attention):
         """Draw new rotations from torch's global generator."""
         self.rotations.copy_(self._draw())
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Eq. 2 and 3 over all n × n pairs; a key that N rounds show has the weight of N keys, or of one if corrected."""
+        rounds = self.seen(self.buckets(query), key_valid)
+        itself = torch.eye(query.shape[2], dtype=torch.bool, device=query.device)
+        times = rounds.sum(dim=0).masked_fill(itself, 0)
+        times = times.clamp(max=1) if self.options.duplicates is Duplicates.corrected else times
+        scores = query @ F.normalize(query, dim=-1).mT / query.shape[-1] ** 0.5
+        allowed = (times > 0) | itself & ~times.any(dim=-1, keepdim=True)
+        return softmax_over_valid(scores + times.clamp(min=1).to(scores.dtype).log(), allowed) @ value
+
+    def seen(
+        self, bucket: Int[Tensor, "rounds batch heads n"], key_valid: Bool[Tensor, "batch n"] | None
+    ) -> Bool[Tensor, "rounds batch heads n n"]:
+        """Eq. 5 and 6 pair by pair: same bucket, and same chunk or the one before, counted by earlier positions of the bucket."""
+        chunk, causal = self.options.chunk, self.geometry.causal
+        same = bucket[..., :, None] == bucket[..., None, :]
+        if key_valid is not None:
+            same = same & (key_valid[:, None, :, None] & key_valid[:, None, None, :])
+        number = same.tril(-1).sum(dim=-1) // chunk
+        last = (same.sum(dim=-1) - 1) // chunk
+        before = number - 1 if causal else torch.where(number > 0, number - 1, last)
+        near = (number[..., None, :] == number[..., :, None]) | (number[..., None, :] == before[..., :, None])
+        return (same & near).tril() if causal else same & near
+
     def attend(
         self,
         query: Float[Tensor, "batch heads n head_dim"],
@@ -152,24 +182,81 @@ class Reformer(Attention):
         value: Float[Tensor, "batch heads n head_dim"],
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Hash and sort, then compare within chunks; rounds weigh in by their normalisers."""
-        o, causal = self.options, self.geometry.causal
-        if self.training and o.redraw:
-            if self._training_calls % o.redraw == 0:
-                self.redraw_hashes()
-            self._training_calls += 1
-        rule = Rule(causal, once=o.duplicates is Duplicates.corrected, dropout=o.dropout if self.training else 0.0)
-        return attend_buckets(query, value, self.layout(query, key_valid), rule).to(value.dtype)
+        """Sort by bucket, compare each chunk with itself and the one before it, and weigh rounds by their normalisers z."""
+        o, n, precise = self.options, query.shape[2], torch.promote_types(query.dtype, torch.float32)
+        self._redraw_in_training()
+        layout = self._layout(self.buckets(query), key_valid)
+        query_at, key_at = layout.pairs()  # rounds batch heads chunks c, and 2 c
+        unit = F.normalize(query.to(precise), dim=-1).to(query.dtype)
+        queries = take(query, query_at.flatten(3)).unflatten(3, query_at.shape[3:])
+        keys, values = (take(x, key_at.flatten(3)).unflatten(3, key_at.shape[3:]) for x in (unit, value))
 
-    attend_tiled = attend
+        i, j = query_at[..., :, None], key_at[..., None, :]
+        hidden = (j > i) | (j == n) if self.geometry.causal else j == n
+        if o.duplicates is Duplicates.corrected:
+            hidden = hidden | self._found_before(layout, query_at, key_at)
+        scores = (queries @ keys.mT * query.shape[-1] ** -0.5).to(precise)
+        scores = scores.masked_fill(i == j, SELF_SCORE).masked_fill(hidden, torch.finfo(precise).min)
+
+        weights = F.dropout(scores.softmax(dim=-1), o.dropout, self.training).to(value.dtype)
+        slot = layout.slot.flatten(0, 1)  # back to the order of positions, rounds beside the batch
+        answers = take((weights @ values).flatten(3, 4).flatten(0, 1), slot).unflatten(0, (o.rounds, -1))
+        z = take(scores.logsumexp(dim=-1).flatten(3).flatten(0, 1), slot).unflatten(0, (o.rounds, -1))
+        return (z.softmax(dim=0)[..., None] * answers).sum(dim=0).to(value.dtype)
 
     @torch.no_grad()
-    def layout(self, query: Float[Tensor, "batch heads n head_dim"], key_valid: Bool[Tensor, "batch n"] | None) -> Layout:
-        """Where each round puts each position; no gradient flows through a hash."""
-        buckets = self.options.buckets or default_buckets(self.geometry.keys, self.options.chunk)
+    def _found_before(
+        self,
+        layout: Layout,
+        query_at: Int[Tensor, "rounds batch heads chunks c"],
+        key_at: Int[Tensor, "rounds batch heads chunks 2*c"],
+    ) -> Bool[Tensor, "rounds batch heads chunks c 2*c"]:
+        """Keys that an earlier round has shown to a query."""
+        rounds = torch.arange(self.options.rounds, device=query_at.device).view(-1, 1, 1, 1, 1, 1)
+        chunk = layout.slot.long() // self.options.chunk
+        before = layout.before.gather(3, chunk.clamp(max=layout.before.shape[3] - 1))
+        found = torch.zeros_like(query_at[..., :, None] == key_at[..., None, :])
+        for earlier in range(self.options.rounds - 1):
+            mine = take(torch.stack([chunk[earlier], before[earlier]], dim=-1), query_at.flatten(3)).unflatten(
+                3, query_at.shape[3:]
+            )
+            theirs = take(chunk[earlier], key_at.flatten(3)).view_as(key_at)[..., None, :]
+            found = found | (rounds > earlier) & ((theirs == mine[..., :1]) | (theirs == mine[..., 1:]))
+        return found
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """``attend`` in tiles for a CPU's caches."""
+        o = self.options
+        self._redraw_in_training()
+        layout = self._layout(self.buckets(query, tiled=True), key_valid)
+        dropout = o.dropout if self.training else 0.0
+        rule = Rule(self.geometry.causal, once=o.duplicates is Duplicates.corrected, dropout=dropout)
+        return attend_buckets(query, value, layout.position, layout.slot, layout.before, rule).to(value.dtype)
+
+    @torch.no_grad()
+    def buckets(
+        self, query: Float[Tensor, "batch heads n head_dim"], *, tiled: bool = False
+    ) -> Int[Tensor, "rounds batch heads n"]:
+        """Bucket of each position in each round; no gradient flows through a hash."""
         with without_autocast(query.device):  # a bucket must not depend on the precision of the rest
-            codes = hash_positions(query, self.rotations, buckets)
-        return Layout.make(codes, key_valid, buckets, self.options.chunk, wraps=not self.geometry.causal)
+            lsh = hash_positions if tiled else lsh_buckets
+            return lsh(query, self.rotations, self._bucket_count())
+
+    @torch.no_grad()
+    def _layout(self, buckets: Int[Tensor, "rounds batch heads n"], key_valid: Bool[Tensor, "batch n"] | None) -> Layout:
+        """Chunks of the buckets; without causality a bucket's first chunk looks back at its last."""
+        return Layout.make(buckets, key_valid, self._bucket_count(), self.options.chunk, wraps=not self.geometry.causal)
+
+    def _bucket_count(self) -> int:
+        return self.options.buckets or default_buckets(self.geometry.keys, self.options.chunk)
+
+    def _redraw_in_training(self) -> None:
+        if self.training and self.options.redraw:
+            if self._training_calls % self.options.redraw == 0:
+                self.redraw_hashes()
+            self._training_calls += 1
 
     def _draw(self) -> Float[Tensor, "heads rounds head_dim rotations"]:
         return torch.randn(self.geometry.heads, self.options.rounds, self.geometry.head_dim, ROTATIONS)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT, INDEX, softmax_bytes
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.content._hashing import take
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
@@ -44,20 +43,11 @@ def cluster_count(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Every position against every centroid, which has no gradient; then the w positions of each cluster among themselves.
-
-    Kept: norms, what each cluster takes and where from, the weights, and how many clusters share a position.
-    """
-    n, d, clusters = geometry.keys, geometry.head_dim, cluster_count(geometry.keys, options)
+    """FLOPs of every position against every centroid, which has no gradient, and of each cluster's w positions among themselves."""
+    n, d, h, clusters = geometry.keys, geometry.head_dim, geometry.heads, cluster_count(geometry.keys, options)
     w = math.ceil(n / clusters)
-    among, h, slots = 4 * clusters * w * w * d, geometry.heads, clusters * w
-    kept = FLOAT * h * (2 * n + slots * (3 * d + 1)) + 3 * INDEX * h * slots
-    return Cost(
-        flops=h * (2 * n * clusters * d + among),
-        parameters=0,
-        backward_flops=h * 2 * among,
-        activation_bytes={"eager": kept + softmax_bytes(h * slots, w, masks=h * slots)},
-    )
+    among = 4 * clusters * w * w * d
+    return Cost(flops=h * (2 * n * clusters * d + among), parameters=0, backward_flops=h * 2 * among)
 
 
 @register_attention(
@@ -111,6 +101,21 @@ class Routing(Attention):
         self.centroids = torch.cat([self.centroids[:, :clusters], F.normalize(more, dim=-1)], dim=1)
         self.geometry = resized
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Algorithm 1 over all clusters × n × n weights, without moving the centroids; the mean over the clusters of a position."""
+        n, d, clusters = query.shape[2], query.shape[3], self.centroids.shape[1]
+        valid = query.new_ones(query.shape[0], 1, n, dtype=torch.bool) if key_valid is None else key_valid[:, None]
+        unit = F.normalize(query, dim=-1)
+        nearness = (self.centroids @ unit.mT).masked_fill(~valid[:, None], float("-inf"))
+        rank = nearness.argsort(dim=-1, descending=True).argsort(dim=-1)
+        window = (valid.sum(dim=-1, keepdim=True) / clusters).ceil()[..., None]
+        taken = (rank < window) & valid[:, None]  # batch heads clusters n
+        weights = softmax_over_valid((unit @ unit.mT * d**0.5)[:, :, None], taken[..., None, :])
+        answers = weights @ value[:, :, None] * taken[..., None]
+        return answers.sum(dim=2) / taken.sum(dim=2).clamp(min=1)[..., None]
+
     def attend(
         self,
         query: Float[Tensor, "batch heads n head_dim"],
@@ -140,7 +145,7 @@ class Routing(Attention):
 
     @torch.no_grad()
     def _route(self, unit: Float[Tensor, "batch heads n head_dim"], valid: Bool[Tensor, "batch n"]) -> tuple[Tensor, Tensor]:
-        """Which w positions each cluster takes, n for none, and which of these places are taken; centroids follow in training."""
+        """Positions that each cluster takes, w or n for none, and the mask of places taken; centroids follow in training."""
         n, clusters = unit.shape[2], self.centroids.shape[1]
         with without_autocast(unit.device):  # a cluster must not depend on the precision of the rest
             wide = unit.to(torch.promote_types(unit.dtype, torch.float32))

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT, INDEX, MASK, softmax_bytes
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.precision import without_autocast
@@ -50,21 +49,12 @@ def block_size(keys: int, options: Options) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Blocks against blocks, R K and R V; then each block against its own keys and the sorted ones.
-
-    Kept: what is balanced twice a step with its normalisers, R, the mean queries and keys of blocks, own keys and values, sorted
-    ones before and after they are scaled, scaled queries, shares, and the weights.
-    """
+    """FLOPs of blocks against blocks, of R K and R V, and of each block against its own keys and the sorted ones."""
     b, h, d = block_size(geometry.keys, options), geometry.heads, geometry.head_dim
     blocks = math.ceil(geometry.keys / b)
-    n = blocks * b
-    balance = options.balancing * 2 * h * blocks * (blocks + 1) + 2 * h * blocks * (blocks + d)
-    attend = FLOAT * (7 * h * n * d + 3 * h * n + n) + softmax_bytes(h * n, 2 * b, masks=h * n * 2) + INDEX * blocks
-    kept = FLOAT * balance + attend + MASK * (2 * n + 2 * blocks)
-    count = 2 * blocks * blocks * b  # how much of a sorted place is valid
-    sort = 2 * blocks * blocks * (1 + 2 * b) * d
-    rest = sort + 8 * n * b * d
-    return Cost(h * (rest + count), parameters=0, backward_flops=h * (2 * rest + count), activation_bytes={"eager": kept})
+    count = 2 * blocks * blocks * b  # shares of the sorted places that are valid, which have no gradient of their own
+    rest = 2 * blocks * blocks * (1 + 2 * b) * d + 8 * blocks * b * b * d
+    return Cost(flops=h * (rest + count), parameters=0, backward_flops=h * (2 * rest + count))
 
 
 @register_attention(
@@ -101,6 +91,34 @@ class Sinkhorn(Attention):
         """One block for all."""
         b, n = block_size(geometry.keys, options), geometry.keys
         return (f"a block of {b} positions holds all {n} tokens: every token sees all, and nothing is sorted",) if b >= n else ()
+
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Section 3.1 to 3.3 block by block, with exponentials as they stand; a sorted place counts by its valid share."""
+        n, d, b = query.shape[2], query.shape[3], block_size(self.geometry.keys, self.options)
+        valid = query.new_ones(query.shape[0], n) if key_valid is None else key_valid.to(query.dtype)
+        starts, valid = range(0, n, b), F.pad(valid, (0, -n % b))[:, None]
+        query, key, value = (F.pad(t, (0, 0, 0, -n % b)) for t in (query, key, value))
+        real = valid.unflatten(2, (-1, b))  # batch 1 blocks b
+        full, count = real.amax(dim=-1), real.sum(dim=-1).clamp(min=1)[..., None]
+        mean_query, mean_key = ((t.unflatten(2, (-1, b)) * real[..., None]).sum(dim=3) / count for t in (query, key))
+        r = (mean_query @ mean_key.mT / d**0.5 / self.options.temperature).exp() * full[..., None, :]
+        for _ in range(self.options.balancing):
+            r = _share_out(r, (r * full[..., None]).sum(dim=-2, keepdim=True))
+            r = _share_out(r, r.sum(dim=-1, keepdim=True))
+        answers = []
+        for block, start in enumerate(starts):
+            own, row = slice(start, start + b), r[:, :, block, :, None]  # batch heads blocks 1
+            share = (row * real).sum(dim=2)
+            both = []
+            for tokens in (key, value):
+                moved = (row[..., None] * tokens.unflatten(2, (-1, b))).sum(dim=2) / share.clamp(min=LEAST)[..., None]
+                both.append(torch.cat([tokens[:, :, own], moved], dim=2))
+            count = torch.cat([valid[:, :, own].expand_as(share), share], dim=2)[:, :, None]
+            weights = (query[:, :, own] @ both[0].mT / d**0.5).exp() * count
+            answers.append(_share_out(weights, weights.sum(dim=-1, keepdim=True)) @ both[1])
+        return torch.cat(answers, dim=2)[:, :, :n]
 
     def attend(
         self,
@@ -149,3 +167,8 @@ class Sinkhorn(Attention):
                 logs = (logs - column).masked_fill(empty[..., None, :], lowest)
                 logs = (logs - logs.logsumexp(dim=-1, keepdim=True)).masked_fill(empty[..., None, :], lowest)
             return logs.exp().masked_fill(empty[..., None, :], 0)
+
+
+def _share_out(parts: Tensor, total: Tensor) -> Tensor:
+    """Parts of a total; zeros where it is zero."""
+    return parts / total.masked_fill(total == 0, 1)

@@ -71,7 +71,7 @@ class Pattern:
         return min((1 if self.causal else 2) * self.window + 1, middle)
 
     def tables(self, n: int, seeds: Int[Tensor, "heads"]) -> list[BlockTable]:
-        """Which blocks see which at a length of ``n``, drawn by a seed for each head; global blocks have a table of their own."""
+        """Tables of the blocks seen at a length of ``n``, drawn by a seed for each head; global blocks have one of their own."""
         blocks = -(-n // self.block)
         every, end = torch.arange(blocks, device=seeds.device), blocks - self.last
         if end <= self.first:
@@ -106,7 +106,7 @@ class Pattern:
         return chosen.masked_fill(ranks >= there[:, None], -1)
 
     def mask_mod(self, n: int, seeds: Int[Tensor, "heads"]) -> MaskMod:
-        """The same pair by pair."""
+        """Pairs of positions whose blocks see each other."""
         blocks = -(-n // self.block)
         end = blocks - self.last
         drawn: tuple[Tensor, ...] = ()
@@ -231,6 +231,6 @@ class BlockPatternAttention(PairwiseAttention):
     def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """The same in tiles for a CPU's caches."""
+        """``attend`` in tiles for a CPU's caches."""
         dropout = self.options.dropout if self.training else 0.0
         return self.pattern().attend_tiled(query, key, value, key_valid, dropout=dropout, seeds=self.head_seeds(query.device))

@@ -29,7 +29,7 @@ class Options:
     random_blocks: int = 1
     """Further blocks that a block sees, drawn for each head."""
     seed: int = 0
-    """Of what is drawn."""
+    """Seed of the drawn blocks."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 

@@ -129,7 +129,7 @@ class Fixed(PairwiseAttention):
     def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """The same in tiles for a CPU's caches."""
+        """``attend`` in tiles for a CPU's caches."""
         (block, summary), dropout = sizes(self.geometry, self.options), self.options.dropout if self.training else 0.0
         return attend_summaries(
             query, key, value, key_valid, block=block, summary=summary, causal=self.geometry.causal, dropout=dropout

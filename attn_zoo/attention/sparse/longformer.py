@@ -144,7 +144,7 @@ class Longformer(PairwiseAttention):
     ) -> Float[Tensor, "batch heads n head_dim"]:
         """All n × n scores masked to window and global keys, after the rows of the global tokens."""
         local = super().definition(query, key, value, key_valid)[:, :, self.options.global_tokens :]
-        return self._after_global_rows(local, key_valid, **global_streams)
+        return _join(self._global_rows(key_valid, **global_streams), local)
 
     def attend(
         self,
@@ -159,8 +159,9 @@ class Longformer(PairwiseAttention):
         Positions of one residue class of the dilation are a sequence of their own, in which the window has no gaps.
         """
         n, g, dilation, device = query.shape[2], self.options.global_tokens, self.options.dilation, query.device
-        if n <= g:
-            return self._after_global_rows(query[:, :, g:], key_valid, **global_streams)
+        global_rows = self._global_rows(key_valid, **global_streams)
+        if global_rows is not None and n <= g:
+            return global_rows
         valid = (query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid)[:, None, :, None]
         global_key, global_value, global_valid = (x[:, :, None, None, :g] for x in (key, value, valid))
         query, key, value, valid = (_by_residue(x[:, :, g:], dilation) for x in (query, key, value, valid))
@@ -180,42 +181,46 @@ class Longformer(PairwiseAttention):
         weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
         local = weights[..., :g] @ global_value + weights[..., g:] @ value
         local = local.flatten(3, 4)[:, :, :, :length].transpose(2, 3).flatten(2, 3)[:, :, : n - g]
-        return self._after_global_rows(local, key_valid, **global_streams)
+        return _join(global_rows, local)
 
     def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """The same in tiles for a CPU's caches."""
+        """``attend`` in tiles for a CPU's caches."""
         n, g, dilation = query.shape[2], self.options.global_tokens, self.options.dilation
-        if n <= g:
-            return self._after_global_rows(query[:, :, g:], key_valid, **global_streams)
+        global_rows = self._global_rows(key_valid, **global_streams)
+        if global_rows is not None and n <= g:
+            return global_rows
         left, right = reach(self.geometry, self.options, math.ceil((n - g) / dilation))
         dropout = self.options.dropout if self.training else 0.0
         local = attend_dilated(query, key, value, key_valid, extra=g, dilation=dilation, left=left, right=right, dropout=dropout)
-        return self._after_global_rows(local, key_valid, **global_streams)
+        return _join(global_rows, local)
 
     def attend_flex(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor
     ) -> Float[Tensor, "batch heads n head_dim"]:
         """PyTorch's FlexAttention over the same pairs; the few global rows as in ``attend``."""
         local = super().attend_flex(query, key, value, key_valid)[:, :, self.options.global_tokens :]
-        return self._after_global_rows(local, key_valid, **global_streams)
+        return _join(self._global_rows(key_valid, **global_streams), local)
 
-    def _after_global_rows(
+    def _global_rows(
         self,
-        local: Float[Tensor, "batch heads rest head_dim"],
         key_valid: Bool[Tensor, "batch n"] | None,
         global_query: Float[Tensor, "batch heads g head_dim"] | None = None,
         global_key: Float[Tensor, "batch heads n head_dim"] | None = None,
         global_value: Float[Tensor, "batch heads n head_dim"] | None = None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """softmax(Q_g K_gᵀ / √d) V_g for the few global queries over all valid keys, in their past if causal; then the others."""
+    ) -> Float[Tensor, "batch heads g head_dim"] | None:
+        """softmax(Q_g K_gᵀ / √d) V_g for the few global queries over all valid keys, in their past if causal; None of none."""
         if global_query is None or global_key is None or global_value is None:
-            return local
+            return None
         allowed = allowed_pairs(global_query, global_key, key_valid, causal=self.geometry.causal)
         weights = softmax_over_valid((global_query * global_query.shape[-1] ** -0.5) @ global_key.mT, allowed)
-        weights = F.dropout(weights, self.options.dropout, self.training)
-        return torch.cat([weights @ global_value, local], dim=2)
+        return F.dropout(weights, self.options.dropout, self.training) @ global_value
+
+
+def _join(global_rows: Tensor | None, local: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
+    """Rows of the global tokens, which come first, and of the others."""
+    return local if global_rows is None else torch.cat([global_rows, local], dim=2)
 
 
 def _by_residue(x: Shaped[Tensor, "batch heads n d"], dilation: int) -> Shaped[Tensor, "batch heads dilation length d"]:

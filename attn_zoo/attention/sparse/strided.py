@@ -122,7 +122,7 @@ class Strided(PairwiseAttention):
     def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """The same in tiles for a CPU's caches."""
+        """``attend`` in tiles for a CPU's caches."""
         stride, dropout = stride_of(self.geometry, self.options), self.options.dropout if self.training else 0.0
         return attend_grid(query, key, value, key_valid, stride=stride, causal=self.geometry.causal, dropout=dropout)
 

@@ -145,15 +145,15 @@ class _Gathered(torch.autograd.Function):
         dropout: float,
         *tables: Tensor,
     ) -> Tensor:
-        out, survivors = torch.empty_like(query, memory_format=torch.contiguous_format), []
+        out, masks = torch.empty_like(query, memory_format=torch.contiguous_format), []
         flat = out.flatten(0, 1)
         for tile in _tiles(query, key, valid, positions, tables):
             weights = tile.weights(tile.own(query), tile.gather(key))
-            if (kept := dropout_mask(weights, dropout)) is not None:
-                survivors.append(kept)
-                weights = weights * kept
+            if (mask := dropout_mask(weights, dropout)) is not None:
+                masks.append(mask)
+                weights = weights * mask
             flat[tile.queries] = weights @ tile.gather(value)
-        ctx.save_for_backward(query, key, value, valid, positions, *tables, *survivors)
+        ctx.save_for_backward(query, key, value, valid, positions, *tables, *masks)
         ctx.tables = len(tables)
         return out
 
@@ -161,7 +161,7 @@ class _Gathered(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, valid, positions, *rest = ctx.saved_tensors
-        tables, survivors = rest[: ctx.tables], rest[ctx.tables :]
+        tables, masks = rest[: ctx.tables], rest[ctx.tables :]
         precise = torch.promote_types(query.dtype, torch.float32)  # many tiles add to one key
         grad_query = torch.empty_like(query, memory_format=torch.contiguous_format).flatten(0, 1)
         grad_key, grad_value = (torch.zeros(key.shape, dtype=precise, device=key.device).flatten(0, 1).flatten(1) for _ in range(2))
@@ -169,9 +169,9 @@ class _Gathered(torch.autograd.Function):
         for at, tile in enumerate(_tiles(query, key, valid, positions, tables)):
             own, keys, grad_rows = tile.own(query), tile.gather(key), gradient[tile.queries]
             weights = tile.weights(own, keys)
-            kept = survivors[at] if survivors else None
-            grad_value.index_add_(0, *tile.scatter((weights if kept is None else weights * kept).mT @ grad_rows, precise))
-            grad_scores = softmax_backward_(weights, grad_rows @ tile.gather(value).mT, kept)
+            mask = masks[at] if masks else None
+            grad_value.index_add_(0, *tile.scatter((weights if mask is None else weights * mask).mT @ grad_rows, precise))
+            grad_scores = softmax_backward_(weights, grad_rows @ tile.gather(value).mT, mask)
             grad_query[tile.queries] = (grad_scores @ keys).mul_(scale)
             grad_key.index_add_(0, *tile.scatter(grad_scores.mT @ own, precise))
         grads = (grad_query.view(query.shape), grad_key.view(key.shape).to(key.dtype), grad_value.view(key.shape).to(key.dtype))
@@ -180,14 +180,14 @@ class _Gathered(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Some blocks of queries and the blocks of keys that they look at, by their numbers over all heads of all examples."""
+    """Numbers of some blocks of queries and of the blocks of keys that they see, over all heads of all examples."""
 
     queries: Int[Tensor, "items"]
     keys: Int[Tensor, "items_width"]
     hidden: Bool[Tensor, "items #block width_block"]
 
     def gather(self, blocks: Tensor) -> Float[Tensor, "items width_block head_dim"]:
-        """What is looked at, side by side."""
+        """Blocks that are seen, side by side."""
         return blocks.flatten(0, 1).index_select(0, self.keys).view(len(self.queries), -1, blocks.shape[-1])
 
     def own(self, query: Tensor) -> Float[Tensor, "items block head_dim"]:
@@ -199,7 +199,7 @@ class _Tile:
         return masked_softmax_(own @ keys.mT, self.hidden)
 
     def scatter(self, gathered: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Where what was gathered came from, and its gradient, as ``index_add_`` takes them."""
+        """Index and gradient of gathered blocks, as ``index_add_`` takes them."""
         return self.keys, gathered.reshape(len(self.keys), -1).to(dtype)
 
 

@@ -7,7 +7,7 @@ weights are computed anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.attention._kept import FLOAT
-from attn_zoo.attention.content._hashing import Layout
 from attn_zoo.kernels.cpu._softmax import dropout_mask, softmax_and_lse
 from attn_zoo.kernels.cpu._tiling import like_tokens, rows_of_step, sequences
 from attn_zoo.precision import autocast_dtype, without_autocast
@@ -31,13 +29,13 @@ HIDDEN = -1e30
 SHORTEST = 1e-12
 """Least length that a query is divided by."""
 
-INDEX = 4
-"""Bytes of an index that is kept."""
+ROWS = 1024
+"""Positions hashed at once: their products are several times as long as they are, and soon forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a chunk sees of itself and of the one before it."""
+    """Mask and dropout of a chunk's weights."""
 
     causal: bool
     once: bool
@@ -45,15 +43,60 @@ class Rule:
     dropout: float
 
 
-def attend_buckets(query: Float[Tensor, "b h n d"], value: Float[Tensor, "b h n d"], layout: Layout, rule: Rule) -> Tensor:
+def hash_tiled(
+    x: Float[Tensor, "batch heads n head_dim"],
+    rotations: Float[Tensor, "heads rounds head_dim columns"],
+    radices: Sequence[int],
+) -> Int[Tensor, "rounds batch heads n"]:
+    """Bucket of each position in each round: argmax over [x R; -x R], a digit for each radix, which uses half as many columns."""
+    if not radices:
+        return x.new_zeros(rotations.shape[1], *x.shape[:3], dtype=torch.long)
+    used = rotations.to(x.dtype).permute(0, 1, 3, 2)
+    return torch.cat([_hash(rows, used, radices) for rows in x.split(ROWS, dim=2)], dim=3)
+
+
+def _hash(
+    x: Float[Tensor, "batch heads n head_dim"], used: Float[Tensor, "heads rounds columns head_dim"], radices: Sequence[int]
+) -> Int[Tensor, "rounds batch heads n"]:
+    heads, rounds, columns, _ = used.shape
+    # Positions last: numbers of one direction are compared all together, several times as fast as position by position.
+    turned = torch.stack([used[head].flatten(0, 1) @ x[:, head].mT for head in range(heads)], dim=1)
+    turned = turned.unflatten(2, (rounds, columns)).permute(2, 3, 0, 1, 4)
+    codes, at = torch.zeros_like(turned[:, 0], dtype=torch.long), 0
+    for factor in radices:
+        part = turned[:, at : (at := at + factor // 2)]
+        codes = codes * factor + _first_largest([*part.unbind(1), *part.neg().unbind(1)])
+    return codes
+
+
+def _first_largest(candidates: list[Tensor]) -> Int[Tensor, "..."]:
+    """Number of the largest candidate, the first of equals, element by element."""
+    largest, which = candidates[0], torch.zeros_like(candidates[0])
+    for at, candidate in enumerate(candidates[1:], 1):
+        # In floating point all the way, many numbers at a time; the last one that was larger has the highest number.
+        which = torch.maximum(which, largest.clone().lt_(candidate).mul_(at))
+        largest = torch.maximum(largest, candidate)
+    return which.long()
+
+
+def attend_buckets(
+    query: Float[Tensor, "b h n d"],
+    value: Float[Tensor, "b h n d"],
+    position: Int[Tensor, "rounds b h slots"],
+    slot: Int[Tensor, "rounds b h n"],
+    before: Int[Tensor, "rounds b h chunks"],
+    rule: Rule,
+) -> Float[Tensor, "b h n d"]:
     """Σⱼ exp(qᵢ·kⱼ / √d) vⱼ over Σⱼ exp(qᵢ·kⱼ / √d), j over what each round shows position i; zeros for padding.
 
     Args:
-        layout: of all rounds, which are the first axis of its indices.
+        position: of each slot; n where it is empty.
+        slot: of each position; behind all of them for padding.
+        before: chunk before each one in the same bucket, or -1.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
-        out: Tensor = _Buckets.apply(query.to(dtype), value.to(dtype), layout.position, layout.slot, layout.before, rule)
+        out: Tensor = _Buckets.apply(query.to(dtype), value.to(dtype), position, slot, before, rule)
     return out
 
 
@@ -63,21 +106,16 @@ def buckets_flops(heads: int, rounds: int, chunks: int, chunk: int, head_dim: in
     return flops, 5 * flops // 2
 
 
-def buckets_bytes(heads: int, rounds: int, chunks: int, chunk: int, n: int, head_dim: int) -> int:
-    """Bytes that autograd keeps of ``attend_buckets`` beside queries and values: the answers, their normalisers, the layout."""
-    return heads * (FLOAT * n * (head_dim + 1) + INDEX * rounds * (chunks * (chunk + 1) + n))
-
-
 class _Buckets(torch.autograd.Function):
-    """See ``attend_buckets``. Some sequences pass at a time, one round after another."""
+    """``attend_buckets`` of some sequences at a time, one round after another."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, value: Tensor, position: Tensor, slot: Tensor, before: Tensor, rule: Rule) -> Tensor:
-        survivors: list[Tensor] = []
+        masks: list[Tensor] = []
         out, total = like_tokens(value), torch.empty(query.shape[:3], dtype=_precise(query), device=query.device)
         for which in _together(query):
             tokens = _Tokens(query[which], value[which], rule)
-            found = [_answer(chunks, survivors) for chunks in tokens.rounds(position, slot, before, which)]
+            found = [_answer(chunks, masks) for chunks in tokens.rounds(position, slot, before, which)]
             answers, sums = zip(*found, strict=True)
             shares = torch.stack(sums)
             total[which] = shares.logsumexp(dim=0).view_as(total[which])
@@ -85,28 +123,28 @@ class _Buckets(torch.autograd.Function):
             for share, answer in zip(shares.softmax(dim=0).to(value.dtype), answers, strict=True):
                 mixed.addcmul_(share[:, None], answer)
             out[which] = mixed.view_as(out[which])
-        ctx.save_for_backward(query, value, position, slot, before, out, total, *survivors)
+        ctx.save_for_backward(query, value, position, slot, before, out, total, *masks)
         ctx.rule = rule
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        query, value, position, slot, before, out, total, *survivors = ctx.saved_tensors
-        grad_query, grad_value, kept = like_tokens(query), like_tokens(value), iter(survivors)
+        query, value, position, slot, before, out, total, *masks = ctx.saved_tensors
+        grad_query, grad_value, in_order = like_tokens(query), like_tokens(value), iter(masks)
         with without_autocast(grad_out.device):
             for which in _together(query):
                 tokens = _Tokens(query[which], value[which], ctx.rule)
                 grads = _Gradients(tokens, grad_out[which], out[which], total[which])
                 for at, chunks in enumerate(tokens.rounds(position, slot, before, which)):
-                    grads.add_round(chunks, float(at == 0) if ctx.rule.once else 1 / len(position), kept)
+                    grads.add_round(chunks, float(at == 0) if ctx.rule.once else 1 / len(position), in_order)
                 grad_query[which] = grads.grad_query().view_as(grad_query[which])
                 grad_value[which] = grads.grad_value.view_as(grad_value[which])
         return grad_query, grad_value, None, None, None, None
 
 
 class _Tokens:
-    """Of some sequences, one after another in one table, the queries at length one beside the values."""
+    """Table of normalised queries and values of some sequences, one after another."""
 
     def __init__(self, query: Float[Tensor, "b h n d"], value: Float[Tensor, "b h n d"], rule: Rule) -> None:
         self.rule, self.n, self.d, precise = rule, query.shape[2], query.shape[3], _precise(query)
@@ -116,7 +154,7 @@ class _Tokens:
         self.scale = self.length * self.d**-0.5
 
     def rounds(self, position: Tensor, slot: Tensor, before: Tensor, which: tuple[slice, slice]) -> Iterator[_Chunks]:
-        """How each round sorts these sequences."""
+        """Chunks of these sequences, round by round."""
         earlier: list[tuple[Tensor, Tensor]] = []
         for places in zip(position, slot, before, strict=True):
             at, slots, previous = (indices[which].flatten(0, 1).long() for indices in places)
@@ -127,7 +165,7 @@ class _Tokens:
 
 
 class _Chunks:
-    """What meets in one round, by rows of the table. Chunks of all sequences stand beside each other."""
+    """Chunks of one round, by rows of the table, all sequences beside each other."""
 
     def __init__(
         self,
@@ -166,7 +204,7 @@ class _Chunks:
         return slots
 
     def codes(self) -> tuple[Float[Tensor, "sn"], Float[Tensor, "sn"]]:
-        """Of each position the number of its chunk and that of the one before it; as floating point, which compares faster."""
+        """Number of each position's chunk and of the one before it, as floating point, which compares faster."""
         count = self._before.shape[1]
         now = self._slot // self.chunk
         previous = self._before.gather(1, now.clamp(max=count - 1))
@@ -174,7 +212,7 @@ class _Chunks:
 
 
 class _Step:
-    """Some chunks of a round: factors of the products, and scores."""
+    """Factors of the products of some chunks of a round, and their scores."""
 
     def __init__(self, chunks: _Chunks, rows: slice) -> None:
         tokens = chunks.tokens
@@ -202,15 +240,15 @@ class _Step:
         return softmax_and_lse(scores)
 
 
-def _answer(chunks: _Chunks, survivors: list[Tensor]) -> tuple[Float[Tensor, "sn d"], Float[Tensor, "sn"]]:
-    """Of each position the average of the values in one round, and the log-sum-exp; what dropout leaves joins ``survivors``."""
+def _answer(chunks: _Chunks, masks: list[Tensor]) -> tuple[Float[Tensor, "sn d"], Float[Tensor, "sn"]]:
+    """Average of the values of each position in one round, and the log-sum-exp; the dropout mask joins ``masks``."""
     normaliser = chunks.shift.new_zeros(chunks.count + 1, chunks.chunk, 1)
     answer = chunks.slots(chunks.tokens.table.dtype, filled=False)
     for step in chunks.steps():
         weights, normaliser[step.rows] = step.weights()
-        if (kept := dropout_mask(weights, step.rule.dropout)) is not None:
-            survivors.append(kept)
-            weights.mul_(kept)
+        if (mask := dropout_mask(weights, step.rule.dropout)) is not None:
+            masks.append(mask)
+            weights.mul_(mask)
         torch.bmm(weights.to(answer.dtype), step.value, out=answer[step.rows])
     return answer.flatten(0, 1).index_select(0, chunks.slot), normaliser.flatten().index_select(0, chunks.slot)
 
@@ -223,15 +261,15 @@ class _Gradients:
         self.mean = (grad_out * out).sum(dim=-1, dtype=total.dtype).flatten()
         self.grad_scaled, self.grad_unit, self.grad_value = (self.total.new_zeros(len(self.total), tokens.d) for _ in range(3))
 
-    def add_round(self, chunks: _Chunks, share: float, kept: Iterator[Tensor]) -> None:
-        """Of one round, in which the weight of a position that sees itself alone is ``share``."""
+    def add_round(self, chunks: _Chunks, share: float, masks: Iterator[Tensor]) -> None:
+        """Add the gradients of one round, in which the weight of a position that sees itself alone is ``share``."""
         total = self.total.index_select(0, chunks.own.flatten()).view_as(chunks.empty).masked_fill_(chunks.empty, -HIDDEN)
         alone = total < SELF_SCORE / 2
         scaled, unit, value = (chunks.slots(total.dtype, filled=added) for added in (False, True, True))
         for step in chunks.steps():
             weights, normaliser = step.weights()
             weights.mul_(normaliser.sub_(total[step.rows]).exp_().masked_fill_(alone[step.rows], share))
-            found = self._of_step(step, weights, next(kept, None))
+            found = self._of_step(step, weights, next(masks, None))
             scaled[step.rows] = found[0]
             for slots, grad_keys in zip((unit, value), found[1:], strict=True):
                 # Where what is added is not in one piece, that takes ten times as long.
@@ -240,22 +278,22 @@ class _Gradients:
         for slots, by_position in ((scaled, self.grad_scaled), (unit, self.grad_unit), (value, self.grad_value)):
             by_position += slots.flatten(0, 1).index_select(0, chunks.slot)
 
-    def _of_step(self, step: _Step, weights: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _of_step(self, step: _Step, weights: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of queries, keys and values from the weights over all rounds."""
         c, dtype = step.chunks.chunk, step.value.dtype
         grad_rows = self.grad_rows.index_select(0, step.own).view(-1, c, self.tokens.d)
         less = self.mean.index_select(0, step.own).neg_().view(-1, c, 1)
-        if kept is None:
+        if mask is None:
             grad_scores = _product(grad_rows, step.value.mT, less)
         else:
-            grad_scores = torch.bmm(grad_rows, step.value.mT).to(weights.dtype).mul_(kept).add_(less)
+            grad_scores = torch.bmm(grad_rows, step.value.mT).to(weights.dtype).mul_(mask).add_(less)
         grad_scores = grad_scores.mul_(weights)
         grad_scores[..., c:].diagonal(dim1=-2, dim2=-1).zero_()  # no score with oneself depends on the query
-        grad_scores, weights = grad_scores.to(dtype), (weights if kept is None else weights.mul_(kept)).to(dtype)
+        grad_scores, weights = grad_scores.to(dtype), (weights if mask is None else weights.mul_(mask)).to(dtype)
         return torch.bmm(grad_scores, step.unit), torch.bmm(grad_scores.mT, step.query), torch.bmm(weights.mT, grad_rows)
 
     def grad_query(self) -> Float[Tensor, "sn d"]:
-        """Of queries, which are seen at their length divided by √d and as keys at length one."""
+        """Gradient of the queries, which enter scaled by 1/√d and, normalised, as keys."""
         unit = self.tokens.table[:, : self.tokens.d]
         across = self.grad_unit - unit * (self.grad_unit * unit).sum(dim=-1, keepdim=True)
         return self.grad_scaled.mul_(self.tokens.d**-0.5) + across.div_(self.tokens.length)

@@ -56,22 +56,22 @@ class _Grid(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor, causal: bool, dropout: float) -> Tensor:
-        out, survivors = torch.empty_like(query, memory_format=torch.contiguous_format), []
+        out, masks = torch.empty_like(query, memory_format=torch.contiguous_format), []
         hidden = _Hidden(valid, causal)
         for part, first, last in _parts(query):
             weights = hidden.weights(query[part, first:last], key[part], part, first)
-            if (kept := dropout_mask(weights, dropout)) is not None:
-                survivors.append(kept)
-                weights = weights * kept
+            if (mask := dropout_mask(weights, dropout)) is not None:
+                masks.append(mask)
+                weights = weights * mask
             out[part, first:last] = _sums(weights, value[part], first, causal)
-        ctx.save_for_backward(query, key, value, valid, *survivors)
+        ctx.save_for_backward(query, key, value, valid, *masks)
         ctx.causal = causal
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, valid, *survivors = ctx.saved_tensors
+        query, key, value, valid, *masks = ctx.saved_tensors
         precise, scale = torch.promote_types(query.dtype, torch.float32), query.shape[-1] ** -0.5
         grad_query = torch.empty_like(query, memory_format=torch.contiguous_format)
         grad_key, grad_value = (torch.zeros(key.shape, dtype=precise, device=key.device) for _ in range(2))
@@ -79,16 +79,16 @@ class _Grid(torch.autograd.Function):
         for at, (part, first, last) in enumerate(_parts(query)):
             own, grad_rows = query[part, first:last], gradient[part, first:last]
             weights = hidden.weights(own, key[part], part, first)
-            kept = survivors[at] if survivors else None
-            _add_sums(grad_value[part], weights if kept is None else weights * kept, grad_rows, first, ctx.causal)
-            grad_scores = softmax_backward_(weights, _scores(grad_rows, value[part], first, ctx.causal), kept)
+            mask = masks[at] if masks else None
+            _add_sums(grad_value[part], weights if mask is None else weights * mask, grad_rows, first, ctx.causal)
+            grad_scores = softmax_backward_(weights, _scores(grad_rows, value[part], first, ctx.causal), mask)
             grad_query[part, first:last] = _sums(grad_scores, key[part], first, ctx.causal) * scale
             _add_sums(grad_key[part], grad_scores, own * scale, first, ctx.causal)
         return grad_query, grad_key.to(key.dtype), grad_value.to(key.dtype), None, None, None
 
 
 class _Hidden:
-    """What is hidden from whom, some rows at a time."""
+    """Softmax under the mask of the grid, some rows at a time."""
 
     def __init__(self, valid: Bool[Tensor, "sequences rows stride"], causal: bool) -> None:
         self.valid, self.causal = valid, causal
@@ -126,7 +126,7 @@ def _beside(causal: bool) -> tuple[int, ...]:
 
 
 def _near_rows(grid: Tensor, first: int, some: int, causal: bool) -> Tensor:
-    """Of each of some rows the rows beside it, one after the other; zeros beyond the ends."""
+    """Rows beside each of some rows, one after the other; zeros beyond the ends."""
     filled = F.pad(grid, (0, 0, 0, 0, 1, 1))
     return torch.cat([filled[:, first + 1 + step : first + 1 + step + some] for step in _beside(causal)], dim=2)
 

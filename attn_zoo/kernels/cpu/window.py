@@ -38,7 +38,7 @@ def doubts_of_window(window: int, length: int) -> tuple[str, ...]:
 
 
 def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, int]]:
-    """How a band is cut: start and end of some queries, start and end of the keys that are in reach of any of them.
+    """Tiles of a band: start and end of some queries, start and end of the keys that are in reach of any of them.
 
     Blocks of an eighth of the reach compute an eighth more than the band holds.
     """
@@ -54,7 +54,7 @@ def band_flops(length: int, left: int, right: int, extra: int) -> int:
 
 
 def band_backward_flops(length: int, left: int, right: int, extra: int) -> int:
-    """The same backward: scores anew, and two products for each of the two factors of both products."""
+    """FLOPs of ``band_flops`` backward: scores anew, and two products for each of the two factors of both products."""
     return 5 * band_flops(length, left, right, extra) // 2
 
 
@@ -131,7 +131,7 @@ def _fold(x: Tensor, dilation: int) -> Tensor:
 
 
 def _repeat(x: Tensor, dilation: int) -> Tensor:
-    """The same for each residue class."""
+    """A copy for each residue class."""
     return x if dilation == 1 else x[:, :, None].expand(-1, -1, dilation, -1, -1).flatten(1, 2)
 
 
@@ -152,22 +152,22 @@ class _Band(torch.autograd.Function):
         right: int,
         dropout: float,
     ) -> Tensor:
-        out, survivors = torch.empty_like(query), []
+        out, masks = torch.empty_like(query), []
         band = _Weights(query, valid, extra_valid, left, right, extra_key.shape[2])
         for tile in band.tiles():
             weights = band.weights(tile, query[tile.rows], _join(extra_key, key, tile))
-            if (kept := dropout_mask(weights, dropout)) is not None:
-                survivors.append(kept)
-                weights = weights.mul_(kept)
+            if (mask := dropout_mask(weights, dropout)) is not None:
+                masks.append(mask)
+                weights = weights.mul_(mask)
             torch.bmm(weights, _join(extra_value, value, tile), out=out[tile.rows])
-        ctx.save_for_backward(query, key, value, extra_key, extra_value, valid, extra_valid, *survivors)
+        ctx.save_for_backward(query, key, value, extra_key, extra_value, valid, extra_valid, *masks)
         ctx.reach = left, right
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, extra_key, extra_value, valid, extra_valid, *survivors = ctx.saved_tensors
+        query, key, value, extra_key, extra_value, valid, extra_valid, *masks = ctx.saved_tensors
         extra, scale = extra_key.shape[2], query.shape[-1] ** -0.5
         precise = torch.promote_types(query.dtype, torch.float32)  # many tiles add to one key
         grad_query = torch.empty_like(query)
@@ -179,10 +179,10 @@ class _Band(torch.autograd.Function):
         for at, tile in enumerate(band.tiles()):
             own, grad_rows, keys = query[tile.rows], gradient[tile.rows], _join(extra_key, key, tile)
             weights = band.weights(tile, own, keys)
-            kept = survivors[at] if survivors else None
-            dropped = weights if kept is None else weights * kept
+            mask = masks[at] if masks else None
+            dropped = weights if mask is None else weights * mask
             grad_weights = torch.bmm(grad_rows, _join(extra_value, value, tile).mT, out=band.scores(tile))
-            grad_scores = softmax_backward_(weights, grad_weights, kept)
+            grad_scores = softmax_backward_(weights, grad_weights, mask)
             torch.baddbmm(own, grad_scores, keys, beta=0, alpha=scale, out=grad_query[tile.rows])
             _add_product(grad_value[tile.keys], dropped[..., extra:].mT, grad_rows, 1.0)
             _add_product(grad_key[tile.keys], grad_scores[..., extra:].mT, own, scale)
@@ -194,7 +194,7 @@ class _Band(torch.autograd.Function):
 
 
 class _Tile(NamedTuple):
-    """Some queries of some sequences of one example, and the keys in reach of any of them."""
+    """Slices of queries of some sequences of one example, and of the keys in reach of any of them."""
 
     sequences: tuple[int, slice]
     start: int
@@ -204,12 +204,12 @@ class _Tile(NamedTuple):
 
     @property
     def rows(self) -> tuple[int, slice, slice]:
-        """Where the queries lie."""
+        """Index of the queries."""
         return *self.sequences, slice(self.start, self.end)
 
     @property
     def keys(self) -> tuple[int, slice, slice]:
-        """Where the keys lie."""
+        """Index of the keys."""
         return *self.sequences, slice(self.first, self.last)
 
 
@@ -230,7 +230,7 @@ class _Weights:
         self.hidden = None if valid is None or extra_valid is None else (~extra_valid, ~valid)
 
     def tiles(self) -> Iterator[_Tile]:
-        """All, each of about ``TILE`` scores."""
+        """Tiles of about ``TILE`` scores each."""
         examples, sequences, length, _ = self.shape
         for example in range(examples):
             for span in spans(length, self.left, self.right):

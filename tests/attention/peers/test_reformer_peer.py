@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.content import reformer
-from attn_zoo.attention.content._hashing import hash_positions
+from attn_zoo.attention.content._hashing import lsh_buckets
 
 BATCH, HEADS, D, CHUNK = 2, 2, 8, 4
 
@@ -58,7 +58,7 @@ def test_equals_reformer_pytorch_on_the_same_hashes(monkeypatch, causal, chunks,
     # One row for each head of each example; rounds follow each other, each with numbers of its own.
     numbered = hashed + n // CHUNK * torch.arange(rounds)[:, None, None, None]
     monkeypatch.setattr(theirs, "hash_vectors", lambda *_, **__: numbered.permute(1, 2, 0, 3).reshape(BATCH * HEADS, -1))
-    monkeypatch.setattr(reformer, "hash_positions", lambda *_: hashed)
+    monkeypatch.setattr(reformer, "lsh_buckets", lambda *_: hashed)
     options = {"chunk": CHUNK, "buckets": buckets, "rounds": rounds, "duplicates": duplicates}
     ours = build_attention("reformer", Geometry(HEADS, D, n, n, causal), **options)
     mine, other = draw(n), draw(n)
@@ -100,7 +100,7 @@ def test_hashes_equal_those_of_transformers_with_its_rotations(buckets):
     expected = theirs._hash_vectors(vectors, rounds, None).unflatten(-1, (rounds, n)) - buckets * torch.arange(rounds)[:, None]
     torch.manual_seed(5)
     rotations = torch.randn(HEADS, D, rounds, buckets // 2, dtype=torch.float64).transpose(1, 2)
-    assert (hash_positions(vectors, rotations, buckets) == expected.permute(2, 0, 1, 3)).all()
+    assert (lsh_buckets(vectors, rotations, buckets) == expected.permute(2, 0, 1, 3)).all()
 
 
 @torch.no_grad()
