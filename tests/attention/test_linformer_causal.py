@@ -54,8 +54,9 @@ def written_out(built: LinformerCausal, query: Tensor, key: Tensor, value: Tenso
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("keys", [41, 36, 7, 60])
-def test_equals_its_definition(causal, padded, keys):
-    built = build(causal)
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
+def test_equals_its_definition(implementation, causal, padded, keys):
+    built = build(causal, implementation=implementation)
     assert built.block == 9
     valid = None
     if padded:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention, card
 from attn_zoo.contract import Attention
-from attn_zoo.kernels.cpu import _tiling as blocks
 
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("synthesizer_dense", {}),
@@ -65,17 +64,16 @@ def written_out(built: Attention, query: Tensor, value: Tensor, valid: Tensor | 
 @every_setting
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_equals_the_equation(monkeypatch, name, options, causal, padded):
-    built = build(name, Geometry(2, 8, 33, 33, causal), options)
+@pytest.mark.parametrize("implementation", ["definition", "eager"])
+def test_equals_the_equation(implementation, name, options, causal, padded):
+    built = build(name, Geometry(2, 8, 33, 33, causal), {**options, "implementation": implementation})
     for parameter in built.parameters():
         with torch.no_grad():
             parameter.add_(0.1 * torch.randn_like(parameter))  # biases start at zero
     query, value = (t[:2, :, :17] for t in draw())  # shorter than it was built for, to be quick
     valid = torch.tensor([[True] * 17, [False] * 2 + [True] * 9 + [False] * 6]) if padded else None
     expected = written_out(built, query, value, valid)
-    for cheap in (blocks.CHEAP_BYTES, 5000):  # one block, and several
-        monkeypatch.setattr(blocks, "CHEAP_BYTES", cheap)
-        torch.testing.assert_close(built(query, None, value, key_valid=valid), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(built(query, None, value, key_valid=valid), expected, rtol=0, atol=1e-12)
 
 
 def test_scores_are_those_of_a_two_layer_network():

@@ -31,16 +31,12 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums of scaled values; no matrix product. Kept: the values, filled up at the ends. State: the values within reach.
-
-    A kernel of one neither fills up nor holds anything.
-    """
-    padded, held = geometry.keys + options.kernel - 1, min(options.kernel, geometry.keys)
+    """Sums of scaled values; no matrix product. State: the values within reach, none of a kernel of one."""
+    held = min(options.kernel, geometry.keys)
     return Cost(
         flops=0,
         parameters=options.kernel * geometry.inner_dim,
         backward_flops=0,
-        activation_bytes={"eager": FLOAT * padded * geometry.inner_dim * (options.kernel > 1)},
         state_bytes=FLOAT * held * geometry.inner_dim * (options.kernel > 1) if geometry.causal else None,
     )
 
@@ -74,6 +70,15 @@ class LocalConvolution(Attention):
     def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.weight = nn.Parameter(torch.randn(geometry.heads, options.kernel, geometry.head_dim) * options.kernel**-0.5)
+
+    def definition(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Σₜ w_t ∘ v_{i+t}, each shift an n × n matrix."""
+        n, kernel = value.shape[2], self.options.kernel
+        at, before = torch.arange(n, device=value.device), kernel - 1 if self.geometry.causal else kernel // 2
+        shifts = [(at == at[:, None] + t - before).to(value.dtype) for t in range(kernel)]
+        return torch.stack([shift @ value * self.weight[:, t, None] for t, shift in enumerate(shifts)]).sum(dim=0)
 
     def attend(
         self,

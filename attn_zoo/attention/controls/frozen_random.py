@@ -29,15 +29,14 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums of scaled values; no matrix product and nothing learned. Kept: sums of weights.
+    """Sums of scaled values; no matrix product and nothing learned.
 
     State: the own value and those that links from here on lead to, at most the past and at most all links but the own ones of
     the positions left. Both are as many when one position in ``links`` is left.
     """
-    kept = FLOAT * geometry.heads * geometry.keys
     held = geometry.keys - math.ceil(geometry.keys / options.links) + 1
     state = FLOAT * held * geometry.inner_dim if geometry.causal else None
-    return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": kept}, state_bytes=state)
+    return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
 
 @register_attention(
@@ -76,6 +75,17 @@ class FrozenRandom(Attention):
         chosen = torch.cat([at.expand(1, heads, n), drawn])
         self.register_buffer("sources", (chosen + n * torch.arange(heads)[:, None]).flatten(1))  # all heads' in one row
         self.register_buffer("weights", torch.empty(options.links, heads, n).exponential_())  # over their sum: uniform
+
+    def definition(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """The n × n matrix of each head, real columns over their sum."""
+        (_, heads, n, _), built = value.shape, self.geometry.keys
+        at = self.sources.unflatten(1, (heads, built)) - built * torch.arange(heads, device=value.device)[:, None]
+        matrix = torch.zeros(heads, built, built, dtype=value.dtype, device=value.device)
+        matrix = matrix.scatter_add(-1, at.movedim(0, -1), self.weights.movedim(0, -1).to(value.dtype))[:, :n, :n]
+        matrix = matrix[None] if key_valid is None else matrix * key_valid[:, None, None]
+        return matrix / matrix.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(value.dtype).tiny) @ value
 
     def attend(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,9 +18,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Nothing is computed, nothing kept."""
+    """Nothing is computed."""
     state = 0 if geometry.causal else None
-    return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": 0}, state_bytes=state)
+    return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
 
 @register_attention(
@@ -42,6 +43,12 @@ class NoAttention(Attention):
     Symbols: none.
     Differs: none.
     """
+
+    def definition(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads keys head_dim"]:
+        """The identity as attention matrix."""
+        return torch.eye(value.shape[2], dtype=value.dtype, device=value.device) @ value
 
     def attend(
         self, query: Tensor | None, key: Tensor | None, value: Float[Tensor, "batch heads keys head_dim"], key_valid: Tensor | None

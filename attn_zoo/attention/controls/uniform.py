@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention._kept import FLOAT
+from attn_zoo.attention._masks import allowed_pairs, softmax_over_valid
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
@@ -19,10 +20,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums only; no matrix product. Kept: the counts. State: the running sum."""
-    counts = geometry.keys if geometry.causal else 1
+    """Sums only; no matrix product. State: the running sum."""
     state = FLOAT * geometry.inner_dim if geometry.causal else None
-    return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": FLOAT * counts}, state_bytes=state)
+    return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
 
 @register_attention(
@@ -45,6 +45,13 @@ class UniformAverage(Attention):
     Symbols: none.
     Differs: none.
     """
+
+    def definition(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads keys head_dim"]:
+        """Softmax of scores that are all zero, over the valid positions in reach."""
+        scores = value.new_zeros(1, 1, value.shape[2], value.shape[2])
+        return softmax_over_valid(scores, allowed_pairs(value, value, key_valid, causal=self.geometry.causal)) @ value
 
     def attend(
         self,

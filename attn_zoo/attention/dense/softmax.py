@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT, fused_bytes, softmax_bytes
+from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
@@ -29,16 +29,14 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Q Kᵀ and P V, each queries × keys × head_dim multiply-adds a head. Causality saves nothing when materialised.
 
-    Kept: the scaled keys and the weights, or what a fused kernel keeps. State: keys and values, the KV cache.
+    State: keys and values, the KV cache.
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
-    weights = softmax_bytes(geometry.heads * n, m, masks=n * m if geometry.causal else None)
     return Cost(
         flops=flops,
         parameters=0,
         backward_flops=2 * flops,
-        activation_bytes={"eager": FLOAT * m * inner + weights, "sdpa": fused_bytes(geometry.heads * n, geometry.head_dim)},
         state_bytes=2 * FLOAT * m * inner if geometry.causal else None,
     )
 

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention.dense._synthesizer import Synthesizer, check_size, synthesizer_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
@@ -33,12 +32,11 @@ def widths(keys: int, options: Options) -> tuple[int, ...]:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """W ReLU(Q), and P V. Kept: ReLU(Q), the factors where there are any, and the weights."""
+    """W ReLU(Q), and P V."""
     h, n, d = geometry.heads, geometry.queries, geometry.head_dim
     made = sum(widths(geometry.keys, options))
     flops = 2 * h * n * d * made
-    kept = FLOAT * h * n * (d + (made if options.factor else 0))
-    return synthesizer_cost(geometry, Cost(flops, h * made * (d + 1), backward_flops=2 * flops, activation_bytes={"eager": kept}))
+    return synthesizer_cost(geometry, Cost(flops, h * made * (d + 1), backward_flops=2 * flops))
 
 
 @register_attention(
@@ -73,6 +71,15 @@ class DenseSynthesizer(Synthesizer):
         self.weights = nn.ParameterList(torch.randn(geometry.heads, d, width) * (2 / d) ** 0.5 for width in made)
         self.biases = nn.ParameterList(torch.zeros(geometry.heads, 1, width) for width in made)
 
+    def definition(
+        self, query: Tensor, key: Tensor | None, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Bᵢⱼ key by key, a factor each from j mod a and ⌊j/a⌋, and exp(B) over its sum, query by query."""
+        hidden, at = query.clamp(min=0), torch.arange(value.shape[2], device=value.device)
+        numbers = (at % self.options.factor, at // self.options.factor) if self.options.factor else (at,)
+        made = [hidden @ w[..., j] + b[..., j] for w, b, j in zip(self.weights, self.biases, numbers, strict=True)]
+        return self.by_definition(torch.stack(made).prod(dim=0), value, key_valid)
+
     def attend(
         self,
         query: Float[Tensor, "batch heads queries head_dim"],
@@ -80,17 +87,15 @@ class DenseSynthesizer(Synthesizer):
         value: Float[Tensor, "batch heads keys head_dim"],
         key_valid: Bool[Tensor, "batch keys"] | None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """All heads' products side by side, so that W is not copied for each example."""
-        hidden, keys, factor = query.relu().transpose(0, 1), value.shape[2], self.options.factor
+        """Bᵢ = W ReLU(qᵢ) + b, or the outer product of the two factors."""
+        hidden, keys, factor = query.relu(), value.shape[2], self.options.factor
         if not factor:
-            return self.weigh(lambda rows: self._made(0, hidden[:, :, rows], keys), query.shape[2], value, key_valid)
+            return self.weigh(self._made(0, hidden, keys), value, key_valid)
         inner, outer = self._made(0, hidden, factor), self._made(1, hidden, math.ceil(keys / factor))
+        return self.weigh((outer[..., :, None] * inner[..., None, :]).flatten(-2)[..., :keys], value, key_valid)
 
-        def scores(rows: slice) -> Float[Tensor, "heads batch rows keys"]:
-            return (outer[:, :, rows, :, None] * inner[:, :, rows, None, :]).flatten(-2)[..., :keys]
-
-        return self.weigh(scores, query.shape[2], value, key_valid)
-
-    def _made(self, at: int, hidden: Float[Tensor, "heads batch n head_dim"], width: int) -> Float[Tensor, "heads batch n width"]:
-        made = torch.baddbmm(self.biases[at][..., :width], hidden.flatten(1, 2), self.weights[at][..., :width])
-        return made.unflatten(1, hidden.shape[1:3])
+    def _made(self, at: int, hidden: Float[Tensor, "batch heads n head_dim"], width: int) -> Float[Tensor, "batch heads n width"]:
+        """One product a head for all examples, so that W is not copied for each."""
+        rows = hidden.transpose(0, 1).flatten(1, 2)
+        made = torch.baddbmm(self.biases[at][..., :width], rows, self.weights[at][..., :width])
+        return made.unflatten(1, (len(hidden), -1)).transpose(0, 1)

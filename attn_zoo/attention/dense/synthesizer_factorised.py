@@ -28,14 +28,13 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """R₁ R₂ᵀ for all heads, and P V. Kept: the weights."""
+    """R₁ R₂ᵀ for all heads, and P V."""
     h, n, k = geometry.heads, geometry.keys, options.rank
     flops = 2 * h * n * n * k
     scores = Cost(
         flops,
         parameters=0 if options.frozen else 2 * h * n * k,
         backward_flops=0 if options.frozen else 2 * flops,
-        activation_bytes={"eager": 0},
     )
     return synthesizer_cost(geometry, scores, constant=options.frozen)
 
@@ -74,6 +73,15 @@ class FactorisedSynthesizer(Synthesizer):
             else:
                 setattr(self, name, nn.Parameter(drawn))
 
+    def definition(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads keys head_dim"]:
+        """B as a sum of ``rank`` outer products, and exp(B) over its sum, query by query."""
+        keys = value.shape[2]
+        left, right = self.left[:, :keys].unbind(dim=-1), self.right[:, :keys].unbind(dim=-1)
+        scores = torch.stack([x[:, :, None] * y[:, None] for x, y in zip(left, right, strict=True)]).sum(dim=0)
+        return self.by_definition(scores[None], value, key_valid)
+
     def attend(
         self,
         query: Tensor | None,
@@ -83,5 +91,4 @@ class FactorisedSynthesizer(Synthesizer):
     ) -> Float[Tensor, "batch heads keys head_dim"]:
         """softmax(R₁ R₂ᵀ) once for all examples; with padding, once for each."""
         keys = value.shape[2]
-        right = self.right[:, :keys].mT
-        return self.weigh(lambda rows: (self.left[:, rows] @ right)[:, None], keys, value, key_valid)
+        return self.weigh((self.left[:, :keys] @ self.right[:, :keys].mT)[None], value, key_valid)

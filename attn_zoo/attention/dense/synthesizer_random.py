@@ -23,9 +23,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """P V alone. Kept: the weights."""
+    """P V alone."""
     parameters = 0 if options.frozen else geometry.heads * geometry.keys**2
-    scores = Cost(0, parameters, backward_flops=0, activation_bytes={"eager": 0})
+    scores = Cost(0, parameters, backward_flops=0)
     return synthesizer_cost(geometry, scores, constant=options.frozen)
 
 
@@ -61,6 +61,13 @@ class RandomSynthesizer(Synthesizer):
         else:
             self.scores = nn.Parameter(drawn)
 
+    def definition(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads keys head_dim"]:
+        """exp(R) over its sum, query by query."""
+        keys = value.shape[2]
+        return self.by_definition(self.scores[None, :, :keys, :keys], value, key_valid)
+
     def attend(
         self,
         query: Tensor | None,
@@ -70,4 +77,4 @@ class RandomSynthesizer(Synthesizer):
     ) -> Float[Tensor, "batch heads keys head_dim"]:
         """softmax(R) once for all examples; with padding, once for each."""
         keys = value.shape[2]
-        return self.weigh(lambda rows: self.scores[:, None, rows, :keys], keys, value, key_valid)
+        return self.weigh(self.scores[None, :, :keys, :keys], value, key_valid)

@@ -10,10 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import check_dropout
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu._tiling import row_blocks, rows_of_block
 from attn_zoo.registry import register_attention
 
 
@@ -38,18 +36,10 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """X M_kᵀ and A M_v, n S d a head each.
-
-    Kept: scores and weights, and the logarithms of the sums over positions, of each block and of all. Heads that share
-    units are copied where they are cut into blocks of positions.
-    """
-    n, h, d, units = geometry.keys, geometry.heads, geometry.head_dim, options.units
-    blocks = -(-n // rows_of_block(FLOAT * h * units))
-    copied = blocks > 1 and h > 1 and not options.own_units
-    kept = 2 * h * n * units + h * units * (2 * blocks + 1) + copied * h * n * d
-    flops = 4 * h * n * units * d
-    parameters = 2 * (h if options.own_units else 1) * units * d
-    return Cost(flops, parameters, backward_flops=2 * flops, activation_bytes={"eager": FLOAT * kept})
+    """X M_kᵀ and A M_v, n S d a head each."""
+    h, d, units = geometry.heads, geometry.head_dim, options.units
+    flops = 4 * h * geometry.keys * units * d
+    return Cost(flops, parameters=2 * (h if options.own_units else 1) * units * d, backward_flops=2 * flops)
 
 
 @register_attention(
@@ -91,6 +81,15 @@ class External(Attention):
         units, n = options.units, geometry.keys
         return (f"units={units} are no fewer than the {n} tokens: softmax attention would compare no more",) if units >= n else ()
 
+    def definition(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Exponentials over their sums over the valid positions, and those over their sums over the units."""
+        powers = (value @ self.memory_keys.mT).exp()
+        sums = (powers if key_valid is None else powers * key_valid[:, None, :, None]).sum(dim=2, keepdim=True)
+        weights = powers / torch.where(sums > 0, sums, 1)
+        return weights / weights.sum(dim=-1, keepdim=True) @ self.memory_values
+
     def attend(
         self,
         query: Tensor | None,
@@ -98,17 +97,13 @@ class External(Attention):
         value: Float[Tensor, "batch heads n head_dim"],
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """In blocks of positions: all sums over positions first, then the weights."""
+        """Weights from the scores less the logarithm of their sums over positions; a padded position has weights, but no part."""
         keys, values = (m if self.options.own_units else m[0] for m in (self.memory_keys, self.memory_values))
-        blocks = row_blocks(value, columns=self.options.units)
-        precise = torch.promote_types(value.dtype, torch.float32)
-        scores = [(rows @ keys.mT).to(precise) for rows in blocks]
+        scores = (value @ keys.mT).to(torch.promote_types(value.dtype, torch.float32))
         reached = scores
         if key_valid is not None:
-            padding = (~key_valid)[:, None, :, None].split(blocks[0].shape[2], dim=2)
             # The lowest finite number, so that an example without any token stays free of NaN, in the gradient too.
-            reached = [s.masked_fill(p, torch.finfo(precise).min) for s, p in zip(scores, padding, strict=True)]
-        sums = torch.stack([s.logsumexp(dim=2, keepdim=True) for s in reached]).logsumexp(dim=0)
-        dropout = self.options.dropout if self.training else 0.0
-        weights = (F.dropout((s - sums).softmax(dim=-1), dropout).to(value.dtype) for s in scores)
-        return torch.cat([w @ values for w in weights], dim=2).to(value.dtype)
+            reached = scores.masked_fill(~key_valid[:, None, :, None], torch.finfo(scores.dtype).min)
+        weights = (scores - reached.logsumexp(dim=2, keepdim=True)).softmax(dim=-1)
+        weights = F.dropout(weights, self.options.dropout, self.training)
+        return (weights.to(value.dtype) @ values).to(value.dtype)

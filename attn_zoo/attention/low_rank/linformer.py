@@ -11,7 +11,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.attention.low_rank._projections import LENGTH_MAPS, LearnedMap, LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.attention.low_rank._projections import (
+    LENGTH_MAPS,
+    LearnedMap,
+    LowRankAttention,
+    LowRankOptions,
+    Projection,
+    Sharing,
+    low_rank_cost,
+)
 from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
@@ -102,12 +110,41 @@ class Linformer(LowRankAttention):
     def definition(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Eq. 7, head by head: softmax(Qᵢ (Eᵢ Kᵢ)ᵀ / √d) Fᵢ Vᵢ."""
-        heads = []
-        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
-            scores = query[:, i] @ short_key.mT / query.shape[-1] ** 0.5
-            heads.append(softmax_over_valid(scores, valid) @ short_value)
-        return torch.stack(heads, dim=1)
+        """Eq. 7, head by head: headᵢ = softmax(Qᵢ (Eᵢ Kᵢ)ᵀ / √d) Fᵢ Vᵢ."""
+        valid = key_valid if key_valid is not None else torch.ones_like(key[:, 0, :, 0], dtype=torch.bool)
+        heads = {}
+        for group, map_ in zip(self.head_groups, self.maps, strict=True):  # one group, but for uneven projected lengths
+            for at, i in enumerate(group):
+                # Without sharing E and F are Eᵢ and Fᵢ; headwise E and F serve all heads; shared by key and value, F is E.
+                own = at if self.options.sharing is Sharing.none else 0
+                weight = getattr(map_, "weight", None)
+                e, f = (None, None) if weight is None else (weight[0, own], weight[-1, own])
+                short_key, holds = self._projected(e, key[:, i], valid, map_.shape.window)
+                short_value, _ = self._projected(f, value[:, i], valid, map_.shape.window)
+                scores = query[:, i] @ short_key.mT / query.shape[-1] ** 0.5
+                heads[i] = softmax_over_valid(scores, holds) @ short_value
+        return torch.stack([heads[i] for i in range(len(heads))], dim=1)
+
+    def _projected(
+        self, e: Tensor | None, x: Float[Tensor, "batch n d"], valid: Bool[Tensor, "batch n"], window: int
+    ) -> tuple[Float[Tensor, "batch k d"], Bool[Tensor, "batch 1 k"] | None]:
+        """E X, or the mean, maximum or convolution of each window of n / k tokens, and the windows that hold a token."""
+        kind = self.options.projection
+        if kind in (Projection.learned, Projection.random):
+            assert e is not None
+            return e[:, : x.shape[1]] @ x, None
+        results, holds = [], []
+        for rows, real in zip(x.split(window, dim=1), valid[..., None].split(window, dim=1), strict=True):
+            if kind is Projection.convolution:
+                assert e is not None
+                results.append(rows.flatten(1) @ e[: rows[0].numel()])
+            elif kind is Projection.mean:
+                results.append(rows.sum(dim=1) / real.sum(dim=1).clamp(min=1))
+            else:
+                highest = rows.masked_fill(~real, float("-inf")).amax(dim=1)
+                results.append(highest.masked_fill(~real.any(dim=1), 0))
+            holds.append(real.any(dim=1))
+        return torch.stack(results, dim=1), torch.stack(holds, dim=2)
 
     def attend_compressed(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT, softmax_bytes
+from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.low_rank._projections import resample
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.kernels.cpu.linformer_causal import attend_blocks, spans
 from attn_zoo.registry import register_attention
 
 
@@ -44,34 +44,25 @@ def block_size(keys: int, options: Options) -> int:
     return max(options.projected_length + 1, round(wished))
 
 
-def spans(length: int, block: int) -> Iterator[tuple[int, int]]:
-    """First position of each block, and the one after its last."""
-    return ((start, min(start + block, length)) for start in range(0, length, block))
-
-
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V of every block that another may see, Q Kᵀ and P V within blocks, Q K'ᵀ and P V' with the projected keys.
+    """E K and F V of every block that another may see, Q Kᵀ and P V within blocks, Q K̄ᵀ and P V̄ with the projected keys.
 
-    Kept: the scaled keys, the blocks that are projected and what comes of them, the weights. State: keys and values of the
-    block being read, and projected ones of those before.
+    State: keys and values of the block being read, and projected ones of those before.
     """
     n, k, c = geometry.keys, options.projected_length, block_size(geometry.keys, options)
     blocks = list(spans(n, c))
     projected = len(blocks) - 1 if geometry.causal else len(blocks)
     projected = projected if len(blocks) > 1 else 0
     products = 2 * projected * k * c
-    kept = FLOAT * geometry.inner_dim * (n + 2 * projected * (c + k))
     for at, (start, end) in enumerate(blocks):
         rows, seen = end - start, at if geometry.causal else projected
         products += 2 * rows * (rows + seen * k)
-        kept += softmax_bytes(geometry.heads * rows, rows + seen * k, masks=rows * (rows + seen * k))
     held = max(at * k + end - start for at, (start, end) in enumerate(blocks))
     flops = 2 * products * geometry.inner_dim
     return Cost(
         flops=flops,
         parameters=2 * k * c,
         backward_flops=2 * flops,
-        activation_bytes={"eager": kept},
         state_bytes=2 * FLOAT * geometry.inner_dim * held if geometry.causal else None,
     )
 
@@ -91,6 +82,7 @@ def one_block(geometry: Geometry) -> Attention:
     time="n^1.5 d",
     memory="n^1.5",
     cost=cost,
+    implementations=("eager", "tiled"),
     softmax_limit=one_block,
     variants={"short_blocks": {"block_scale": 0.7, "projected_length": 3}},
 )
@@ -134,58 +126,61 @@ class LinformerCausal(Attention):
             setattr(self, name, nn.Parameter(resample(before, self.block), requires_grad=before.requires_grad))
         self.geometry = resized
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Softmax over the projected keys of other blocks and the n keys, those of the own block; E and F block-diagonal."""
+        n, k, c = key.shape[2], self.options.projected_length, self.block
+        at, blocks = torch.arange(n, device=key.device), math.ceil(n / c)
+        e, f = (torch.block_diag(*[weight] * blocks)[:, :n] for weight in (self.key_projection, self.value_projection))
+        keys, values = torch.cat([e @ key, key], dim=2), torch.cat([f @ value, value], dim=2)
+        block = torch.cat([torch.arange(blocks, device=key.device).repeat_interleave(k), at // c])
+        own, projected = at[:, None] // c == block, torch.arange(len(block), device=key.device) < blocks * k
+        if self.geometry.causal:
+            allowed = torch.where(projected, block < at[:, None] // c, own & (F.pad(at, (blocks * k, 0)) <= at[:, None]))
+        else:
+            allowed = own != projected
+        if key_valid is not None:
+            holds = torch.stack([rows.any(dim=1) for rows in key_valid.split(c, dim=1)], dim=1).repeat_interleave(k, dim=1)
+            allowed = allowed & torch.cat([holds, key_valid], dim=1)[:, None, None]
+        return softmax_over_valid(query @ keys.mT / query.shape[-1] ** 0.5, allowed) @ values
+
     def attend(
         self,
-        query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads keys head_dim"],
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Block by block, so that no temporary is longer than the keys that a block sees."""
-        n, k = key.shape[2], self.options.projected_length
+        query: Float[Tensor, "batch heads n head_dim"],
+        key: Float[Tensor, "batch heads n head_dim"],
+        value: Float[Tensor, "batch heads n head_dim"],
+        key_valid: Bool[Tensor, "batch n"] | None,
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """All blocks at once: (batch, heads, blocks, c, blocks · k + c) scores of projected keys and of the own block's."""
+        n, c = key.shape[2], self.block
         key = key * key.shape[-1] ** -0.5
-        blocks = list(spans(n, self.block))
-        short_key, short_value, short_valid = self._project(key, value, key_valid)
-        out = []
-        for at, (start, end) in enumerate(blocks):
-            seen = slice(0, at * k) if self.geometry.causal else slice(0, short_key.shape[2])
-            rows, own = query[:, :, start:end], slice(start, end)
-            scores = torch.cat([rows @ short_key[:, :, seen].mT, rows @ key[:, :, own].mT], dim=-1)
-            allowed = self._allowed(at, seen, own, None if key_valid is None else (short_valid, key_valid), query.device)
-            weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
-            far, near = weights.split([scores.shape[-1] - (end - start), end - start], dim=-1)
-            out.append(far @ short_value[:, :, seen] + near @ value[:, :, own])
-        return torch.cat(out, dim=2)
+        valid = query.new_ones(1, n, dtype=torch.bool) if key_valid is None else key_valid
+        query, key, value = (F.pad(x, (0, 0, 0, -n % c)).unflatten(2, (-1, c)) for x in (query, key, value))
+        valid = F.pad(valid, (0, -n % c)).unflatten(1, (-1, c))
+        short_key = torch.einsum("kc,bhzcd->bhzkd", self.key_projection, key).flatten(2, 3)
+        short_value = torch.einsum("kc,bhzcd->bhzkd", self.value_projection, value).flatten(2, 3)
+        far, near = (query.flatten(2, 3) @ short_key.mT).unflatten(2, (-1, c)), query @ key.mT
+        allowed = self._allowed(valid).expand(*near.shape[:1], -1, -1, -1)[:, None]
+        weights = F.dropout(softmax_over_valid(torch.cat([far, near], dim=-1), allowed), self.options.dropout, self.training)
+        far, near = weights.split([far.shape[-1], c], dim=-1)
+        return ((far.flatten(2, 3) @ short_value).unflatten(2, (-1, c)) + near @ value).flatten(2, 3)[:, :, :n]
 
-    def _project(self, key: Tensor, value: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Projected keys and values of the blocks that another one may see, k after k, and which hold a real token."""
-        batch, heads, n, d = key.shape
-        k, blocks = self.options.projected_length, -(-n // self.block)
-        count = (blocks - 1 if self.geometry.causal else blocks) if blocks > 1 else 0
-        missing = max(0, count * self.block - n)  # the last block may be short
-
-        def project(weight: Tensor, tokens: Tensor) -> Tensor:
-            filled = F.pad(tokens[:, :, : count * self.block], (0, 0, 0, missing)).unflatten(2, (count, self.block))
-            return (weight @ filled).reshape(batch, heads, count * k, d)
-
-        valid = None
-        if key_valid is not None:
-            valid = F.pad(key_valid[:, : count * self.block], (0, missing)).unflatten(1, (count, self.block)).any(dim=-1)
-            valid = valid.repeat_interleave(k, dim=1)
-        return project(self.key_projection, key), project(self.value_projection, value), valid
-
-    def _allowed(
-        self, at: int, seen: slice, own: slice, valid: tuple[Tensor | None, Tensor] | None, device: torch.device
-    ) -> Bool[Tensor, "#batch 1 rows columns"] | None:
-        """Which of the projected keys ``seen`` and the keys ``own`` each query of block ``at`` may see; None means all."""
-        rows, k, far = own.stop - own.start, self.options.projected_length, seen.stop
-        allowed = torch.ones(1, 1, rows, far + rows, dtype=torch.bool, device=device)
+    def _allowed(self, valid: Bool[Tensor, "batch blocks c"]) -> Bool[Tensor, "batch blocks c columns"]:
+        """The projected keys of other blocks, causally earlier ones, that hold a token, and the own block's keys."""
+        (_, blocks, c), one = valid.shape, valid.new_ones(())
+        others, own = one.expand(blocks, blocks), one.expand(c, c)
         if self.geometry.causal:
-            allowed[..., far:] = allowed[0, 0, :, far:].tril()
+            others, own = others.tril(-1), own.tril()
         else:
-            allowed[..., at * k : min(far, (at + 1) * k)] = False  # its own block it sees directly
-        if valid is None:
-            return allowed
-        grad_far, grad_own = valid
-        assert grad_far is not None
-        return allowed & torch.cat([grad_far[:, seen], grad_own[:, own]], dim=-1)[:, None, None]
+            others = ~torch.eye(blocks, dtype=torch.bool, device=valid.device)
+        far = (others & valid.any(dim=-1)[:, None]).repeat_interleave(self.options.projected_length, dim=-1)
+        return torch.cat([far[:, :, None].expand(-1, -1, c, -1), own & valid[:, :, None]], dim=-1)
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Block by block, so that no temporary is longer than the keys that a block sees."""
+        dropout = self.options.dropout if self.training else 0.0
+        projections = self.key_projection, self.value_projection
+        return attend_blocks(query, key, value, key_valid, *projections, causal=self.geometry.causal, dropout=dropout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT, softmax_bytes
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
+from attn_zoo.attention.low_rank._window import window_attention, within
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
@@ -41,20 +42,13 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """K W, PᵀK and PᵀV (n r d each), then the band and the projected keys that every query sees.
-
-    Kept: P, what it projects, and of each norm its mean, its scale and what stands before and after gain and shift.
-    """
+    """K W, PᵀK and PᵀV (n r d each), then the band and the projected keys that every query sees."""
     n, h, d, r = geometry.keys, geometry.heads, geometry.head_dim, options.rank
     reach = min(options.window // 2, n - 1)
-    kept = softmax_bytes(h * r, n) + 2 * FLOAT * h * r * d
-    if options.norms:
-        kept += 2 * FLOAT * h * (n + r) * (2 * d + 2)
     return Cost(
         flops=h * d * (6 * n * r + band_flops(n, reach, reach, extra=r)),
         parameters=h * d * (r + 4 * options.norms),
         backward_flops=h * d * (12 * n * r + band_backward_flops(n, reach, reach, extra=r)),
-        activation_bytes={"eager": kept},
     )
 
 
@@ -100,6 +94,18 @@ class LongShort(Attention):
             found += (f"rank={options.rank} is no fewer than the {n} tokens: nothing is compressed",)
         return found
 
+    def definition(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Softmax over r projected keys and those of the n keys that lie within the window."""
+        n, r = query.shape[2], self.options.rank
+        shares = softmax_over_valid(self.projection @ key.mT, None if key_valid is None else key_valid[:, None, None])
+        keys = torch.cat([self._norm(shares @ key, 1), self._norm(key, 0)], dim=2)
+        values = torch.cat([self._norm(shares @ value, 1), self._norm(value, 0)], dim=2)
+        near = within(n, self.options.window // 2, key_valid, query.device)
+        allowed = torch.cat([near.new_ones(len(near), n, r), near], dim=-1)[:, None]
+        return softmax_over_valid(query @ keys.mT / query.shape[-1] ** 0.5, allowed) @ values
+
     def attend(
         self,
         query: Float[Tensor, "batch heads n head_dim"],
@@ -107,12 +113,20 @@ class LongShort(Attention):
         value: Float[Tensor, "batch heads n head_dim"],
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Project along the length, then one softmax over the window and what was projected."""
-        n = query.shape[2]
+        """PᵀK and PᵀV, then one softmax over them and the window."""
+        return self._attend(window_attention, query, key, value, key_valid)
+
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """The window in tiles that fit a cache."""
+        return self._attend(banded_attention, query, key, value, key_valid)
+
+    def _attend(self, attend: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         allowed = None if key_valid is None else key_valid[:, None, None, :]
         shares = softmax_over_valid(self.projection.to(key.dtype) @ key.mT, allowed)
-        reach = min(self.options.window // 2, n - 1)
-        out = banded_attention(
+        reach = min(self.options.window // 2, query.shape[2] - 1)
+        out = attend(
             query,
             self._norm(key, 0),
             self._norm(value, 0),
@@ -125,8 +139,6 @@ class LongShort(Attention):
             dropout=self.options.dropout if self.training else 0.0,
         )
         return out.to(value.dtype)
-
-    attend_tiled = attend
 
     def _norm(self, x: Float[Tensor, "batch heads n head_dim"], which: int) -> Float[Tensor, "batch heads n head_dim"]:
         """The layer norm of near (0) or projected (1) keys and values; the input where there is none."""

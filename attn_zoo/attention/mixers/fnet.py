@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
@@ -19,10 +19,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Fast Fourier transforms are no matrix products, and nothing is learned. Kept: heads side by side, where that is a copy."""
-    copied = geometry.heads > 1 and geometry.keys > 1
-    kept = FLOAT * geometry.keys * geometry.inner_dim * copied
-    return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": kept})
+    """Fast Fourier transforms are no matrix products, and nothing is learned."""
+    return Cost(flops=0, parameters=0, backward_flops=0)
 
 
 @register_attention(
@@ -47,6 +45,21 @@ class FNet(Attention):
         has no projection for, and its heads are one: channels of all heads are mixed. A padded position would
         change every frequency, so padding is refused.
     """
+
+    def definition(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Re F_n V F_D by the Fourier matrices: C V C - S V S with cosines C and sines S."""
+
+        def fourier(size: int) -> tuple[Tensor, Tensor]:
+            at = torch.arange(size, device=value.device)
+            angle = (at[:, None] * at % size).to(value.dtype) * (2 * math.pi / size)
+            return angle.cos() / size**0.5, angle.sin() / size**0.5
+
+        (cos_n, sin_n), (cos_d, sin_d) = fourier(value.shape[2]), fourier(value.shape[1] * value.shape[3])
+        tokens = value.transpose(1, 2).flatten(2)
+        mixed = cos_n @ tokens @ cos_d - sin_n @ tokens @ sin_d
+        return mixed.unflatten(-1, (value.shape[1], -1)).transpose(1, 2)
 
     def attend(
         self, query: Tensor | None, key: Tensor | None, value: Float[Tensor, "batch heads n head_dim"], key_valid: Tensor | None

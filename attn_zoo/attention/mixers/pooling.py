@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -29,8 +30,8 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums only; no matrix product. Averages need no more than the values backward, which are there."""
-    return Cost(flops=0, parameters=0, backward_flops=0, activation_bytes={"eager": 0})
+    """Sums only; no matrix product."""
+    return Cost(flops=0, parameters=0, backward_flops=0)
 
 
 @register_attention(
@@ -64,6 +65,15 @@ class Pooling(Attention):
         """A window that reaches everything."""
         window, n = options.window, geometry.keys
         return (f"window={window} is no narrower than the {n} tokens: it averages nearly all of them",) if window >= n else ()
+
+    def definition(
+        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """The n × n weights of real tokens within the window over their sum, less the identity."""
+        at = torch.arange(value.shape[2], device=value.device)
+        near = ((at - at[:, None]).abs() <= self.options.window // 2).to(value.dtype)
+        near = near if key_valid is None else near * key_valid[:, None, None]
+        return near / near.sum(dim=-1, keepdim=True).clamp(min=1) @ value - value
 
     def attend(
         self,

@@ -1,0 +1,71 @@
+"""Block-causal Linformer block by block, so that no temporary is longer than the keys that a block sees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def spans(length: int, block: int) -> Iterator[tuple[int, int]]:
+    """First position of each block, and the one after its last."""
+    return ((start, min(start + block, length)) for start in range(0, length, block))
+
+
+def attend_blocks(
+    query: Float[Tensor, "batch heads n head_dim"],
+    key: Float[Tensor, "batch heads n head_dim"],
+    value: Float[Tensor, "batch heads n head_dim"],
+    key_valid: Bool[Tensor, "batch n"] | None,
+    key_projection: Float[Tensor, "k c"],
+    value_projection: Float[Tensor, "k c"],
+    *,
+    causal: bool,
+    dropout: float,
+) -> Float[Tensor, "batch heads n head_dim"]:
+    """Softmax over the tokens of a query's own block of c and the k projected keys of each other block that it may see."""
+    n, (k, block) = key.shape[2], key_projection.shape
+    key, blocks = key * key.shape[-1] ** -0.5, -(-n // block)
+    count = (blocks - 1 if causal else blocks) if blocks > 1 else 0
+    short_key, short_value = _project(key_projection, key, count), _project(value_projection, value, count)
+    short_valid = (
+        None if key_valid is None else _cut(key_valid[..., None], count, block).any(dim=-2)[..., 0].repeat_interleave(k, dim=1)
+    )
+    out = []
+    for at, (start, end) in enumerate(spans(n, block)):
+        seen = slice(0, at * k) if causal else slice(0, short_key.shape[2])
+        rows, own = query[:, :, start:end], slice(start, end)
+        scores = torch.cat([rows @ short_key[:, :, seen].mT, rows @ key[:, :, own].mT], dim=-1)
+        allowed = _allowed(at, k, seen.stop, end - start, causal, query.device)
+        if key_valid is not None and short_valid is not None:
+            allowed = allowed & torch.cat([short_valid[:, seen], key_valid[:, own]], dim=-1)[:, None, None]
+        weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1).masked_fill(~allowed, 0)
+        far, near = F.dropout(weights, dropout).split([seen.stop, end - start], dim=-1)
+        out.append(far @ short_value[:, :, seen] + near @ value[:, :, own])
+    return torch.cat(out, dim=2)
+
+
+def _cut(tokens: Float[Tensor, "*front n d"], count: int, block: int) -> Float[Tensor, "*front count block d"]:
+    """The first blocks, the last one filled up."""
+    missing = max(0, count * block - tokens.shape[-2])
+    return F.pad(tokens[..., : count * block, :], (0, 0, 0, missing)).unflatten(-2, (count, block))
+
+
+def _project(weight: Float[Tensor, "k c"], tokens: Float[Tensor, "batch heads n d"], count: int) -> Tensor:
+    """Projected keys of the first ``count`` blocks, k after k."""
+    batch, heads, _, d = tokens.shape
+    k, block = weight.shape
+    return (weight @ _cut(tokens, count, block)).reshape(batch, heads, count * k, d)
+
+
+def _allowed(at: int, k: int, far: int, rows: int, causal: bool, device: torch.device) -> Bool[Tensor, "1 1 rows columns"]:
+    """Which of ``far`` projected keys and of the keys of its own block each query of block ``at`` may see."""
+    allowed = torch.ones(1, 1, rows, far + rows, dtype=torch.bool, device=device)
+    if causal:
+        allowed[..., far:] = allowed[0, 0, :, far:].tril()
+    else:
+        allowed[..., at * k : min(far, (at + 1) * k)] = False  # its own block it sees directly
+    return allowed
