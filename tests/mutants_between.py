@@ -24,7 +24,7 @@ class HalvesTheScores(PlainSoftmax):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query / 2, key, value, key_valid)
 
-    def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:  # type: ignore[override]
+    def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         return super().attend(query, key, value, key_valid)
 
 

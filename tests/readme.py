@@ -14,6 +14,7 @@ from typing import Any
 from attn_zoo import reference
 from attn_zoo.cli.analyze import error_table, spectrum_table
 from attn_zoo.cli.listing import attention_table, task_table
+from attn_zoo.cost.counted.launches import launch_table
 from attn_zoo.cost.crossover.table import crossover_table
 from attn_zoo.cost.growth.table import growth_table
 from attn_zoo.cost.honesty.table import honesty_table
@@ -44,6 +45,7 @@ PAGES = {
         "published",
         "tasks_cpu",
         "growth",
+        "launches",
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
@@ -65,6 +67,7 @@ def tables() -> dict[str, str]:
         "published": render_published(leaderboard_tables(records_in("lra_cpu"), attention="linformer"), "github"),
         "crossover": crossover_table(_measured("crossover")),
         "honesty": honesty_table(_measured("honesty")),
+        "launches": launch_table(_measured("launches")),
         "growth": growth_table(_measured("growth")),
         "peers": peers_table(_measured("peers")),
         "error": error_table(_measured("error"), "github"),

@@ -15,7 +15,7 @@ ALLOWED = {
     "registry": {"contract", "attention"},  # attention only to register the built-in entries, inside load_plugins
     "attention": {"contract", "registry", "kernels", "precision"},
     "precision": set(),
-    "kernels": {"precision", "attention", "contract"},
+    "kernels": {"precision"},
     "short_convolution": set(),
     "layer": {"contract", "registry", "short_convolution"},
     "integrations": {"contract", "registry", "layer", "short_convolution"},

@@ -91,6 +91,14 @@ class CountedCost:
 
 
 @dataclass
+class Launches:
+    """Kernels that plain PyTorch forms (eager) launch on a GPU at three lengths, counted on shapes."""
+
+    attentions: list[str] = field(default_factory=list, metadata=_help("NAME of each; all where there is none"))
+    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file"))
+
+
+@dataclass
 class LinformerTable3:
     """Table 3 of the Linformer paper on this machine: time and memory saved against softmax, materialised and fused.
 
@@ -235,6 +243,7 @@ class Honesty:
 EXPERIMENTS: dict[str, type] = {
     "growth": Growth,
     "counted": CountedCost,
+    "launches": Launches,
     "cost": StepCost,
     "linformer_table3": LinformerTable3,
     "linformer_kernels": LinformerKernels,

@@ -9,6 +9,7 @@ from typing import Any
 
 from attn_zoo.cli.subjects import label, subjects_of
 from attn_zoo.cost.counted import experiment as counted
+from attn_zoo.cost.counted.launches import SHAPES, launch_rows, launch_table
 from attn_zoo.cost.counted.table import counted_table
 from attn_zoo.cost.crossover import experiment as crossover
 from attn_zoo.cost.crossover.setting import OPTIONS, Entry
@@ -33,6 +34,7 @@ from attn_zoo.cost.step_cost import experiment as step_cost
 from attn_zoo.cost.step_cost.setting import resolve_setting as resolve_cost_setting
 from attn_zoo.cost.step_cost.table import step_cost_table
 from attn_zoo.records import describe_environment
+from attn_zoo.registry import attentions, card
 
 Points = list[dict[str, Any]]
 
@@ -70,6 +72,22 @@ def _counted(given: Mapping[str, Any]) -> Prepared:
     setting = counted.Setting(lengths=tuple(given["lengths"]), **sizes)
     facts = {"setting": asdict(setting), "environment": describe_environment("cpu")}
     return facts, lambda save, done: counted.count_all(entries, setting, tell=tell), counted_table
+
+
+def _launches(given: Mapping[str, Any]) -> Prepared:
+    names = given["attentions"] or list(attentions())
+    for name in names:
+        card(name)
+
+    def work(save: Save, done: Points) -> Points:
+        points = list(done)
+        for name in names[len({point["attention"] for point in done}) :]:
+            tell(name)
+            points += launch_rows(name)
+            save(points)
+        return points
+
+    return {"setting": {"attentions": names, "shapes": [list(shape) for shape in SHAPES]}}, work, launch_table
 
 
 def _linformer_table3(given: Mapping[str, Any]) -> Prepared:
@@ -156,6 +174,7 @@ def _honesty(given: Mapping[str, Any]) -> Prepared:
 PREPARE: Mapping[str, Callable[[Mapping[str, Any]], Prepared]] = {
     "growth": _growth,
     "counted": _counted,
+    "launches": _launches,
     "cost": _cost,
     "linformer_table3": _linformer_table3,
     "linformer_kernels": _linformer_kernels,

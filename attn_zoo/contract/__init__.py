@@ -2,7 +2,7 @@
 
 from attn_zoo.contract.attention import Attention, AttentionCard, hide_rows_without_keys
 from attn_zoo.contract.carried import CarriedState
-from attn_zoo.contract.claims import Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.dataset import DataSet, Layout
 from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
@@ -12,6 +12,7 @@ from attn_zoo.contract.options import added_later, left_out
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
+    "FLOAT",
     "IMPLEMENTATIONS",
     "SPLITS",
     "UNASKED",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+FLOAT = 4
+"""Bytes of a number in float32, the unit of ``Cost``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +79,9 @@ class Cost:
     parameters: int
     backward_flops: int | None = None
     """From the output's gradient to those of all inputs and of the parameters that train."""
-    activation_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By implementation: what autograd keeps from the forward pass for the backward one, where inputs are contiguous. Whole
-    storages, each once; those of inputs, parameters and buffers are there anyway and not counted."""
     state_bytes: int | None = None
     """The most that must be held while ``keys`` tokens are read one by one and answered causally, whatever they are, the token
     being read included. Positions and sizes, which are whole numbers, are not counted. None without causality."""
-
-    def kept_bytes(self, implementation: str) -> int | None:
-        """Activation bytes of an implementation, None where they are not stated; ``tiled`` keeps what ``eager`` keeps."""
-        return self.activation_bytes.get("eager" if implementation == "tiled" else implementation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import torch
 from attn_zoo.cli import main
 from attn_zoo.cli.gpu import PARTS, kernel_words, table3_words
 from attn_zoo.cli.measure import compose
-from attn_zoo.cost.zoo_times import Grid, measure
+from attn_zoo.cost.zoo_times import Grid, Point, measure
 
 
 def test_it_asks_for_a_gpu_where_there_is_none(tmp_path, capsys, monkeypatch):
@@ -57,7 +57,7 @@ def test_the_other_measurements_can_be_asked_for_as_they_are(device, tmp_path):
 
 def test_a_failure_is_a_point_and_no_time_left_ends_the_measurement():
     grid = Grid("cpu", ("linear", "softmax"), (64,), tokens=64, heads=1, head_dim=8, rounds=1, limit=1e-3)
-    saved = []
+    saved: list[list[Point]] = []
     points = measure(grid, saved.append, [], 60.0)
     assert [set(point) & {"failure", "training"} for point in points] == [{"failure"}, {"failure"}]
     assert "time limit" in points[0]["failure"] and len(saved) == 2

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.content._hashing import (
     MOST_HASHES,
@@ -24,7 +23,7 @@ from attn_zoo.attention.content._hashing import (
     rotation_columns,
     take,
 )
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu.lsh import Rule, attend_buckets, buckets_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
 

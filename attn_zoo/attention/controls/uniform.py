@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
 from attn_zoo.registry import register_attention
 
 

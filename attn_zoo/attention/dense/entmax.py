@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import allowed_pairs
 from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisection, entmax_over_valid
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu import entmax as tiles
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention.linear._recurrence import MemoryState, NormalisedMemory
-from attn_zoo.contract import Capabilities, Cost, Geometry, Stream, added_later
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream, added_later
 from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
 from attn_zoo.registry import register_attention
 

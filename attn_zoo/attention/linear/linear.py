@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import allowed_pairs
 from attn_zoo.attention.linear._recurrence import MemoryState, RecurrentAttention, average_flops, average_of_past, weighted_mean
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu import linear as cpu
 from attn_zoo.registry import register_attention
 
@@ -134,6 +133,7 @@ class Linear(RecurrentAttention):
         self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
         """``read`` in tiles."""
-        sums = state.position, state.summed, state.mass
-        out, summed, mass = cpu.average_of_past(self.options.feature_map.tiled, *sums, query, key, value, key_valid)
+        assert state.mass is not None
+        features = self.options.feature_map.tiled
+        out, summed, mass = cpu.average_of_past(features, state.position, state.summed, state.mass, query, key, value, key_valid)
         return out, MemoryState(summed, mass, state.position + query.shape[2])

@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import allowed_pairs
 from attn_zoo.attention.linear._feature_maps import divide_features, draw_directions, log_positive_features
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu.favor import HIDDEN, ReluFeatures, average_over_features
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention

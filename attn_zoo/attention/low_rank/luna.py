@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, Stream
 from attn_zoo.kernels.cpu._chunks import filled
 from attn_zoo.kernels.cpu.luna import attend_packed_past
 from attn_zoo.precision import without_autocast

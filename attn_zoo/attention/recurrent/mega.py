@@ -14,11 +14,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention.recurrent._moving_average import moving_average, moving_average_flops
 from attn_zoo.attention.sparse._block_masks import Pattern
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention

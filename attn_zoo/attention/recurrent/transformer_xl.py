@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention._states import check_state
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu.segments import Distances, Segmentation, attend_segments, segment_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import softmax_over_valid
 from attn_zoo.attention.sparse._flex import MaskMod
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import Cost, Geometry
+from attn_zoo.contract import FLOAT, Cost, Geometry
 from attn_zoo.kernels.cpu.block_sparse import attend_tables, table_flops
 
 SPREAD, MIX = 0x1E3779B97F4A7C15, (0x3F58476D1CE4E5B9, 0x14D049BB133111EB)

@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention.sparse._flex import MaskMod
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.kernels.cpu.window import attend_dilated, band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
 

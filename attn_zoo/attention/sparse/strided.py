@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from attn_zoo.attention._kept import FLOAT
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.sparse._block_masks import into_blocks
 from attn_zoo.attention.sparse._flex import MaskMod
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu.strided import attend_grid
 from attn_zoo.registry import register_attention
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from tabulate import tabulate
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attn_zoo.contract import Geometry
@@ -65,3 +67,19 @@ def launch_rows(attention: str, **options: Any) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def launch_table(found: Mapping[str, Any]) -> str:
+    """A row a mechanism and direction, a column a shape: forward / backward."""
+    shapes = found["setting"]["shapes"]
+    head = ["attention", "causal", *(f"n = {length:,}, batch {batch}" for length, batch in shapes)]
+    rows = [
+        [point["attention"], "yes" if point["causal"] else "", *(f"{a} / {b}" for a, b in zip(*_both(point), strict=True))]
+        for point in found["points"]
+    ]
+    told = "Operators other than views, forward / backward, of `eager` in training at 8 heads of 64, default options, no padding."
+    return f"{tabulate(rows, head, 'github', disable_numparse=True)}\n\n{told}"
+
+
+def _both(point: Mapping[str, Any]) -> tuple[list[int], list[int]]:
+    return point["forward"], point["backward"]

@@ -149,8 +149,8 @@ class Unpadded(nn.Module):
 def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> Alone:
     """The mechanism alone."""
     geometry = Geometry(sizes.heads, sizes.dim // sizes.heads, length, length)
-    how = {"implementation": subject.implementation, "device": torch.get_default_device()}
-    built = build_attention(subject.attention, geometry, **how, **dict(subject.options))
+    device, options = torch.get_default_device(), dict(subject.options)
+    built = build_attention(subject.attention, geometry, implementation=subject.implementation, device=device, **options)
     return Alone(built, built.card.reads, tuple(stream.name for stream in built.card.streams(geometry, built.options)))
 
 
