@@ -18,7 +18,7 @@ class Growth:
 
     attentions: list[str] = field(
         default_factory=lambda: ["softmax", "linformer", "performer", "longformer", "reformer"],
-        metadata=_help("NAME or NAME:IMPLEMENTATION of each layer"),
+        metadata=_help("NAME (auto) or NAME:IMPLEMENTATION of each layer"),
     )
     set: dict[str, Any] = field(
         default_factory=dict, metadata=_help("options: set.ATTENTION.OPTION=VALUE, such as set.linformer.projected_length=256")
@@ -39,8 +39,8 @@ class StepCost:
 
     level: str = field(default="layer", metadata=_help("mechanism, layer, block (with optimiser) or model (with optimiser)"))
     attentions: list[str] = field(
-        default_factory=lambda: ["softmax", "softmax:sdpa", "linformer", "performer", "longformer", "reformer"],
-        metadata=_help("NAME or NAME:IMPLEMENTATION"),
+        default_factory=lambda: ["softmax", "linformer", "performer", "longformer", "reformer"],
+        metadata=_help("NAME (auto) or NAME:IMPLEMENTATION"),
     )
     set: dict[str, Any] = field(
         default_factory=dict, metadata=_help("options: set.ATTENTION.OPTION=VALUE, such as set.linformer.projected_length=256")
@@ -74,8 +74,8 @@ class CountedCost:
 
     level: str = field(default="mechanism", metadata=_help("mechanism, layer (with its projections) or block (with its MLP)"))
     attentions: list[str] = field(
-        default_factory=lambda: ["softmax", "softmax:sdpa", "linformer", "performer", "longformer", "reformer"],
-        metadata=_help("NAME or NAME:IMPLEMENTATION"),
+        default_factory=lambda: ["softmax", "linformer", "performer", "longformer", "reformer"],
+        metadata=_help("NAME (auto) or NAME:IMPLEMENTATION"),
     )
     set: dict[str, Any] = field(
         default_factory=dict, metadata=_help("options: set.ATTENTION.OPTION=VALUE, such as set.linformer.projected_length=256")
@@ -226,7 +226,7 @@ class Honesty:
     Ends with status 1 where they do not.
     """
 
-    layer: str = field(default="softmax", metadata=_help("NAME or NAME:IMPLEMENTATION"))
+    layer: str = field(default="softmax", metadata=_help("NAME (auto) or NAME:IMPLEMENTATION"))
     length: int = field(default=64, metadata=_help("length"))
     dim: int = field(default=64, metadata=_help("width of the layer"))
     heads: int = field(default=4, metadata=_help("heads"))

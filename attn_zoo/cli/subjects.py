@@ -1,4 +1,4 @@
-"""Layers as the command line names them: ``NAME`` or ``NAME:IMPLEMENTATION``, with options of their own."""
+"""Layers as the command line names them: ``NAME`` (with ``auto``) or ``NAME:IMPLEMENTATION``, with options of their own."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def subjects_of(texts: Sequence[str], settings: Mapping[str, Any]) -> list[Subje
             raise UnknownNameError("attention among attentions=[...]", str(owner), names)
     chosen = []
     for name, text in zip(names, texts, strict=True):
-        implementation = text.partition(":")[2] or "eager"
-        known = card(name).implementations
+        implementation = text.partition(":")[2] or "auto"
+        known = ("auto", *card(name).implementations)
         if implementation not in known:
             raise UnknownNameError(f"implementation of {name}", implementation, known)
         chosen.append(Subject(name, _options(name, settings.get(name, {})), implementation))
@@ -57,8 +57,8 @@ def _options(name: str, given: Any) -> dict[str, Any]:
 
 
 def label(subject: Subject) -> str:
-    """What a layer is called in tables: its attention, its implementation unless eager, and options that are not the defaults."""
+    """What a layer is called in tables: its attention, its implementation unless auto, and options that are not the defaults."""
     defaults = plain_options(card(subject.attention).options())
     changed = [f"{key}={value}" for key, value in subject.options.items() if defaults.get(key) != value]
-    kernel = [] if subject.implementation == "eager" else [f"({subject.implementation})"]
+    kernel = [] if subject.implementation == "auto" else [f"({subject.implementation})"]
     return " ".join([subject.attention, *kernel, *changed])

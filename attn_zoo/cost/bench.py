@@ -35,7 +35,7 @@ class Subject:
 
     attention: str
     options: Mapping[str, Any]
-    implementation: str = "eager"
+    implementation: str = "auto"
     backend: str | None = None
     """A key of ``BACKENDS`` to hold PyTorch's fused attention to; None leaves the choice to PyTorch."""
 

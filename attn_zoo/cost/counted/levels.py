@@ -14,7 +14,7 @@ from attn_zoo.cost.counted.counter import Tally, as_on_a_cpu, kept_bytes, tally
 from attn_zoo.cost.counted.formulas import block_cost, layer_cost
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
-from attn_zoo.registry import build_attention, card, choose_implementation
+from attn_zoo.registry import build_attention, card, choose_implementation, make_options
 
 Level = Literal["mechanism", "layer", "block"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -75,6 +75,9 @@ def count_level(
 ) -> Counted:
     """Count a mechanism, a layer around it or a block around that.
 
+    Args:
+        implementation: a name on the card; ``auto`` is what a CPU takes.
+
     FLOPs and parameters are those of the implementation that the card counts, activation bytes those of ``implementation``, which
     have no formula. PyTorch counts on shapes, on the ``meta`` device; fused attention as it is on a CPU. For kernels on CUDA
     tensors it counts no activation bytes.
@@ -84,6 +87,9 @@ def count_level(
         UnsupportedError: the mechanism does not claim what is asked, or its options or implementation refuse these sizes.
         ValueError: an option breaks its rule.
     """
+    if implementation == "auto":
+        chosen = make_options(f"attention {attention}", card(attention).options, options)
+        implementation = choose_implementation(card(attention), sizes.geometry, chosen, torch.device("cpu"))
     with torch.device("meta"):
         asked = _make(level, attention, options, sizes, implementation)  # refuses what cannot be, whatever is counted
         form = card(attention).counted_implementation

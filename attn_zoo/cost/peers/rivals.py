@@ -66,7 +66,7 @@ class Rival:
     """The dial that both sides share; 0 where there is none."""
     dial: str = ""
     """Its name."""
-    implementation: str = "eager"
+    implementation: str = "auto"
     causal: bool = False
     longest: int | None = None
     """Beyond this length it is left out."""
@@ -102,7 +102,6 @@ RIVALS: dict[str, Rival] = {
         {"default": (0.48, 0.55), "keep": (0.62, 0.68)},
         256,
         "projected keys",
-        implementation="sdpa",
     ),
     "performer": Rival(
         "performer",
@@ -181,7 +180,6 @@ RIVALS: dict[str, Rival] = {
         {"default": (0.75, 0.75)},
         64,
         "landmarks",
-        implementation="sdpa",
     ),
     "linear": Rival(
         "linear",
