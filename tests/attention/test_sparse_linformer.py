@@ -44,8 +44,9 @@ def written_out(built: SparseLinformer, query: Tensor, key: Tensor, value: Tenso
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 @pytest.mark.parametrize("projection", ["learned", "random", "mean", "max", "convolution"])
 @pytest.mark.parametrize("sharing", ["none", "key_value"])
-def test_equals_the_equation(padded, alpha, projection, sharing):
-    built = build(alpha=alpha, projection=projection, sharing=sharing)
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
+def test_equals_the_equation(implementation, padded, alpha, projection, sharing):
+    built = build(alpha=alpha, projection=projection, sharing=sharing, implementation=implementation)
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None] if padded else None
     expected = written_out(built, *draw(), valid, alpha)
     torch.testing.assert_close(built(*draw(), key_valid=valid), expected, rtol=0, atol=1e-11)
