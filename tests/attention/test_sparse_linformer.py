@@ -13,6 +13,7 @@ from written_out import projected
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention, card
 from attn_zoo.attention.low_rank.sparse_linformer import SparseLinformer
+from attn_zoo.kernels.cpu import projection as tiles
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
 
@@ -115,3 +116,10 @@ def test_compresses_first_in_a_layer():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         build(**options)
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch):
+    built = build(implementation="tiled")
+    whole = built(*draw())
+    monkeypatch.setattr(tiles, "CHEAP_BYTES", 5 * 3 * 2 * 6 * 8)  # five queries
+    torch.testing.assert_close(built(*draw()), whole, rtol=0, atol=1e-14)
