@@ -224,3 +224,10 @@ def test_full_rank_is_softmax_when_asked_for():
 def test_layers_with_lengths_of_their_own_must_know_which_they_are():
     with pytest.raises(UnsupportedError, match="call attn_zoo"):
         build(projected_lengths="6/4")(*draw())
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch):
+    built = build(implementation="tiled")
+    whole = built(*draw())
+    monkeypatch.setattr(tiles, "CHEAP_BYTES", 5 * 4 * 2 * 6 * 8)  # five queries
+    torch.testing.assert_close(built(*draw()), whole, rtol=0, atol=1e-14)

@@ -70,9 +70,10 @@ def written_out(built: LinformerLSH, query: Tensor, value: Tensor, valid: Tensor
         {"projected_length": 3, "sharing": "key_value", "projection": "convolution", "window": 7, "buckets": 1},
     ],
 )
-def test_equals_the_definition(padded, options):
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
+def test_equals_the_equation(implementation, padded, options):
     n = 23
-    built, (query, value) = build(n, **options), draw(n)
+    built, (query, value) = build(n, **options, implementation=implementation), draw(n)
     valid = torch.ones(3, n, dtype=torch.bool)
     if padded:
         valid[1, n // 2 :], valid[2, ::3] = False, False

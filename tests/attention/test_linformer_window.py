@@ -56,9 +56,10 @@ def written_out(built: LinformerWindow, query: Tensor, key: Tensor, value: Tenso
         {"projected_length": 3, "sharing": "key_value", "projection": "convolution"},
     ],
 )
-def test_equals_the_definition(padded, window, options):
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
+def test_equals_the_equation(implementation, padded, window, options):
     n = 23
-    built, inputs = build(n, window=window, **options), draw(n)
+    built, inputs = build(n, window=window, **options, implementation=implementation), draw(n)
     valid = torch.ones(3, n, dtype=torch.bool)
     if padded:
         valid[1, n // 2 :], valid[2, ::3] = False, False

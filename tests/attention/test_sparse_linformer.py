@@ -13,6 +13,7 @@ from written_out import projected
 
 from attn_zoo import Geometry, MultiHeadAttention, build_attention, card
 from attn_zoo.attention.low_rank.sparse_linformer import SparseLinformer
+from attn_zoo.kernels.cpu import projection as tiles
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
 
@@ -44,8 +45,9 @@ def written_out(built: SparseLinformer, query: Tensor, key: Tensor, value: Tenso
 @pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0])
 @pytest.mark.parametrize("projection", ["learned", "random", "mean", "max", "convolution"])
 @pytest.mark.parametrize("sharing", ["none", "key_value"])
-def test_equals_the_equation(padded, alpha, projection, sharing):
-    built = build(alpha=alpha, projection=projection, sharing=sharing)
+@pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
+def test_equals_the_equation(implementation, padded, alpha, projection, sharing):
+    built = build(alpha=alpha, projection=projection, sharing=sharing, implementation=implementation)
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None] if padded else None
     expected = written_out(built, *draw(), valid, alpha)
     torch.testing.assert_close(built(*draw(), key_valid=valid), expected, rtol=0, atol=1e-11)
@@ -114,3 +116,10 @@ def test_compresses_first_in_a_layer():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         build(**options)
+
+
+def test_blocks_of_queries_change_nothing(monkeypatch):
+    built = build(implementation="tiled")
+    whole = built(*draw())
+    monkeypatch.setattr(tiles, "CHEAP_BYTES", 5 * 3 * 2 * 6 * 8)  # five queries
+    torch.testing.assert_close(built(*draw()), whole, rtol=0, atol=1e-14)

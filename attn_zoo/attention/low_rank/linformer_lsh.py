@@ -18,7 +18,7 @@ from attn_zoo.attention.content._hashing import (
     ROTATIONS,
     default_buckets,
     hash_positions,
-    radices,
+    lsh_buckets,
     rotation_columns,
 )
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
@@ -130,7 +130,7 @@ class LinformerLSH(LowRankAttention):
     ) -> Float[Tensor, "batch heads n head_dim"]:
         """Head by head, softmax over the k projected keys and those of the n keys that lie near in the order of buckets."""
         n, heads, key = query.shape[2], [], F.normalize(key, dim=-1)
-        rank = self._order(self._buckets(query, range(query.shape[1])), key_valid).argsort(dim=-1)
+        rank = self._order(lsh_buckets, query, range(query.shape[1]), key_valid).argsort(dim=-1)
         for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
             near = (rank[:, i, :, None] - rank[:, i, None, :]).abs() <= self.options.window // 2
             near = near if key_valid is None else near & key_valid[:, None]
@@ -148,18 +148,18 @@ class LinformerLSH(LowRankAttention):
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
         """E K and F V, then one softmax over them and a window in the order of buckets."""
-        return self._attend(window_attention, self._buckets, query, key, value, key_valid)
+        return self._attend(window_attention, lsh_buckets, query, key, value, key_valid)
 
     def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads n head_dim"]:
         """The hash and the window in tiles that fit a cache."""
-        return self._attend(banded_attention, self._buckets_in_tiles, query, key, value, key_valid)
+        return self._attend(banded_attention, hash_positions, query, key, value, key_valid)
 
     def _attend(
         self,
         attend: Callable[..., Tensor],
-        buckets: Callable[[Tensor, Sequence[int]], Tensor],
+        find_buckets: Callable[..., Tensor],
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -172,7 +172,7 @@ class LinformerLSH(LowRankAttention):
         for heads, (rows, short_key, short_value, short_valid) in zip(self.head_groups, groups, strict=True):
             if short_valid is None and key_valid is not None:
                 short_valid = key_valid.any(dim=1, keepdim=True).expand(-1, short_key.shape[2])
-            order = self._order(buckets(rows[0], heads), key_valid)
+            order = self._order(find_buckets, rows[0], heads, key_valid)
             part = attend(
                 *(_permuted(tokens, order) for tokens in rows),
                 valid,
@@ -186,30 +186,15 @@ class LinformerLSH(LowRankAttention):
             parts.append(_permuted(part, order.argsort(dim=-1)).to(value.dtype))
         return self.in_order(parts)
 
-    def _order(self, bucket: Int[Tensor, "batch heads n"], valid: Bool[Tensor, "batch n"] | None) -> Int[Tensor, "batch heads n"]:
+    @torch.no_grad()
+    def _order(
+        self, find_buckets: Callable[..., Tensor], query: Tensor, heads: Sequence[int], valid: Bool[Tensor, "batch n"] | None
+    ) -> Int[Tensor, "batch heads n"]:
         """Each head's positions by bucket, those of one bucket as they come, padding behind all."""
-        if valid is not None:
-            bucket = bucket.masked_fill(~valid[:, None], bucket_count(self.geometry.keys, self.options))
-        return bucket.argsort(dim=-1, stable=True)
-
-    @torch.no_grad()
-    def _buckets(self, query: Float[Tensor, "batch heads n head_dim"], heads: Sequence[int]) -> Int[Tensor, "batch heads n"]:
-        """argmax over [q R ; -q R], several of them as digits."""
         buckets = bucket_count(self.geometry.keys, self.options)
-        if buckets == 1:
-            return query.new_zeros(query.shape[:3], dtype=torch.long)
-        factors = radices(buckets)
         with without_autocast(query.device):  # a bucket must not depend on the precision of the rest
-            rotations = self.rotations[list(heads), 0, :, : rotation_columns(buckets)].to(query.dtype)
-            bucket: Tensor = torch.zeros((), dtype=torch.long, device=query.device)
-            for factor, part in zip(factors, (query @ rotations).split([factor // 2 for factor in factors], dim=-1), strict=True):
-                bucket = bucket * factor + torch.cat([part, -part], dim=-1).argmax(dim=-1)
-        return bucket
-
-    @torch.no_grad()
-    def _buckets_in_tiles(self, query: Tensor, heads: Sequence[int]) -> Int[Tensor, "batch heads n"]:
-        with without_autocast(query.device):
-            return hash_positions(query, self.rotations[list(heads)], bucket_count(self.geometry.keys, self.options))[0]
+            bucket: Tensor = find_buckets(query, self.rotations[list(heads)], buckets)[0]
+        return (bucket if valid is None else bucket.masked_fill(~valid[:, None], buckets)).argsort(dim=-1, stable=True)
 
 
 def _permuted(x: Float[Tensor, "batch heads n head_dim"], order: Int[Tensor, "batch heads n"]) -> Tensor:

@@ -17,9 +17,6 @@ from attn_zoo.kernels.cpu import landmarks as tiles
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""softmax(Q Kᵀ) V over the valid keys."""
-
 PAPER_KERNEL = 33
 """Size of the convolution of the values in the paper's experiments."""
 
@@ -109,16 +106,13 @@ class Nystrom(Attention):
             return torch.stack([part.mean(dim=1) for part in tokens.tensor_split(m, dim=1)], dim=1)
 
         out, scale = [], query.shape[-1] ** -0.5
-        for b in range(len(query)):
-            real = slice(None) if key_valid is None else key_valid[b]
-            k, v = key[b, :, real], value[b, :, real]
+        for example, q in enumerate(query):
+            real = slice(None) if key_valid is None or not key_valid[example].any() else key_valid[example]
+            k, v = key[example, :, real], value[example, :, real]
             m = min(self.options.landmarks, k.shape[1])
-            if m == 0:
-                out.append(torch.zeros_like(query[b]))
-                continue
-            q, few_q, few_k = query[b], means(query[b, :, real], m), means(k, m)
-            first, last = (q @ few_k.mT * scale).softmax(dim=-1), (few_q @ k.mT * scale).softmax(dim=-1)
-            out.append(first @ self._inverse(few_q @ few_k.mT * scale, None) @ last @ v)
+            few_q, few_k = means(q[:, real], m), means(k, m)
+            f, b = (q @ few_k.mT * scale).softmax(dim=-1), (few_q @ k.mT * scale).softmax(dim=-1)
+            out.append(f @ self._inverse(few_q @ few_k.mT * scale, None) @ b @ v)
         return torch.stack(out) + self._convolved(value)
 
     def attend(
@@ -135,10 +129,9 @@ class Nystrom(Attention):
             valid = query.new_ones(1, n, dtype=torch.bool) if key_valid is None else key_valid
             means, few = segment_means(valid, min(self.options.landmarks, n), dtype)
             few_q, few_k = (torch.einsum("bmn,bhnd->bhmd", means, tokens) * d**-0.25 for tokens in (q, k))
-            first = softmax_over_valid(q @ few_k.mT * d**-0.25, few[:, None, None])
-            last = softmax_over_valid(few_q @ k.mT * d**-0.25, valid[:, None, None])
-            out = first @ (self._inverse(few_q @ few_k.mT, None if key_valid is None else few) @ (last @ v))
-            return (out + self._convolved(v)).to(value.dtype)
+            f = softmax_over_valid(q @ few_k.mT * d**-0.25, few[:, None, None])
+            b = softmax_over_valid(few_q @ k.mT * d**-0.25, valid[:, None, None])
+            return (f @ (self._inverse(few_q @ few_k.mT, few) @ (b @ v)) + self._convolved(v)).to(value.dtype)
 
     def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
@@ -153,7 +146,13 @@ class Nystrom(Attention):
         return self._attend(_fused, _fused, query, key, value, key_valid)
 
     def _attend(
-        self, few_queries: Attend, few_keys: Attend, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+        self,
+        few_queries: Callable[..., Tensor],
+        few_keys: Callable[..., Tensor],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_valid: Tensor | None,
     ) -> Tensor:
         dtype = torch.promote_types(query.dtype, torch.float32)
         m, scale = min(self.options.landmarks, query.shape[2]), query.shape[-1] ** -0.5
@@ -208,12 +207,7 @@ def segment_means(
     return holds / size.clamp(min=1).to(dtype), size[..., 0] > 0
 
 
-def _fused(
-    query: Float[Tensor, "batch heads queries d"],
-    key: Float[Tensor, "batch heads keys d"],
-    value: Float[Tensor, "batch heads keys d"],
-    valid: Bool[Tensor, "batch keys"] | None,
-) -> Float[Tensor, "batch heads queries d"]:
+def _fused(query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Float[Tensor, "batch heads queries d"]:
     """softmax(Q Kᵀ) V over valid keys by PyTorch's kernels."""
     # Rows without any key become zero later; until then they see all, because fused kernels may answer NaN.
     mask = None if valid is None else (valid | ~valid.any(dim=-1, keepdim=True))[:, None, None]

@@ -14,6 +14,7 @@ from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisecti
 from attn_zoo.attention.low_rank._projections import LearnedMap, LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu import entmax as tiles
+from attn_zoo.kernels.cpu.projection import in_row_blocks
 from attn_zoo.registry import register_attention
 
 
@@ -104,6 +105,10 @@ class SparseLinformer(LowRankAttention):
         """α-entmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
         dropout = self.options.dropout if self.training else 0.0
         allowed = None if valid is None else valid[:, None, None]
+        scaled = (key * query.shape[-1] ** -0.5).mT
         entmax = tiles.entmax_over_valid if self.implementation == "tiled" else entmax_over_valid
-        weights = entmax(query @ (key * query.shape[-1] ** -0.5).mT, allowed, self.options.alpha)
-        return F.dropout(weights, dropout) @ value
+
+        def answer(rows: Tensor) -> Tensor:
+            return F.dropout(entmax(rows @ scaled, allowed, self.options.alpha), dropout) @ value
+
+        return in_row_blocks(answer, query, columns=key.shape[2]) if self.implementation == "tiled" else answer(query)

@@ -63,19 +63,6 @@ def exported() -> bool:
     return torch.compiler.is_exporting()
 
 
-def row_blocks(query: Float[Tensor, "batch heads queries head_dim"], columns: int) -> tuple[Tensor, ...]:
-    """Split queries so that a (batch, heads, rows, columns) temporary of a block stays below ``CHEAP_BYTES``."""
-    if exported():
-        return (query,)
-    batch, heads = query.shape[:2]
-    return query.split(rows_of_block(batch * heads * columns * query.element_size()), dim=2)
-
-
-def rows_of_block(row_bytes: int) -> int:
-    """How many rows of so many bytes a block holds, at least one."""
-    return max(1, CHEAP_BYTES // max(1, row_bytes))
-
-
 def untraced(function: F) -> F:
     """``torch.compiler.disable``, but for importing the compiler, two seconds of it: that is left to whoever compiles.
 
