@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
+import textwrap
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -70,6 +72,7 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
         paper=prose(entry.paper),
         equation=prose(entry.equation),
         doc=docstring(entry.build),
+        definition=_definition(entry),
         options=options(entry.options),
         claims=_claims(entry),
         cost=_cost_tables(entry),
@@ -89,6 +92,12 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
         source=os.path.relpath(str(module.__file__), folder),
         source_name=entry.build.__module__.replace(".", "/") + ".py",
     )
+
+
+def _definition(entry: AttentionCard) -> str:
+    """Source of the method ``definition``, without its indent; empty where there is none."""
+    found = entry.build.definition
+    return "" if found is None else textwrap.dedent(inspect.getsource(found)).rstrip()
 
 
 def attention_index(results: Results, table_of_all: str) -> str:

@@ -204,6 +204,13 @@ def test_a_profile_searches_the_same_rates_for_every_row_at_the_level_of_each_ta
         assert {attention for attention, _ in spaces} == causal
 
 
+def test_photographs_are_asked_of_the_named_mechanisms_and_controls(groups):
+    searches = _all_planned(read_request(["experiment=profile_vision"]))
+    rows = {(plan.study.task, plan.specs[0].attention) for _, plan in searches if plan.study}
+    named = {"softmax", "linformer", "performer", "longformer", "reformer", "linear", "nystrom", "pooling"}
+    assert rows == {("cifar10", name) for name in named | {"none", "uniform", "convolution"}}
+
+
 def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed(groups):
     curve = read_request(["experiment=curves", "attention=linformer,softmax", "task=mqar"])
     settings = [search[2:] for search in curve.searches]
