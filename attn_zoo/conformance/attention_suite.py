@@ -71,8 +71,6 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
             yield _unbuildable(card.name, variant, error)
             continue
         for implementation in card.implementations:
-            if implementation == "tiled" and getattr(card.build, "attend_tiled", None) is card.build.attend:
-                continue  # one function under two names is proved once
             home, reason = home_of(implementation, device)
             if home is None:
                 if variant == DEFAULT:

@@ -441,7 +441,11 @@ class LowRankAttention(CompressingAttention):
         groups = self.projected_groups(query, key, value, key_valid)
         return self.in_order([self.attend_compressed(q, k, v, valid) for (q, _, _), k, v, valid in groups])
 
-    attend_tiled = attend
+    def attend_tiled(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """``attend`` with maps and ``attend_compressed`` in tiles, as ``implementation`` tells them."""
+        return self.attend(query, key, value, key_valid)
 
     def projected_groups(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None

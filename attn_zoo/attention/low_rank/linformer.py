@@ -92,7 +92,7 @@ class Linformer(LowRankAttention):
 
     options: Options
 
-    attend_tiled = attend_sdpa = attend_triton = LowRankAttention.attend
+    attend_sdpa = attend_triton = LowRankAttention.attend
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
