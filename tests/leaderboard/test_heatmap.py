@@ -259,6 +259,16 @@ def test_without_a_file_costs_are_those_of_the_records():
     assert recorded_columns(tables([make_record("linformer")])) == []
 
 
+def test_records_that_count_mechanisms_alone_show_them_at_one_length():
+    def cost(network: int, alone: int) -> dict[str, Any]:
+        return {"counted": {"flops_per_example": network, "mechanism_flops_4096": alone}}
+
+    records = [make_record("softmax", **cost(100, 8_000)), make_record("linear", **cost(90, 200))]
+    records.append(make_record("cosformer", counted={"flops_per_example": 50}))
+    (column,) = recorded_columns(tables(records))
+    assert column.head == "FLOPs at 4,096" and column.cells == {"softmax": "1×", "linear": "0.025×"}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [({"experiment": "growth"}, "takes a file of experiment=counted"), ({"complete": False}, "not finished")],

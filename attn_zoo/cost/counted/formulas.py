@@ -12,7 +12,7 @@ from attn_zoo.layer import MultiHeadAttention, Order
 def layer_cost(layer: MultiHeadAttention) -> Cost:
     """Of an attention layer at the length it was built for, its tokens with a gradient; no activation bytes.
 
-    FLOPs are those of the eager form in the order that the layer takes. The state is the mechanism's and the short
+    FLOPs are those of the form that the card counts, in the order that the layer takes. The state is the mechanism's and the short
     convolution's: projections hold none.
     """
     return _sum(_source_cost(layer), _answer_cost(layer), convolution_cost(layer))

@@ -17,7 +17,7 @@ TITLES = {
 
 NOTES = (
     "One sequence, float32, in evaluation, without padding. In brackets: times the figure of eager softmax.",
-    "FLOPs are two per multiply-add of the matrix products of the eager form, whatever the implementation. Activations are what "
+    "FLOPs are two per multiply-add of the matrix products of what a CPU takes, whatever the implementation. Activations are what "
     "autograd keeps, each storage once, without inputs and parameters; their number is PyTorch's choice. Fused attention is "
     "counted as on a CPU.",
     "Formulas were held against PyTorch's own counters at these sizes: ≠ marks where the two disagree, - what is unknown.",

@@ -39,8 +39,18 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 
 
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
-    """FLOPs of the network as a multiple of softmax's, on the longest of the tasks that most rows tell them of; none where no
-    record of softmax does."""
+    """FLOPs as a multiple of softmax's: of the mechanisms alone at 4,096 tokens, where records count them; else of the network, on
+    the longest of the tasks that most rows tell them of; none where no record of softmax does."""
+    alone: dict[str, str] = {}
+    for table in tables:
+        rows = shown_rows(table)
+        whole = rows["softmax"].mechanism_flops_4096 if "softmax" in rows else None
+        for name, row in rows.items():
+            if whole and row.mechanism_flops_4096 is not None:
+                alone.setdefault(name, _times(row.mechanism_flops_4096 / whole))
+    if alone:
+        said = f"FLOPs: forward pass of the mechanisms alone at {LENGTH:,} tokens, at the runs' hyperparameters, times softmax's"
+        return [CostColumn(f"FLOPs at {LENGTH:,}", said, alone)]
     known = [table for table in tables if table.softmax_flops]
     if not known:
         return []
