@@ -25,6 +25,9 @@ from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.beside_text import render_published
 from attn_zoo.leaderboard.findings.page import findings
+from attn_zoo.leaderboard.heatmap.costs import recorded_columns
+from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.packed import pack, unpack
 from attn_zoo.transplant.table import transplant_table
@@ -91,6 +94,15 @@ def renewed(page: Path, text: str) -> str:
     return text
 
 
+def pictures() -> dict[Path, str]:
+    """Heat maps beside the tables, by their files."""
+    made = {
+        ROOT / "results" / "profile.svg": leaderboard_tables(records_in("profile")),
+        ROOT / "results" / "quickstart" / "leaderboard.svg": leaderboard_tables(records_in("quickstart")),
+    }
+    return {file: heat_map_svg(heat_map(of, recorded_columns(of))).rstrip() + "\n" for file, of in made.items()}
+
+
 def records_in(name: str) -> list[RunRecord]:
     return Store(ROOT / "results" / name).load()[0]
 
@@ -118,5 +130,7 @@ def write_reference() -> None:
 
 if __name__ == "__main__":
     write_reference()
+    for file, picture in pictures().items():
+        file.write_text(picture, encoding="utf-8")
     for page in PAGES:
         page.write_text(renewed(page, page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from readme import PAGES, README, ROOT, renewed
+from readme import PAGES, README, ROOT, pictures, renewed
 
 from attn_zoo import Geometry, registry
 from attn_zoo.cli.config import store_groups
@@ -84,3 +84,8 @@ def test_it_names_every_room_of_the_house():
     rooms = {p.name for p in (Path(ROOT) / "attn_zoo").iterdir() if p.is_dir() and (p / "__init__.py").exists()}
     for room in rooms:
         assert f"attn_zoo/{room}" in TEXT
+
+
+@pytest.mark.parametrize(("file", "picture"), pictures().items(), ids=lambda value: getattr(value, "name", ""))
+def test_pictures_are_current(file, picture):
+    assert file.read_text(encoding="utf-8") == picture, "run python tests/readme.py"
