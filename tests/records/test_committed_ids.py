@@ -1,0 +1,41 @@
+"""Ids of committed records: found again from what the records say, and from the command that is the same run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from attn_zoo import attentions
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.plan import plan
+from attn_zoo.leaderboard.reproduce import command
+from attn_zoo.records import RunRecord, Store
+from attn_zoo.registry import task_card
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def first_of_each(folder: str) -> dict[str, RunRecord]:
+    """A record of each attention that is recorded in a folder."""
+    return {record.spec.attention: record for record in reversed(Store(RESULTS / folder).load()[0])}
+
+
+OLD, NEW = first_of_each("family"), first_of_each("profile")
+
+
+def test_every_attention_has_a_record():
+    assert set(OLD) == set(attentions())
+
+
+@pytest.mark.parametrize("record", [*OLD.values(), *NEW.values()], ids=lambda r: f"{r.spec.attention}-{r.protocol}")
+def test_a_record_has_the_id_of_its_spec(record):
+    assert record.spec.run_id(record.task_card["version"], record.protocol) == record.run_id
+
+
+@pytest.mark.parametrize("record", [*OLD.values(), *NEW.values()], ids=lambda r: f"{r.spec.attention}-{r.protocol}")
+def test_its_command_is_composed_to_the_same_id(record):
+    store_groups()
+    (spec,) = plan(shlex.split(command(record.spec))[2:]).specs
+    assert spec.run_id(task_card(spec.task).version, record.protocol) == record.run_id
