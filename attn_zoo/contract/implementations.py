@@ -24,7 +24,7 @@ def unavailable(implementation: str, device: torch.device) -> str | None:
 
     Under ``TRITON_INTERPRET=1`` Triton's kernels run on a CPU, slowly and exactly, to be tested.
     """
-    if implementation in ("definition", "eager", "sdpa"):
+    if implementation in ("auto", "definition", "eager", "sdpa"):
         return None
     if implementation == "tiled":
         return None if device.type in ("cpu", "meta") else f"tiled runs on CPU tensors only, and these are on {device.type!r}"

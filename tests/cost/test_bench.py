@@ -44,7 +44,7 @@ def test_resident_peak_sees_a_large_step():
     """In a process of its own, as it asks for: tests before this one leave freed memory resident, which a step may take."""
     code = (
         "from functools import partial; from attn_zoo.cost.bench import Bench, Subject, build_layer;"
-        "layer = partial(build_layer, Subject('softmax', {}), 8, 2);"
+        "layer = partial(build_layer, Subject('softmax', {}, 'eager'), 8, 2);"
         "print(Bench(layer, 8).resident_peak('forward', 4, 1024, 4))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -53,7 +53,7 @@ def test_exponents_of_known_laws():
 
 
 def test_growth_is_measured_for_every_length_and_running_out_of_memory_is_a_cell():
-    subjects = [Subject("none", {}), Subject("softmax", {"dropout": 0.0})]
+    subjects = [Subject("none", {}), Subject("softmax", {"dropout": 0.0}, "eager")]
     points = measure_growth(subjects, [64, 2_000_000], dim=8, heads=2, protocol=TimingProtocol(rounds=2), tell=lambda line: None)
     by_cell = {(p.subject.attention, p.length): p for p in points}
     small = by_cell["softmax", 64]
