@@ -107,6 +107,7 @@ def check_cost(name: str, **kwargs) -> None:
 
     def counted(device: str, batch: int) -> tuple[MultiHeadAttention, Tally]:
         with torch.device(device):
+            kwargs["implementation"] = card(name).counted_implementation
             layer = MultiHeadAttention(DIM, HEADS, name, length=LENGTH, short_convolution=4, **kwargs).eval()
             x = torch.zeros(batch, LENGTH, DIM, requires_grad=True)
             return layer, tally(lambda: layer(x), [x, *layer.parameters(), *layer.buffers()])

@@ -37,7 +37,7 @@ class Candidate:
         """As tables name it: options that are not the defaults, and the implementation unless eager."""
         defaults = plain_options(card(self.attention).options())
         changed = [f"{name}={value}" for name, value in self.options.items() if defaults.get(name) != value]
-        kernel = ", ".join(word for word in (self.implementation, self.backend) if word and word != "eager")
+        kernel = ", ".join(word for word in (self.implementation, self.backend) if word and word not in ("auto", "eager"))
         return " ".join([self.attention, *([f"({kernel})"] if kernel else []), *changed])
 
 

@@ -101,7 +101,7 @@ class Own(Attention):
 
 
 def test_a_file_that_is_loaded_already_is_not_loaded_again():
-    assert names(str(OURS / "attention" / "uniform.py")) == ["uniform"]
+    assert names(str(OURS / "attention" / "controls" / "uniform.py")) == ["uniform"]
 
 
 @pytest.mark.parametrize(

@@ -282,7 +282,7 @@ def test_table_of_the_fixture():
         "- n=4096, allocator default, window, local-attention: training: OOM: scripted",
         "- Left out: entmax is not installed (extra: peers).",
         "- entmax at n=16384 is left out: the package sorts",
-        "- window: longformer, window=513, global_tokens=0, implementation=eager; local-attention (LocalMHA of ",
+        "- window: longformer, window=513, global_tokens=0, implementation=auto; local-attention (LocalMHA of ",
         "CPU of a test, 2 threads",
     ):
         assert words in table

@@ -81,7 +81,7 @@ class Setting:
             fused = [Entry("sdpa", f"softmax (sdpa, {name})", Subject("softmax", {}, "sdpa", name)) for name in BACKENDS]
         else:
             fused = [Entry("sdpa", "softmax (sdpa)", Subject("softmax", {}, "sdpa"))]
-        return (Entry("materialised", "softmax (materialised)", Subject("softmax", {})), *fused, *self.mechanisms)
+        return (Entry("materialised", "softmax (materialised)", Subject("softmax", {}, "eager")), *fused, *self.mechanisms)
 
 
 def resolve_setting(given: Mapping[str, Any], mechanisms: tuple[Entry, ...]) -> Setting:

@@ -144,7 +144,7 @@ def entries(setting: Setting, length: int) -> list[Entry]:
         ValueError: Linformer has no such sharing.
     """
     fused = [Subject("softmax", {}, "sdpa", backend) for backend in (BACKENDS if setting.device == "cuda" else [None])]
-    found = [Entry("materialised", Subject("softmax", {})), *(Entry("sdpa", subject) for subject in fused)]
+    found = [Entry("materialised", Subject("softmax", {}, "eager")), *(Entry("sdpa", subject) for subject in fused)]
     for n, k in grid([length], setting.projected_lengths):
         options = {"projected_length": k, "sharing": setting.sharing}
         subject = Subject("linformer", options, _linformer_implementation(setting, n, options))
