@@ -18,9 +18,6 @@ ROOT = Path(__file__).parents[2]
 CHUNKS = {"delta_rule": 32, "gated_linear": 32, "mega": 64, "performer": 128}
 """Recurrences, and the positions of the chunks that they scan over. Performer is one causally."""
 
-GROWS = {"linformer_lsh": "the digits of its hashes, which are more where there are more buckets"}
-"""Further exceptions, with the reason."""
-
 MOST_FORWARD, MOST_BACKWARD, PER_CHUNK = 150, 350, 8
 
 COMMITTED = json.loads((ROOT / "results" / "launches.json").read_text(encoding="utf-8"))["points"]
@@ -45,12 +42,7 @@ def test_launches_do_not_grow_with_the_length(point):
             assert forward <= both * (MOST_FORWARD + PER_CHUNK * length / CHUNKS[point["attention"]])
         return
     assert max(point["forward"]) <= MOST_FORWARD and max(point["backward"]) <= MOST_BACKWARD
-    if point["attention"] not in GROWS:
-        assert len(set(point["forward"])) == len(set(point["backward"])) == 1
-
-
-def test_exceptions_are_few():
-    assert len(GROWS) <= 3
+    assert len(set(point["forward"])) == len(set(point["backward"])) == 1
 
 
 def test_the_committed_table_holds_every_attention():
