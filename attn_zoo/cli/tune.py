@@ -105,6 +105,10 @@ def _do(planned: Sequence[tuple[list[str], Plan]], asked: Request, command: Sequ
 def read_request(words: Sequence[str]) -> Request:
     given = OverridesParser.create().parse_overrides([word for word in words if word not in ("-m", "--multirun")])
     by_key = {str(override.get_key_element()): override for override in given}
+    for key in ("attention", "task", "settings"):
+        if f"tuning.{key}" in by_key:
+            advice = "on the command line write attention=NAME,... task=NAME,..."
+            raise ValueError(f"tuning.{key} is what an experiment writes down; {advice}")
     own = {key: _values(by_key.pop(key)) for key in ("experiment", "attention", "task", *_OWN) if key in by_key}
     (experiment,) = own.pop("experiment", ["tune"])
     tuning = _written_down(experiment)

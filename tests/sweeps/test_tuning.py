@@ -204,6 +204,12 @@ def test_a_profile_searches_the_same_rates_for_every_row_at_the_level_of_each_ta
         assert {attention for attention, _ in spaces} == causal
 
 
+@pytest.mark.parametrize("word", ["tuning.attention=[softmax]", "tuning.task=[mqar]", "tuning.settings={}"])
+def test_what_an_experiment_writes_down_is_not_given_twice(word, groups):
+    with pytest.raises(ValueError, match="on the command line write attention=NAME"):
+        read_request(["experiment=profile_encoder", word])
+
+
 def test_photographs_are_asked_of_the_named_mechanisms_and_controls(groups):
     searches = _all_planned(read_request(["experiment=profile_vision"]))
     rows = {(plan.study.task, plan.specs[0].attention) for _, plan in searches if plan.study}
