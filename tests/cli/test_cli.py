@@ -288,7 +288,8 @@ def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
     [
         (
             ["experiment=grwth"],
-            "did you mean 'growth'? Known: cost, counted, crossover, growth, honesty, linformer_kernels, linformer_table3, peers",
+            "did you mean 'growth'? Known: cost, counted, crossover, growth, honesty, launches, linformer_kernels, "
+            "linformer_table3, peers",
         ),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
         (["experiment=peers", "sharing=none"], "no key of experiment=peers is called 'sharing'"),

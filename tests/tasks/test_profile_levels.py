@@ -16,7 +16,10 @@ LEVEL = "profile_encoder"
 def test_the_experiment_takes_every_task_with_the_level():
     experiment = yaml.safe_load(files("attn_zoo.configs").joinpath("experiment", f"{LEVEL}.yaml").read_text())
     assert experiment["level"] == LEVEL
-    assert sorted(experiment["tuning"]["task"]) == [name for name in sorted(task_names()) if LEVEL in task_card(name).levels]
+    vision = yaml.safe_load(files("attn_zoo.configs").joinpath("experiment", "profile_vision.yaml").read_text())
+    assert vision["level"] == LEVEL and vision["tuning"]["space"] == experiment["tuning"]["space"]
+    tasks = [*experiment["tuning"]["task"], *vision["tuning"]["task"]]
+    assert sorted(tasks) == [name for name in sorted(task_names()) if LEVEL in task_card(name).levels]
 
 
 def test_the_level_reads_both_ways_through_a_short_convolution():
