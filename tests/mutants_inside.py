@@ -270,6 +270,24 @@ class QuadraticSums(Linear):
         return super().attend(query, key, value, key_valid) + 0 * pairs[..., None, None]
 
 
+@breaks("time_grows_as_printed", "linear", "eager, causal=False: FLOPs grow like n^", implementations=("eager", "tiled"))
+class QuadraticBesideItsTiles(Linear):
+    """Compares all pairs block by block in ``eager``, where the card counts tiles that do not."""
+
+    attend_tiled = Linear.attend
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        pairs = torch.stack([(query @ rows.mT).sum(dim=-1) for rows in key.split(16, dim=2)]).sum(dim=0)
+        return super().attend(query, key, value, key_valid) + 0 * pairs[..., None]
+
+
+@breaks("time_grows_as_printed", "linear", "eager, causal=False: numbers written grow like n^", implementations=("eager", "tiled"))
+class QuadraticSumsBesideItsTiles(QuadraticSums):
+    """The same without matrix products."""
+
+    attend_tiled = Linear.attend
+
+
 @breaks("memory_grows_as_printed", "linear", "the largest tensor grows like n^")
 class FormsAllPairs(Linear):
     """Allocates queries × keys always, as a public BigBird does."""
@@ -277,3 +295,12 @@ class FormsAllPairs(Linear):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         weights = torch.zeros(query.shape[2], key.shape[2], dtype=query.dtype)
         return super().attend(query, key, value, key_valid) + weights[0, 0]
+
+
+@breaks(
+    "memory_grows_as_printed", "linear", "eager, causal=False: the largest tensor grows like n^", implementations=("eager", "tiled")
+)
+class FormsAllPairsBesideItsTiles(FormsAllPairs):
+    """Allocates queries × keys in ``eager`` alone."""
+
+    attend_tiled = Linear.attend

@@ -69,24 +69,24 @@ def _gpu(parsed: argparse.Namespace) -> int:
 
 
 def _kit(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
-    """``attn-zoo check`` of each attention in a process of its own; a report each in OUT/kit."""
-    folder, deadline = out / "kit", time.monotonic() + seconds
+    """``attn-zoo check`` of each attention in a process of its own, but of those proved before; a report each in OUT/kit."""
+    folder, file, deadline = out / "kit", out / "kit.json", time.monotonic() + seconds
     folder.mkdir(exist_ok=True)
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
     def prove(name: str) -> str:
-        report = folder / f"{name}.txt"
-        if report.exists():
+        if before.get(name) in ("proved", "proved before"):
             return "proved before"
         words = ["check", name, "--device", device, "--defaults"]
         status, told = _attn_zoo(words, deadline - time.monotonic())
         if status is None:
             return "no time left"
-        report.write_text(told, encoding="utf-8")
+        (folder / f"{name}.txt").write_text(told, encoding="utf-8")
         return "proved" if status == 0 else "FAILED"
 
     with ThreadPoolExecutor(AT_A_TIME if device == "cuda" else 1) as pool:
         found = dict(zip(names, pool.map(prove, names), strict=True))
-    _write(out / "kit.json", found)
+    _write(file, before | found)
     counts = {word: sum(told == word for told in found.values()) for word in dict.fromkeys(found.values())}
     print("; ".join(f"{word}: {many}" for word, many in counts.items()), flush=True)
     for name, told in found.items():

@@ -141,8 +141,8 @@ def _there_anyway(request: Request, module: Attention) -> list[Tensor]:
 
 @attention_check("variant")
 def time_grows_as_printed(subject: Subject) -> str:
-    """FLOPs grow with the length as the card's big-O says, and numbers written do not grow faster."""
-    claim, subject = subject.card.time, subject.as_counted()
+    """FLOPs grow with the length as the card's big-O says, numbers written no faster, and both of ``eager`` beside ``tiled``."""
+    claim, eager, subject = subject.card.time, subject, subject.as_counted()
     slack = SLACK + (LOG_SLACK if claim.has_log else 0)
     remarks = []
     for geometry in subject.plain_and_causal():
@@ -160,7 +160,19 @@ def time_grows_as_printed(subject: Subject) -> str:
         require(written <= claim.exponent + slack, message)
         products = f"FLOPs n^{fitted:.2f}" if any(far) else "no matrix products"
         remarks.append(f"{where}: {products}, numbers written n^{written:.2f}")
+        if subject.implementation != "eager":
+            _require_no_faster(eager, geometry, claim)
     return "; ".join(remarks)
+
+
+def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> None:
+    """FLOPs counted and numbers written grow no faster than the claim."""
+    slack = SLACK + (LOG_SLACK if claim.has_log else 0)
+    traces = [trace(subject, geometry.causal, length) for length in _lengths(subject, claim.exponent)]
+    for what, sizes in (("FLOPs", [seen.flops for seen in traces]), ("numbers written", [seen.written for seen in traces])):
+        fitted = exponent(sizes, 2)
+        where = f"{subject.implementation}, causal={geometry.causal}"
+        require(fitted <= claim.exponent + slack, f"{where}: {what} grow like n^{fitted:.2f}, the card prints {claim}")
 
 
 @attention_check("variant")

@@ -24,7 +24,7 @@ KINDS = ("forward", "training")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is timed: mechanisms alone, without causality and padding, at their default options.
+    """Mechanisms alone and sizes to time them at, without causality and padding, at default options.
 
     Raises:
         ValueError: a value breaks its rule.
@@ -79,6 +79,8 @@ def measure(grid: Grid, save: Callable[[list[Point]], None], done: Sequence[Poin
             try:
                 point |= worker.ask("point", name, length, limit=min(grid.limit, left))
             except WorkerError as error:
+                if time.monotonic() >= deadline:  # the end of the measurement, and no failure of the mechanism
+                    break
                 point["failure"] = str(error)
             points.append(point)
             save(points)

@@ -46,6 +46,20 @@ def test_a_rehearsal_writes_its_files_and_measures_nothing_twice(tmp_path, capsy
     assert "proved before: 2" in capsys.readouterr().out
 
 
+def test_what_failed_in_the_kit_is_proved_again(tmp_path, monkeypatch, capsys):
+    asked: list[str] = []
+
+    def answer(words, seconds):
+        asked.append(words[1])
+        return (1, f"{words[1]} is wrong") if words[1] == "linear" and len(asked) < 3 else (0, "well")
+
+    monkeypatch.setattr("attn_zoo.cli.gpu._attn_zoo", answer)
+    words = ["gpu", str(tmp_path), "--device", "cpu", "--attentions", "none", "linear", "--parts", "kit"]
+    assert main(words) == 1 and "linear is wrong" in capsys.readouterr().out
+    assert main(words) == 0 and asked == ["none", "linear", "linear"]
+    assert json.loads((tmp_path / "kit.json").read_text()) == {"none": "proved before", "linear": "proved"}
+
+
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_the_other_measurements_can_be_asked_for_as_they_are(device, tmp_path):
     name, given = compose(kernel_words(tmp_path, device, 100)[1:])
@@ -62,6 +76,11 @@ def test_a_failure_is_a_point_and_no_time_left_ends_the_measurement():
     assert [set(point) & {"failure", "training"} for point in points] == [{"failure"}, {"failure"}]
     assert "time limit" in points[0]["failure"] and len(saved) == 2
     assert measure(grid, saved.append, points[:1], 0.0) == points[:1]
+
+
+def test_the_end_of_the_time_is_no_failure_of_a_mechanism():
+    grid = Grid("cpu", ("softmax",), (64,), tokens=64, heads=1, head_dim=8, rounds=1)
+    assert measure(grid, lambda points: None, [], 0.05) == []
 
 
 def test_shares_of_time_add_up():
