@@ -70,7 +70,7 @@ class StepCost:
 
 @dataclass
 class CountedCost:
-    """FLOPs, parameters, activation and state bytes by formula, held against PyTorch's counters; needs no GPU and no time."""
+    """FLOPs, parameters and state bytes by formula, held against PyTorch's counters, and the activation bytes that it counts."""
 
     level: str = field(default="mechanism", metadata=_help("mechanism, layer (with its projections) or block (with its MLP)"))
     attentions: list[str] = field(

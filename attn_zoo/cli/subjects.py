@@ -57,7 +57,7 @@ def _options(name: str, given: Any) -> dict[str, Any]:
 
 
 def label(subject: Subject) -> str:
-    """What a layer is called in tables: its attention, its implementation unless auto, and options that are not the defaults."""
+    """Name of a layer in tables: its attention, its implementation unless auto, and options that are not the defaults."""
     defaults = plain_options(card(subject.attention).options())
     changed = [f"{key}={value}" for key, value in subject.options.items() if defaults.get(key) != value]
     kernel = [] if subject.implementation == "auto" else [f"({subject.implementation})"]

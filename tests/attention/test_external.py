@@ -44,9 +44,7 @@ def written_out(built: External, value: Tensor, valid: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("options", [{}, {"own_units": True, "units": 5}, {"units": 40}], ids=str)
-@pytest.mark.parametrize(
-    ("implementation", "cheap"), [("definition", None), ("eager", None), ("tiled", 2**24), ("tiled", 6000)]
-)
+@pytest.mark.parametrize(("implementation", "cheap"), [("definition", None), ("eager", None), ("tiled", 2**24), ("tiled", 6000)])
 def test_equals_the_paper(monkeypatch, implementation, cheap, padded, options):
     if cheap:  # one block, and several
         monkeypatch.setattr(tiles, "CHEAP_BYTES", cheap)

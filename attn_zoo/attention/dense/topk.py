@@ -70,7 +70,7 @@ class TopK(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """As many keys as there are, or a single one."""
+        """Warn where every key is kept, or a single one."""
         k, n = options.kept, geometry.keys
         if k == 1:
             return ("kept=1 gives one key all the weight: no gradient reaches queries and keys",)

@@ -53,7 +53,7 @@ class RecurrentAttention(Attention):
     """
 
     has_mass = False
-    """Whether the state holds z."""
+    """True where the state holds z."""
 
     @abstractmethod
     def read(

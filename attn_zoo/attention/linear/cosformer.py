@@ -62,7 +62,7 @@ class CosFormer(RecurrentAttention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """As many features as keys."""
+        """Warn where features are no fewer than keys."""
         m, n = 2 * geometry.head_dim, geometry.keys
         return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
 

@@ -92,7 +92,7 @@ class Linear(RecurrentAttention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """As many features as keys."""
+        """Warn where features are no fewer than keys."""
         d, n = geometry.head_dim, geometry.keys
         return (f"{d} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if d >= n else ()
 

@@ -118,7 +118,7 @@ class Performer(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """As many features as keys."""
+        """Warn where features are no fewer than keys."""
         m, n = options.features, geometry.keys
         words = f"features={m} are no fewer than the {n} keys: a query's features are as many as the weights they stand for"
         return (words,) if m >= n else ()

@@ -34,7 +34,7 @@ class Projection(Enum):
 
 
 class Sharing(Enum):
-    """What has a projection of its own (Wang et al. 2020, Section 4). For 12 layers of 12 heads: 288, 24, 12 or 1 matrices."""
+    """Sharing of the projections (Wang et al. 2020, Section 4). For 12 layers of 12 heads: 288, 24, 12 or 1 matrices."""
 
     none = "none"
     """Each head has an E and an F."""
@@ -123,14 +123,17 @@ class LengthMap(nn.Module):
         value: Float[Tensor, "batch heads keys head_dim"],
         key_valid: Bool[Tensor, "batch keys"] | None,
     ) -> tuple[Float[Tensor, "batch heads r head_dim"], Float[Tensor, "batch heads r head_dim"]]:
-        """E K and F V of all heads."""
-        raise NotImplementedError
+        """E K and F V of all heads. Overridden by every map."""
+        raise NotImplementedError(f"{type(self).__name__} has no method project")
 
     def compress(
         self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
     ) -> tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]]:
-        """E X and F X of tokens that are no keys and values yet, where the map is linear, alike in all channels and heads."""
-        raise NotImplementedError
+        """E X and F X of tokens that are no keys and values yet, where the map is linear, alike in all channels and heads.
+
+        Overridden where ``compression_flops`` is not None.
+        """
+        raise UnsupportedError(f"{type(self).__name__} maps keys and values alone; project tokens first")
 
     def compress_and_weigh(
         self, tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
@@ -426,7 +429,7 @@ class LowRankAttention(CompressingAttention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """As many projected keys as keys, which ``allow_full_rank`` accepts."""
+        """Warn where projected keys are no fewer than keys, which ``allow_full_rank`` accepts."""
         k, n = max(k for layer in options.layers() for k in layer), geometry.keys
         return (f"projected_length={k} is no fewer than the {n} keys: nothing is compressed",) if k >= n else ()
 

@@ -206,7 +206,7 @@ class BlockPatternAttention(PairwiseAttention):
         return self.pattern().mask_mod(n, self.head_seeds(device))
 
     def by_head(self) -> bool:
-        """Whether some blocks are drawn."""
+        """True where some blocks are drawn."""
         return self.pattern().random > 0
 
     @classmethod

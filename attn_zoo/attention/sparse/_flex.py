@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 MaskMod = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Whether in a head a query sees a key, by the numbers of all three, which broadcast."""
+"""Map of head, query and key numbers, which broadcast, to True where that query sees that key."""
 
 BLOCK = 128
 """Pairs of so many queries and keys are computed or left out together."""

@@ -26,7 +26,7 @@ class PairwiseAttention(Attention):
         return None
 
     def by_head(self) -> bool:
-        """Whether heads have different pairs."""
+        """True where heads have different pairs."""
         return False
 
     @classmethod

@@ -48,7 +48,7 @@ class Tally:
     flops: int
     backward_flops: int
     kept_bytes: int
-    """What the graph held between the two; see ``Cost.activation_bytes``."""
+    """Bytes that the graph held between the two, whole storages, each once."""
 
 
 def tally(call: Callable[[], Tensor], there_anyway: Iterable[Tensor]) -> Tally:

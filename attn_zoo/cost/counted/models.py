@@ -29,7 +29,7 @@ def attention_parameters(model: nn.Module) -> int:
 def count_flops(model: nn.Module, batch: Batch) -> int:
     """FLOPs of a forward pass over ``batch``, two per multiply-add of every matrix product.
 
-    The model must be built eager: PyTorch counts nothing for some fused kernels. It may live on the
+    The model must be built ``eager`` or ``tiled``: PyTorch counts nothing for some fused kernels. It may live on the
     ``meta`` device, where shapes flow and nothing is computed.
     """
     model.eval()
@@ -42,7 +42,8 @@ def count_model(model: nn.Module, batch: Batch) -> Counted:
     """Count a pass over ``batch``, forward and backward, and what autograd keeps between, in evaluation.
 
     The formula is that of every attention layer, at the length it was built for, with the linear maps and convolutions around
-    it; PyTorch's count asks for an eager model. Parameters are those that train. Where shapes suffice, build on ``meta``.
+    it; to compare it with PyTorch's count, build the model with the ``counted_implementation`` of its card. Parameters are those
+    that train. Where shapes suffice, build on ``meta``.
     """
     model.eval()
     products = _Products()

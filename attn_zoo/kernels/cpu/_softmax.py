@@ -21,7 +21,7 @@ def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... 
 
 
 def dropout_mask(like: Tensor, dropout: float) -> Tensor | None:
-    """What multiplies weights of the shape of ``like`` under dropout: zeros, and ones scaled up. None without dropout."""
+    """Factors of weights of the shape of ``like`` under dropout: zeros, and ones scaled up. None without dropout."""
     return torch.empty_like(like).bernoulli_(1 - dropout).div_(1 - dropout) if dropout else None
 
 
