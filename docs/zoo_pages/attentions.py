@@ -6,7 +6,6 @@ import inspect
 import os
 import re
 import sys
-import textwrap
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,6 +46,16 @@ _REFUSABLE = frozenset(["causal", "key_padding", "cross", "any_length", "stepwis
 
 
 @dataclass(frozen=True, slots=True)
+class Definition:
+    """Place of a method ``definition``."""
+
+    file: str
+    """Relative to the folder of the page."""
+    name: str
+    """Qualified by its class."""
+
+
+@dataclass(frozen=True, slots=True)
 class Use:
     """Commands that concern an attention, and Python that builds it."""
 
@@ -72,7 +81,7 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
         paper=prose(entry.paper),
         equation=prose(entry.equation),
         doc=docstring(entry.build),
-        definition=_definition(entry),
+        definition=_definition(entry, folder),
         options=options(entry.options),
         claims=_claims(entry),
         cost=_cost_tables(entry),
@@ -94,10 +103,13 @@ def attention_page(name_: str, results: Results, folder: Path) -> str:
     )
 
 
-def _definition(entry: AttentionCard) -> str:
-    """Source of the method ``definition``, without its indent; empty where there is none."""
+def _definition(entry: AttentionCard, folder: Path) -> Definition | None:
+    """Place of the method ``definition``, which a base class may hold; None where there is none."""
     found = entry.build.definition
-    return "" if found is None else textwrap.dedent(inspect.getsource(found)).rstrip()
+    if found is None:
+        return None
+    found = inspect.unwrap(found)
+    return Definition(os.path.relpath(inspect.getfile(found), folder), found.__qualname__)
 
 
 def attention_index(results: Results, table_of_all: str) -> str:
