@@ -22,6 +22,8 @@ from attn_zoo.contract import (
     UnknownNameError,
     auto_may_take,
     auto_order,
+    length_rules,
+    plain_options,
 )
 
 A = TypeVar("A", bound=type[Attention])
@@ -143,7 +145,7 @@ def build_attention(
         implementation: a name on the card, or ``auto``: the first of ``auto_order(device)`` that the
             card offers, the options allow and ``device`` can run. The result is in ``.implementation``.
         device: only read by ``auto``; the mechanism is built on the current default device.
-        **options: fields of ``card(name).options``.
+        **options: fields of ``card(name).options``; those left out take their defaults, by length where the card has a rule.
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
@@ -151,7 +153,7 @@ def build_attention(
         UnsupportedError: the geometry needs what the card does not claim.
     """
     entry = card(name)
-    chosen = make_options(f"attention {name}", entry.options, options)
+    chosen = attention_options(entry, geometry, options)
     if implementation == "auto":
         implementation = choose_implementation(entry, geometry, chosen, torch.device(device))
     return entry.build(geometry, chosen, implementation)
@@ -175,6 +177,28 @@ def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
         if name not in known:
             raise UnknownNameError(f"option of {owner}", name, known)
     return kind(**given)
+
+
+def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[str, Any]) -> Any:
+    """Options of an attention with every default filled in, those that follow the length by their rules.
+
+    Raises:
+        UnknownNameError: no such option.
+        ValueError: an option breaks its rule.
+    """
+    numbers = {name: rule.number(geometry) for name, rule in length_rules(entry.options).items()}
+    return make_options(f"attention {entry.name}", entry.options, {**numbers, **given})
+
+
+def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an attention as plain data where no geometry is known yet: defaults that follow the length are left out.
+
+    Raises:
+        UnknownNameError: no such option.
+        ValueError: an option breaks its rule.
+    """
+    plain = plain_options(attention_options(entry, Geometry(1, 64, 4096, 4096), given))
+    return {name: value for name, value in plain.items() if name in given or name not in length_rules(entry.options)}
 
 
 def load_plugins() -> Mapping[str, str]:

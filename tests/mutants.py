@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attn_zoo.attention._masks import softmax_over_valid
 from attn_zoo.attention.controls.uniform import UniformAverage
-from attn_zoo.contract import Attention, AttentionCard, Geometry, UnsupportedError
+from attn_zoo.contract import Attention, AttentionCard, Geometry, UnsupportedError, by_length
 
 
 class Mutant(NamedTuple):
@@ -72,6 +72,30 @@ class Untypeable(Linear):
 @breaks("card_is_complete", "projected", "equals the defaults", variants={"twice": {"projected_length": 6}})
 class SameVariant(Projected):
     """Proves its defaults twice."""
+
+
+@dataclass
+class Unshrinking:
+    projected_length: int = by_length("6", lambda g: 6)
+
+
+@breaks("defaults_suit_every_length", "projected", "the defaults are refused at", options=Unshrinking)
+class RefusedByDefault(Projected):
+    """Refuses short inputs, to which its default is no shorter."""
+
+    def __init__(self, geometry: Geometry, options: Unshrinking, implementation: str = "eager") -> None:
+        if options.projected_length >= geometry.keys:
+            raise UnsupportedError(f"{geometry.keys} keys are too few")
+        super().__init__(geometry, ProjectedOptions(projected_length=options.projected_length), implementation)
+
+
+@breaks("defaults_suit_every_length", "projected", "the defaults are doubted at")
+class DoubtedByDefault(Projected):
+    """Doubts what its own default makes of long inputs."""
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        return ("many keys",) if options.projected_length > 100 else ()
 
 
 @breaks("card_is_complete", "softmax", "the default options refuse")

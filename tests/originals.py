@@ -13,7 +13,17 @@ from torch import Tensor, nn
 from attn_zoo import card as card_of
 from attn_zoo.attention._masks import softmax_over_valid
 from attn_zoo.attention.dense.softmax import Softmax
-from attn_zoo.contract import Attention, AttentionCard, Capabilities, CompressingAttention, Cost, Geometry, Growth, Stream
+from attn_zoo.contract import (
+    Attention,
+    AttentionCard,
+    Capabilities,
+    CompressingAttention,
+    Cost,
+    Geometry,
+    Growth,
+    Stream,
+    by_length,
+)
 
 ORIGINALS: dict[str, AttentionCard] = {}
 
@@ -114,7 +124,7 @@ class Linear(Attention):
 
 @dataclass
 class ProjectedOptions:
-    projected_length: int = 6
+    projected_length: int = by_length("n/12", lambda g: max(1, g.keys // 12))
 
 
 def projected_cost(geometry: Geometry, options: ProjectedOptions) -> Cost:
@@ -126,7 +136,7 @@ def identity(cls: type[Projected]) -> Callable[[Geometry], Attention]:
     """The setting in which ``cls`` is softmax attention."""
 
     def build(geometry: Geometry) -> Attention:
-        built = cls(geometry, ProjectedOptions(geometry.keys))
+        built = cls(geometry, ProjectedOptions(projected_length=geometry.keys))
         nn.init.eye_(built.key_map)
         nn.init.eye_(built.value_map)
         return built

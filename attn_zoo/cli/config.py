@@ -206,20 +206,19 @@ def spec_from(config: DictConfig) -> RunSpec:
     dials = _given(config.dials[name]) if name in config.dials else {}
     entry = registry.task_card(task.pop("name"))
     level = _level(entry, config.level)
-    return resolve_spec(
-        RunSpec(
-            attention=name,
-            task=entry.name,
-            options={**dials, **attention},
-            task_options={**level.options, **task},
-            implementation=config.implementation,
-            model=ModelSpec(**{**level.model, **_given(config.model)}),
-            budget=Budget(**{**level.budget, **_given(config.budget)}),
-            seed=config.seed,
-            device=config.device,
-            precision=config.precision,
-        )
+    spec = RunSpec(
+        attention=name,
+        task=entry.name,
+        options={**dials, **attention},
+        task_options={**level.options, **task},
+        implementation=config.implementation,
+        model=ModelSpec(**{**level.model, **_given(config.model)}),
+        budget=Budget(**{**level.budget, **_given(config.budget)}),
+        seed=config.seed,
+        device=config.device,
+        precision=config.precision,
     )
+    return resolve_spec(spec, locations_from(config))
 
 
 def locations_from(config: DictConfig) -> dict[str, Any]:

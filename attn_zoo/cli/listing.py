@@ -11,20 +11,26 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo import registry
-from attn_zoo.contract import AttentionCard, Pairs, Patches, TaskCard
+from attn_zoo.contract import AttentionCard, Geometry, Pairs, Patches, TaskCard, length_rules
 
 _MARK = {True: "yes", False: "-"}
+_LENGTHS = (64, 1024, 4096)
 _CLAIMS = ("causal", "stepwise", "padding", "cross", "any length", "time", "memory")
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
+    parser.add_argument(
+        "--attention", metavar="NAME", help="all about one attention: paper, claims, options and defaults by length"
+    )
     parser.add_argument("--task", metavar="NAME", help="all about one task: source, options, levels and how they differ")
     parser.set_defaults(handler=_list)
 
 
 def _list(parsed: argparse.Namespace) -> int:
-    print(describe_task(parsed.task) if parsed.task else listing())
+    asked = [describe_attention(parsed.attention)] if parsed.attention else []
+    asked += [describe_task(parsed.task)] if parsed.task else []
+    print("\n\n".join(asked) or listing())
     return 0
 
 
@@ -35,6 +41,30 @@ def listing() -> str:
     if failures:
         rows = [[name, "failed", reason] for name, reason in failures.items()]
         parts.append(tabulate(rows, ["plugin", "state", "reason"], tablefmt="simple"))
+    return "\n\n".join(parts)
+
+
+def describe_attention(name: str) -> str:
+    """All that the card of an attention says, with its options and what their defaults are at a few lengths.
+
+    Raises:
+        UnknownNameError: no attention has this name.
+    """
+    registry.load_plugins()
+    card = registry.card(name)
+    facts = [["paper", card.paper], ["equation", card.equation], ["implementations", ", ".join(card.implementations)]]
+    facts += [[claim, says] for claim, says in zip(_CLAIMS, _claims(card), strict=True)] + [["defined in", card.origin]]
+    at = [registry.attention_options(card, Geometry(8, 64, n, n), {}) for n in _LENGTHS]
+    rules = length_rules(card.options)
+    options = [
+        [f.name, rules[f.name].words if f.name in rules else _plain(f.default), *(_plain(getattr(one, f.name)) for one in at)]
+        for f in fields(card.options)
+    ]
+    parts = [f"{card.name}: {card.title}", tabulate(facts, tablefmt="plain", maxcolwidths=[None, 100])]
+    parts += [textwrap.indent(inspect.getdoc(card.build) or "", "  ")]
+    if options:
+        head = ["option", "unless given", *(f"at {n:,} tokens" for n in _LENGTHS)]
+        parts += [tabulate(options, head, tablefmt="simple", disable_numparse=True)]
     return "\n\n".join(parts)
 
 

@@ -12,7 +12,7 @@ from attn_zoo.cost.counted import experiment as counted
 from attn_zoo.cost.counted.launches import SHAPES, launch_rows, launch_table
 from attn_zoo.cost.counted.table import counted_table
 from attn_zoo.cost.crossover import experiment as crossover
-from attn_zoo.cost.crossover.setting import OPTIONS, Entry
+from attn_zoo.cost.crossover.setting import Entry
 from attn_zoo.cost.crossover.setting import resolve_setting as resolve_crossover_setting
 from attn_zoo.cost.crossover.table import crossover_table
 from attn_zoo.cost.energy import NotMeasured, energy_meter
@@ -147,11 +147,7 @@ def _cost(given: Mapping[str, Any]) -> Prepared:
 
 
 def _crossover(given: Mapping[str, Any]) -> Prepared:
-    names = [text.partition(":")[0] for text in given["attentions"]]
-    options: dict[str, Any] = {name: OPTIONS[name] for name in names if name in OPTIONS}
-    for name, chosen in given["set"].items():
-        options[name] = {**options.get(name, {}), **chosen} if isinstance(chosen, dict) else chosen
-    subjects = subjects_of(given["attentions"], options)
+    subjects = subjects_of(given["attentions"], given["set"])
     setting = resolve_crossover_setting(given, tuple(Entry("mechanism", label(subject), subject) for subject in subjects))
     facts = {
         "setting": setting.to_dict(),

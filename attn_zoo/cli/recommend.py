@@ -61,7 +61,6 @@ def memory_bytes(words: str) -> int:
 
 
 def _recommend(parsed: argparse.Namespace) -> int:
-    from attn_zoo.cost.crossover.setting import OPTIONS
     from attn_zoo.cost.step_cost.setting import resolve_device
     from attn_zoo.recommend import Need, recommend
     from attn_zoo.recommend.candidates import refusal, unmeasured_candidates
@@ -83,15 +82,14 @@ def _recommend(parsed: argparse.Namespace) -> int:
         cross=parsed.cross,
         accept=parsed.accept / 100,
     )
-    dials = {**OPTIONS, "kernelized_linformer": OPTIONS["linformer"]}
     figures = [figure for path in parsed.measured for figure in read_figures(_json(Path(path)), Path(path).name)]
     tables = _tables(parsed.records, parsed.task)
     if parsed.measure:
         resolve_device(need.device)
-        layers = [layer for layer in unmeasured_candidates(need, dials, []) if refusal(need, layer) is None]
+        layers = [layer for layer in unmeasured_candidates(need, []) if refusal(need, layer) is None]
         figures += measure_now(need, layers, rounds=_ROUNDS, tell=_tell)
     here = machine_of(describe_environment(need.device), "").name
-    found = recommend(need, figures, tables, here=here, dials=dials)
+    found = recommend(need, figures, tables, here=here)
     print(as_json(found) if parsed.format == "json" else as_text(found))
     return 0 if found.ranked else 1
 

@@ -14,7 +14,8 @@ from attn_zoo.cli.config import locations_from, spec_from
 from attn_zoo.contract import Geometry, UnsupportedError
 from attn_zoo.records import Budget, RunSpec
 from attn_zoo.records.tuning import TUNABLE
-from attn_zoo.registry import build_attention, build_task, card, make_options
+from attn_zoo.registry import attention_options, build_attention, build_task, card
+from attn_zoo.runner.count import geometry_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +100,11 @@ def _suits(name: str, options: Mapping[str, Any], geometry: Geometry, implementa
         build_attention(name, geometry, implementation=implementation, **options)
     except (UnsupportedError, ValueError):
         return False
-    return not entry.build.warnings(geometry, make_options(f"attention {name}", entry.options, options))
+    return not entry.build.warnings(geometry, attention_options(entry, geometry, options))
 
 
 def _geometry(spec: RunSpec, locations: Mapping[str, Any]) -> Geometry:
-    task = build_task(spec.task, **spec.task_options, **locations).spec
-    return Geometry(spec.model.heads, spec.model.dim // spec.model.heads, task.positions, task.positions, task.causal)
+    return geometry_of(spec, build_task(spec.task, **spec.task_options, **locations).spec)
 
 
 def _refuse_unsearchable(key: str, attention: str) -> None:

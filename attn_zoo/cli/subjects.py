@@ -12,8 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attn_zoo.cli.run import explain
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.bench import Subject
-from attn_zoo.registry import card, make_options
-from attn_zoo.runner import plain_options
+from attn_zoo.registry import card, stated_options
 
 
 def subjects_of(texts: Sequence[str], settings: Mapping[str, Any]) -> list[Subject]:
@@ -42,7 +41,7 @@ def subjects_of(texts: Sequence[str], settings: Mapping[str, Any]) -> list[Subje
 
 
 def _options(name: str, given: Any) -> dict[str, Any]:
-    """All options of an attention, the given ones in their right types."""
+    """Options of an attention, the given ones in their right types; defaults that follow the length are left out."""
     if not isinstance(given, dict):
         raise ValueError(f"options are set one by one, set.{name}.OPTION=VALUE; got set.{name}={given}")
     kind = card(name).options
@@ -53,12 +52,12 @@ def _options(name: str, given: Any) -> dict[str, Any]:
         typed = OmegaConf.merge(OmegaConf.structured(kind), given)
     except OmegaConfBaseException as error:
         raise ValueError(f"set.{name}: {explain(error)}") from error
-    return plain_options(make_options(f"attention {name}", kind, {option: typed[option] for option in given}))
+    return stated_options(card(name), {option: typed[option] for option in given})
 
 
 def label(subject: Subject) -> str:
     """Name of a layer in tables: its attention, its implementation unless auto, and options that are not the defaults."""
-    defaults = plain_options(card(subject.attention).options())
+    defaults = stated_options(card(subject.attention), {})
     changed = [f"{key}={value}" for key, value in subject.options.items() if defaults.get(key) != value]
     kernel = [] if subject.implementation == "auto" else [f"({subject.implementation})"]
     return " ".join([subject.attention, *kernel, *changed])

@@ -10,10 +10,10 @@ import torch
 
 from attn_zoo.conformance import agreement, batch, causality, claims, cost, gradients, numerics, padding, state, stepwise
 from attn_zoo.conformance.harness import Case, Report, Violation, run_cases
-from attn_zoo.conformance.subject import ATTENTION_CHECKS, AttentionCheck, Scope, Subject, home_of
+from attn_zoo.conformance.subject import ATTENTION_CHECKS, DEFAULTS_AT, AttentionCheck, Scope, Subject, home_of
 from attn_zoo.contract import AttentionCard, TaskCard
+from attn_zoo.registry import attention_options, task_card, task_names
 from attn_zoo.registry import card as card_of
-from attn_zoo.registry import make_options, task_card, task_names
 
 THEMES = (claims, padding, causality, stepwise, batch, state, gradients, numerics, agreement, cost)
 """The modules whose checks make up the kit, in the order in which they run; importing them enlists the checks."""
@@ -66,7 +66,7 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
         raise ValueError(f"{attention!r} is a task, not an attention; use check_task")
     for variant, given in {DEFAULT: {}, **card.variants}.items():
         try:
-            options = make_options(f"attention {card.name}", card.options, given)
+            options = attention_options(card, DEFAULTS_AT, given)
         except Exception as error:  # rules of the entry's own may raise anything; the other settings are still proved
             yield _unbuildable(card.name, variant, error)
             continue

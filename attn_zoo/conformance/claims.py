@@ -15,11 +15,12 @@ from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
 from attn_zoo.conformance.requests import Request
-from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
-from attn_zoo.contract import Attention, AttentionCard, Stream, UnsupportedError
-from attn_zoo.registry import make_options
+from attn_zoo.conformance.subject import DEFAULTS_AT, Subject, attention_check, must_refuse
+from attn_zoo.contract import Attention, Geometry, Stream, UnsupportedError, length_rules
+from attn_zoo.registry import attention_options
 
 OTHER_LENGTHS = (1, 33, 63, 100)
+LENGTHS_OF_DEFAULTS = (2, 3, 5, 17, 64, 100, 1000, 4096, 65536)
 INPUTS = ("query", "key", "value")
 
 
@@ -34,7 +35,7 @@ def card_is_complete(subject: Subject) -> None:
     require(card.implementations[:1] == ("eager",), f"implementations are {card.implementations}; eager comes first")
     unknown = set(card.reads) - set(INPUTS)
     require(not unknown and "value" in card.reads, f"reads is {card.reads}; it names value and nothing but {', '.join(INPUTS)}")
-    _check_options(card)
+    _check_options(subject)
     require(card.can.causal or not card.can.stepwise, "the card claims stepwise, which is causal, and no causal form")
     require(subject.causal == card.can.causal, "the card claims a causal form, which the default options refuse")
     for geometry in subject.plain_and_causal():
@@ -44,13 +45,13 @@ def card_is_complete(subject: Subject) -> None:
         require(len(set(names)) == len(names) and all(map(str.isidentifier, names)), f"streams are not distinct keywords: {names}")
 
 
-def _check_options(card: AttentionCard) -> None:
-    kind = card.options
+def _check_options(subject: Subject) -> None:
+    card, kind = subject.card, subject.card.options
     require(isclass(kind) and is_dataclass(kind), f"options is {kind!r}, not a dataclass")
     hints = get_type_hints(kind)
     for option in fields(kind):
-        bare = option.default is MISSING and option.default_factory is MISSING
-        require(not bare, f"option {option.name} has no default")
+        bare = option.default is MISSING and option.default_factory is MISSING and option.name not in length_rules(kind)
+        require(not bare, f"option {option.name} has no default and is no by_length")
         hint = hints[option.name]
         plain = isclass(hint) and (hint in (int, float, bool, str) or issubclass(hint, Enum))
         require(
@@ -58,7 +59,28 @@ def _check_options(card: AttentionCard) -> None:
         )
     for variant, options in card.variants.items():
         require(variant and variant != "default", f"a variant is called {variant!r}")
-        require(make_options(card.name, kind, options) != kind(), f"variant {variant!r} equals the defaults")
+        given = attention_options(card, DEFAULTS_AT, options)
+        require(given != attention_options(card, DEFAULTS_AT, {}), f"variant {variant!r} equals the defaults")
+
+
+@attention_check("card")
+def defaults_suit_every_length(subject: Subject) -> str:
+    """Defaults that follow the length build at every length from 2, and the mechanism doubts none of them from 64 tokens on."""
+    if not length_rules(subject.card.options):
+        raise NotApplicable("no default follows the length")
+    card, sizes = subject.card, ((n, d) for n in LENGTHS_OF_DEFAULTS for d in (8, 64))
+    for n, d in sizes:
+        for causal in {geometry.causal for geometry in subject.plain_and_causal()}:
+            geometry = Geometry(2, d, n, n, causal)
+            try:
+                options = attention_options(card, geometry, {})
+                with torch.device("meta"):
+                    card.build(geometry, options)
+            except (UnsupportedError, ValueError) as error:
+                raise Violation(f"the defaults are refused at {geometry}: {error}") from error
+            doubts = card.build.warnings(geometry, options) if n >= 64 else ()
+            require(not doubts, f"the defaults are doubted at {geometry}: {'; '.join(doubts)}")
+    return "; ".join(f"{name} = {rule.words}" for name, rule in length_rules(card.options).items())
 
 
 @attention_check("card")
@@ -229,6 +251,6 @@ def building_draws_what_is_claimed(subject: Subject) -> None:
     if not subject.card.can.random_at_build:
         require(gap == 0, f"random_at_build is not claimed, but two seeds differ by {gap:.3g} with equal parameters")
     elif subject.variant == "default" and gap == 0:
-        drawn = [make_options(subject.card.name, subject.card.options, options) for options in subject.card.variants.values()]
+        drawn = [attention_options(subject.card, DEFAULTS_AT, options) for options in subject.card.variants.values()]
         buffers = [{name for name, _ in subject.build(options=options).named_buffers()} for options in drawn]
         require(any(buffers), "the card claims random_at_build, but two seeds built the same map, and no variant holds buffers")

@@ -20,6 +20,9 @@ Scope = Literal["card", "variant", "implementation", "twin"]
 LENGTHS = (33, 65, 129, 257, 513, 1025)
 """Odd, so that blocks do not divide them; the first that the options allow is the length of the proof."""
 
+DEFAULTS_AT = Geometry(2, 8, 72, 72)
+"""Geometry whose defaults every check keeps at all lengths, which blocks of its quarter do not divide."""
+
 LONG = 300
 """Several blocks of the usual sizes, and a whole number of none of them."""
 

@@ -8,7 +8,7 @@ from attn_zoo.contract.dataset import DataSet, Layout
 from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import IMPLEMENTATIONS, auto_may_take, auto_order, unavailable
-from attn_zoo.contract.options import added_later, left_out
+from attn_zoo.contract.options import LengthRule, added_later, by_length, left_out, length_rules, plain_options
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Geometry",
     "Growth",
     "Layout",
+    "LengthRule",
     "Level",
     "MissingDataError",
     "Pairs",
@@ -44,8 +45,11 @@ __all__ = [
     "added_later",
     "auto_may_take",
     "auto_order",
+    "by_length",
     "hide_rows_without_keys",
     "left_out",
+    "length_rules",
+    "plain_options",
     "real_tokens",
     "unavailable",
 ]

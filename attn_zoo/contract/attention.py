@@ -42,7 +42,9 @@ class AttentionCard:
     memory: Growth
     cost: Callable[[Geometry, Any], Cost]
     options: type
-    """Plain dataclass of int, float, bool, str or enum fields, all with defaults; its rules raise in ``__post_init__``."""
+    """Plain dataclass of int, float, bool, str or enum fields, each with a default or ``by_length``.
+
+    Rules raise in ``__post_init__``."""
     build: type[Attention]
     implementations: tuple[str, ...] = ("eager",)
     softmax_limit: Callable[[Geometry], Attention] | None = None

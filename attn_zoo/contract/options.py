@@ -1,11 +1,43 @@
-"""Options that an entry gained after its first records."""
+"""Options whose default follows the length, and options that an entry gained after its first records."""
 
 from __future__ import annotations
 
-from dataclasses import Field, field
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from enum import Enum
 from typing import Any
 
+from attn_zoo.contract.claims import Geometry
+
 _LATER = "added_later"
+_RULE = "by_length"
+
+
+@dataclass(frozen=True, slots=True)
+class LengthRule:
+    """Default of an option as a function of the geometry."""
+
+    words: str
+    """The rule as tables print it: ``min(256, n/4)``, with n keys and heads of width d."""
+    number: Callable[[Geometry], int]
+
+
+def by_length(words: str, number: Callable[[Geometry], int]) -> Any:
+    """Field of an options dataclass whose default is computed from the geometry.
+
+    The number must obey the rules of the options at every geometry, so that no length is refused by default. Where such an
+    option is not given, ``registry.attention_options`` fills it in.
+
+    Args:
+        words: the rule as tables print it.
+        number: the rule.
+    """
+    return field(kw_only=True, metadata={_RULE: LengthRule(words, number)})
+
+
+def length_rules(options: type) -> Mapping[str, LengthRule]:
+    """Rules of those fields of an options dataclass whose default follows the length."""
+    return {option.name: option.metadata[_RULE] for option in fields(options) if _RULE in option.metadata}
 
 
 def added_later(default: Any) -> Any:
@@ -19,3 +51,13 @@ def added_later(default: Any) -> Any:
 def left_out(option: Field[Any], value: object) -> bool:
     """Whether a spec does not mention an option of this value."""
     return bool(option.metadata.get(_LATER)) and value == option.default
+
+
+def plain_options(options: Any) -> dict[str, Any]:
+    """An options dataclass as plain data; an enum member becomes its name, and what was added later and is off is left out."""
+    given = {
+        option.name: getattr(options, option.name)
+        for option in fields(options)
+        if not left_out(option, getattr(options, option.name))
+    }
+    return {name: value.name if isinstance(value, Enum) else value for name, value in given.items()}

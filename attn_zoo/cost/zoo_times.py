@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from attn_zoo.contract import Geometry, UnsupportedError
+from attn_zoo.contract import Geometry, UnsupportedError, plain_options
 from attn_zoo.cost.bench import Bench, Subject
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.step_cost.levels import Sizes, rig_for
 from attn_zoo.cost.workers import Worker, WorkerError
-from attn_zoo.registry import card, choose_implementation
+from attn_zoo.registry import attention_options, card, choose_implementation
 
 Point = dict[str, Any]
 SOFTMAX = Subject("softmax", {}, "sdpa")
@@ -98,11 +98,12 @@ class _Timer:
     def point(self, name: str, length: int) -> Point:
         """Facts of one mechanism at one length."""
         grid, entry = self.grid, card(name)
-        geometry, options = Geometry(grid.heads, grid.head_dim, length, length), entry.options()
+        geometry = Geometry(grid.heads, grid.head_dim, length, length)
         try:
+            options = attention_options(entry, geometry, {})
             taken = choose_implementation(entry, geometry, options, self.device)
             own = self._bench(Subject(name, {}, taken))
-            found: Point = {"implementation": taken}
+            found: Point = {"implementation": taken, "options": plain_options(options)}
             for kind in KINDS:
                 found[kind] = self._beside_softmax(own, kind, length)
         except UnsupportedError as refusal:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from enum import Enum
 from typing import Any
 
 import torch
 
-from attn_zoo.contract import AttentionCard, UnknownNameError
+from attn_zoo.contract import UnknownNameError, plain_options
 from attn_zoo.cost.counted import activation_bytes
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.recommend.evidence import Figure
 from attn_zoo.recommend.need import Need
-from attn_zoo.registry import attentions, build_attention, card, make_options
+from attn_zoo.registry import attention_options, attentions, build_attention, card, stated_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Candidate:
     @property
     def label(self) -> str:
         """As tables name it: options that are not the defaults, and the implementation unless eager."""
-        defaults = plain_options(card(self.attention).options())
+        defaults = stated_options(card(self.attention), {})
         changed = [f"{name}={value}" for name, value in self.options.items() if defaults.get(name) != value]
         kernel = ", ".join(word for word in (self.implementation, self.backend) if word and word not in ("auto", "eager"))
         return " ".join([self.attention, *([f"({kernel})"] if kernel else []), *changed])
@@ -62,22 +61,14 @@ class Counted:
     tell."""
 
 
-def plain_options(options: Any) -> dict[str, Any]:
-    """An options dataclass as plain data; an enum member becomes its name."""
-    return {name: value.name if isinstance(value, Enum) else value for name, value in asdict(options).items()}
-
-
 def candidate(attention: str, options: Mapping[str, Any], implementation: str, backend: str | None = None) -> Candidate:
-    """With all options filled in.
+    """With all options filled in but those whose default follows the length.
 
     Raises:
         UnknownNameError: no such attention or option.
         ValueError: an option breaks its rule.
     """
-    entry = card(attention)
-    return Candidate(
-        attention, plain_options(make_options(f"attention {attention}", entry.options, options)), implementation, backend
-    )
+    return Candidate(attention, stated_options(card(attention), options), implementation, backend)
 
 
 def measured_candidates(figures: Iterable[Figure]) -> tuple[dict[str, list[Figure]], dict[str, Candidate], list[str]]:
@@ -96,28 +87,19 @@ def measured_candidates(figures: Iterable[Figure]) -> tuple[dict[str, list[Figur
     return grouped, found, list(dict.fromkeys(notes))
 
 
-def unmeasured_candidates(need: Need, dials: Mapping[str, Mapping[str, Any]], measured: Iterable[Candidate]) -> list[Candidate]:
-    """One layer of each contender that has none measured: ``dials`` where they make sense at this length, else the defaults.
-
-    Args:
-        dials: options by attention that suit long sequences.
-    """
+def unmeasured_candidates(need: Need, measured: Iterable[Candidate]) -> list[Candidate]:
+    """One layer of each contender that has none measured, with its defaults at this length."""
     there = {layer.attention for layer in measured}
-    return [_unmeasured(need, name, dials.get(name, {})) for name in attentions() if not card(name).control and name not in there]
+    missing = [name for name in attentions() if not card(name).control and name not in there]
+    defaults = {name: plain_options(attention_options(card(name), need.geometry, {})) for name in missing}
+    return [candidate(name, options, _fastest(need, name)) for name, options in defaults.items()]
 
 
-def _unmeasured(need: Need, name: str, dials: Mapping[str, Any]) -> Candidate:
-    dialled = candidate(name, dials, _fastest(need, name, dials))
-    if not dials or (refusal(need, dialled) is None and not warnings(need, dialled)):
-        return dialled
-    return candidate(name, {}, _fastest(need, name, {}))
-
-
-def _fastest(need: Need, name: str, options: Mapping[str, Any]) -> str:
+def _fastest(need: Need, name: str) -> str:
     """The implementation that ``auto`` takes on the device; ``eager`` where the mechanism is refused anyway."""
     try:
         with torch.device("meta"):
-            return build_attention(name, need.geometry, implementation="auto", device=need.device, **options).implementation
+            return build_attention(name, need.geometry, implementation="auto", device=need.device).implementation
     except (ValueError, UnknownNameError):
         return "eager"
 
@@ -142,22 +124,18 @@ def refusal(need: Need, layer: Candidate) -> str | None:
 def warnings(need: Need, layer: Candidate) -> tuple[str, ...]:
     """What the mechanism itself says against these options at this length."""
     entry = card(layer.attention)
-    return entry.build.warnings(need.geometry, _options(entry, layer))
+    return entry.build.warnings(need.geometry, attention_options(entry, need.geometry, layer.options))
 
 
 def counted(need: Need, layer: Candidate) -> Counted:
     """By the formulas on the card; activations by PyTorch."""
     entry = card(layer.attention)
-    options = _options(entry, layer)
+    options = attention_options(entry, need.geometry, layer.options)
     cost = entry.cost(need.geometry, options)
     limited = need.memory is not None and need.direction == "training"
     kept = activation_bytes(entry, need.geometry, options, layer.implementation) if limited else None
     training = None if cost.backward_flops is None else need.batch * (cost.flops + cost.backward_flops)
     return Counted(need.batch * cost.flops, training, None if kept is None else need.batch * kept)
-
-
-def _options(entry: AttentionCard, layer: Candidate) -> Any:
-    return make_options(f"attention {entry.name}", entry.options, layer.options)
 
 
 def build(need: Need, layer: Candidate) -> MultiHeadAttention:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.timing import unstable
@@ -74,7 +73,6 @@ def recommend(
     tables: Sequence[Table],
     *,
     here: str,
-    dials: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Recommendation:
     """Rank every contender that holds what is needed.
 
@@ -85,13 +83,12 @@ def recommend(
         figures: measured, of any machine and size; what does not fit is named in the notes.
         tables: of the records.
         here: name of this machine, as ``machine_of`` has it.
-        dials: options by attention for what was not measured.
     """
     fitting, notes = _fitting(need, figures)
     machine, used, left_out = _one_machine(fitting, here)
     grouped, measured, unknown = measured_candidates(used)
     kept = [layer for layer in measured.values() if not card(layer.attention).control]
-    candidates = [*kept, *unmeasured_candidates(need, dials or {}, kept)]
+    candidates = [*kept, *unmeasured_candidates(need, kept)]
     refused, choices = [], []
     recorded = bool(tables)
     readings = {layer.key: read_at(grouped.get(layer.key, []), need.length, need.batch) for layer in candidates}

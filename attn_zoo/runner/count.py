@@ -26,6 +26,12 @@ def model_arguments(spec: RunSpec) -> dict[str, Any]:
     return {"attention": spec.attention, "options": spec.options, **asdict(spec.model)}
 
 
+def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
+    """Geometry of the mechanisms of a run."""
+    model = spec.model
+    return Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
+
+
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
     """``flops_per_example`` (forward), ``training_flops_per_example`` (backward too) and ``activation_bytes_per_example``.
 
@@ -57,7 +63,7 @@ def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
     """
     entry, model = card(spec.attention), spec.model
     options = make_options(f"attention {spec.attention}", entry.options, spec.options)
-    geometry = Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
+    geometry = geometry_of(spec, task)
     here = entry.cost(geometry, options)
     counted = {"mechanism_flops": model.depth * here.flops}
     if here.state_bytes is not None:

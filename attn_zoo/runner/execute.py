@@ -6,8 +6,7 @@ import statistics
 import traceback
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,22 +19,22 @@ from attn_zoo.contract import (
     SPLITS,
     AttentionCard,
     Examples,
-    Geometry,
     Split,
     Task,
     TaskCard,
     TaskSpec,
     UnknownNameError,
     UnsupportedError,
-    left_out,
+    length_rules,
+    plain_options,
 )
 from attn_zoo.cost import attention_parameters, count_parameters, doubts_of_model
 from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
 from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
-from attn_zoo.registry import build_attention, build_task, card, make_options, task_card
+from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
 from attn_zoo.runner.chance import SharedDraws
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
-from attn_zoo.runner.count import count_per_example, model_arguments
+from attn_zoo.runner.count import count_per_example, geometry_of, model_arguments
 from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named
 from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.processes import ElsewhereError, LostProcessError, Processes
@@ -44,17 +43,20 @@ from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Traine
 _PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 
 
-def resolve_spec(spec: RunSpec) -> RunSpec:
+def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> RunSpec:
     """Fill in every default and the device, so that the spec says all that the run depends on.
 
-    ``implementation`` stays as asked for: ``auto`` is a rule, and what it takes on a device is found when the run is built.
+    Defaults that follow the length have their number for the length of the task. ``implementation`` stays as asked for: ``auto``
+    is a rule, and what it takes on a device is found when the run is built.
+
+    Args:
+        locations: task options that say where data lie, for a task whose length its data tell.
 
     Raises:
         UnknownNameError: no such attention, task, option or implementation.
         ValueError: an option, size, device or precision breaks its rule.
     """
     entry, task_entry = card(spec.attention), task_card(spec.task)
-    options = plain_options(make_options(f"attention {spec.attention}", entry.options, spec.options))
     task_options = plain_options(make_options(f"task {spec.task}", task_entry.options, spec.task_options))
     task_options = {name: value for name, value in task_options.items() if name not in task_entry.locations}
     if spec.precision not in _PRECISIONS:
@@ -66,17 +68,16 @@ def resolve_spec(spec: RunSpec) -> RunSpec:
     if spec.implementation not in ("auto", *entry.implementations):
         known = ("auto", *entry.implementations)
         raise UnknownNameError(f"implementation of {spec.attention}", spec.implementation, known)
-    return replace(spec, options=options, task_options=task_options, model=model, device=device)
+    resolved = replace(spec, task_options=task_options, model=model, device=device)
+    return replace(resolved, options=_resolve_options(resolved, locations or {}))
 
 
-def plain_options(options: Any) -> dict[str, Any]:
-    """An options dataclass as plain data; an enum member becomes its name, and what was added later and is off is left out."""
-    given = {
-        option.name: getattr(options, option.name)
-        for option in fields(options)
-        if not left_out(option, getattr(options, option.name))
-    }
-    return {name: value.name if isinstance(value, Enum) else value for name, value in given.items()}
+def _resolve_options(spec: RunSpec, locations: Mapping[str, Any]) -> dict[str, Any]:
+    entry = card(spec.attention)
+    if length_rules(entry.options).keys() <= spec.options.keys():
+        return stated_options(entry, spec.options)
+    task = build_task(spec.task, **spec.task_options, **locations).spec
+    return plain_options(attention_options(entry, geometry_of(spec, task), spec.options))
 
 
 def run(
@@ -203,8 +204,7 @@ def _implementation(spec: RunSpec, task: TaskSpec) -> str:
     """
     if spec.implementation != "auto":
         return spec.implementation
-    model = spec.model
-    geometry = Geometry(model.heads, model.dim // model.heads, task.positions, task.positions, task.causal)
+    geometry = geometry_of(spec, task)
     with torch.device("meta"):
         built = build_attention(spec.attention, geometry, implementation="auto", device=spec.device, **spec.options)
     return built.implementation
@@ -297,6 +297,7 @@ def _attention_facts(entry: AttentionCard) -> dict[str, Any]:
         "memory": str(entry.memory),
         "control": entry.control,
         "origin": entry.origin,
+        "length_rules": {name: rule.words for name, rule in length_rules(entry.options).items()},
     }
 
 

@@ -14,7 +14,7 @@ from attn_zoo.contract import AttentionCard, Capabilities, Cost, Geometry
 from attn_zoo.cost.counted import activation_bytes
 from attn_zoo.cost.counted.table import binary, decimal
 from attn_zoo.leaderboard.render.text import estimated, figure, name, score, unit
-from attn_zoo.registry import attentions, card
+from attn_zoo.registry import attention_options, attentions, card
 from zoo_pages.results import Results
 from zoo_pages.templating import render
 from zoo_pages.texts import docstring, field_docs, options, prose, table
@@ -173,13 +173,17 @@ def _cost_table(entry: AttentionCard, causal: bool) -> str:
     for length in LENGTHS:
         geometry = Geometry(HEADS, HEAD_DIM, length, length, causal)
         own, whole = _cost(entry, geometry), _cost(_yardstick(), geometry)
-        kept, kept_whole = (activation_bytes(form, geometry, form.options()) for form in (entry, _yardstick()))
+        kept, kept_whole = (
+            activation_bytes(form, geometry, attention_options(form, geometry, {})) for form in (entry, _yardstick())
+        )
         line = [f"{length:,}", decimal(own.flops), _share(own.flops, whole.flops)]
         line += ["-" if own.backward_flops is None else decimal(own.backward_flops), decimal(own.parameters)]
         line += ["-" if kept is None else binary(kept), _share(kept, kept_whole or 0)]
         line += ["-" if own.state_bytes is None else binary(own.state_bytes)] if causal else []
         rows.append(line)
-        told += [f"- at {length:,}: {prose(doubt)}" for doubt in entry.build.warnings(geometry, entry.options())]
+        told += [
+            f"- at {length:,}: {prose(doubt)}" for doubt in entry.build.warnings(geometry, attention_options(entry, geometry, {}))
+        ]
     head = [
         "n",
         "FLOPs forward",
@@ -199,7 +203,7 @@ def _yardstick() -> AttentionCard:
 
 
 def _cost(entry: AttentionCard, geometry: Geometry) -> Cost:
-    return entry.cost(geometry, entry.options())
+    return entry.cost(geometry, attention_options(entry, geometry, {}))
 
 
 def _share(own: int | None, whole: int) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 from tabulate import tabulate
 
+from attn_zoo.contract import length_rules
+
 _HEADING = re.compile(r"([A-Z][a-z]+):(?:\s+|$)(.*)")
 _CODE = re.compile(r"(``.+?``)", re.DOTALL)
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|$~])")
@@ -96,10 +98,9 @@ class Option:
 def options(kind: type) -> list[Option]:
     """The fields of an options dataclass with the words beneath each, in the classes it inherits from as well."""
     found = []
-    words = _field_docs(kind)
-    built = kind()
+    words, rules = _field_docs(kind), length_rules(kind)
     for field in fields(kind):
-        default = getattr(built, field.name)
+        default = rules[field.name].words if field.name in rules else field.default
         said = words.get(field.name, "")
         if isinstance(default, Enum) and not said:
             said = (inspect.getdoc(type(default)) or "").partition("\n")[0]

@@ -124,9 +124,9 @@ def test_equals_transformers_with_its_weights_and_draws(padded, monkeypatch):
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Options(**options)
+        Options(**{"block": 4, **options})
 
 
 def test_blocks_that_see_all_are_warned_of():
-    assert BigBird.warnings(Geometry(1, 8, 24, 24), Options())
-    assert not BigBird.warnings(Geometry(1, 8, 25, 25), Options())
+    assert BigBird.warnings(Geometry(1, 8, 24, 24), Options(block=4))
+    assert not BigBird.warnings(Geometry(1, 8, 25, 25), Options(block=4))

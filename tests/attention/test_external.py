@@ -80,8 +80,8 @@ def test_padding_at_the_end_is_the_shortened_sequence():
 
 
 def test_heads_share_the_units_unless_asked():
-    assert build().memory_keys.shape == (1, 16, 8)
-    assert build(own_units=True).memory_values.shape == (2, 16, 8)
+    assert build(units=16).memory_keys.shape == (1, 16, 8)
+    assert build(units=16, own_units=True).memory_values.shape == (2, 16, 8)
 
 
 def test_a_layer_makes_one_projection():
@@ -101,6 +101,6 @@ def test_bad_options_are_refused(options, message):
 
 
 def test_many_units_are_warned_of():
-    built = build(16)
+    built = build(16, units=16)
     assert "units=16 are no fewer than the 16 tokens" in built.warnings(built.geometry, built.options)[0]
     assert built.warnings(build(17).geometry, built.options) == ()

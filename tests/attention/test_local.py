@@ -41,4 +41,4 @@ def test_a_block_over_all_is_warned_of():
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Options(**options)
+        Options(**{"block": 8, **options})

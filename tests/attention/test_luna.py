@@ -140,6 +140,6 @@ def test_causal_dropout_is_refused():
 
 
 def test_long_packs_are_warned_of():
-    built = build(8)
+    built = build(8, packed_length=8)
     assert "packed_length=8 is no fewer than the 8 keys" in built.warnings(built.geometry, built.options)[0]
     assert built.warnings(build(9).geometry, built.options) == ()

@@ -12,8 +12,10 @@ from torch import Tensor
 from attn_zoo import Geometry, attentions, card
 from attn_zoo.attention.sparse.longformer import Longformer, Options
 from attn_zoo.conformance.requests import draw
+from attn_zoo.conformance.subject import DEFAULTS_AT
 from attn_zoo.contract import AttentionCard
 from attn_zoo.cost import peak_bytes
+from attn_zoo.registry import attention_options
 
 N = 8192
 PAIRS = N * N
@@ -25,7 +27,7 @@ SUB_QUADRATIC = [name for name in attentions() if card(name).time.exponent < 2]
 def peak(mechanism: AttentionCard, *, causal: bool, padded: bool = True) -> int:
     """Most bytes held at once beside the inputs, in a step of one head over one example."""
     torch.manual_seed(0)
-    built = mechanism.build(Geometry(1, 8, N, N, causal), mechanism.options())
+    built = mechanism.build(Geometry(1, 8, N, N, causal), attention_options(mechanism, DEFAULTS_AT, {}))
     request = draw(built, torch.float32, torch.device("cpu"), batch=1).leaves()
     if padded and mechanism.can.key_padding:
         request = request.padded(torch.arange(N)[None] < N - 100)

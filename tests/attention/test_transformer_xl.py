@@ -153,14 +153,15 @@ def test_what_is_forgotten_leaves_the_memory():
 
 
 def test_the_work_grows_with_the_length_and_no_further():
-    flops = [TransformerXL.card.cost(Geometry(4, 64, n, n, True), TransformerXL.card.options()).flops for n in (2**14, 2**15)]
+    options = TransformerXL.card.options(segment=32, memory=32)
+    flops = [TransformerXL.card.cost(Geometry(4, 64, n, n, True), options).flops for n in (2**14, 2**15)]
     projected = 2 * 64 * 256**2
     assert [(f - projected) / n for f, n in zip(flops, (2**14, 2**15), strict=True)] == [6 * 64 * 256] * 2
 
 
 @pytest.mark.parametrize(("n", "near"), [(64, True), (65, False)])
 def test_reaching_everything_is_warned_of(n, near):
-    found = TransformerXL.warnings(Geometry(1, 8, n, n), TransformerXL.card.options())
+    found = TransformerXL.warnings(Geometry(1, 8, n, n), TransformerXL.card.options(segment=32, memory=32))
     assert bool(found) == near
     if near:
         assert "leave none of the 64 tokens out of reach" in found[0]

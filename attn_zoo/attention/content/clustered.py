@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -20,7 +20,7 @@ from attn_zoo.registry import register_attention
 class Options:
     """Options of clustered attention."""
 
-    clusters: int = 8
+    clusters: int = by_length("min(100, n/4)", lambda g: max(1, min(100, g.keys // 4)))
     """C, the number of clusters; an input of fewer tokens has one for each."""
     bits: int = 32
     """B, the bits of a query's hash, by which queries are compared."""

@@ -23,7 +23,7 @@ from attn_zoo.attention.content._hashing import (
     rotation_columns,
     take,
 )
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu.lsh import Rule, attend_buckets, buckets_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -45,7 +45,7 @@ class Duplicates(Enum):
 class Options:
     """Options of Reformer."""
 
-    chunk: int = 8
+    chunk: int = by_length("min(64, n/8)", lambda g: max(1, min(64, g.keys // 8)))
     """Positions compared with each other and with the chunk before, m in the paper."""
     buckets: int = 0
     """Buckets of each round, a power of two; 0 takes about length / (2 chunk), for the length it is built for."""

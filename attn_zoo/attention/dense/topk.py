@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention._masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu.topk import topk_attention
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -20,7 +20,7 @@ from attn_zoo.registry import register_attention
 class Options:
     """Options of top-k attention."""
 
-    kept: int = 8
+    kept: int = by_length("min(64, n/4)", lambda g: max(1, min(64, g.keys // 4)))
     """k, the keys a query attends to; all of them where there are no more."""
 
     def __post_init__(self) -> None:

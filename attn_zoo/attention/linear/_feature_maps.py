@@ -8,6 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attn_zoo.contract import Geometry
+
+FEATURES = "min(8⌈d ln d / 8⌉, n/2)"
+"""Rule of ``feature_count``: Theorem 4 asks for m = Θ(d ln d) features, and multiples of 8 run faster on CPUs."""
+
+
+def feature_count(geometry: Geometry) -> int:
+    """Default number of random features."""
+    enough = 8 * max(1, math.ceil(geometry.head_dim * math.log(geometry.head_dim) / 8))
+    return max(1, min(enough, geometry.keys // 2))
+
 
 def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[Tensor, "features head_dim"]:
     """Gaussian directions from torch's global generator; orthogonal ones keep the lengths that independent ones would have."""

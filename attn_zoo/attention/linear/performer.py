@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention._masks import allowed_pairs
-from attn_zoo.attention.linear._feature_maps import divide_features, draw_directions, log_positive_features
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.attention.linear._feature_maps import FEATURES, divide_features, draw_directions, feature_count, log_positive_features
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu.favor import HIDDEN, ReluFeatures, average_over_features
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -39,7 +39,7 @@ class Kernel(Enum):
 class Options:
     """Options of Performer."""
 
-    features: int = 64
+    features: int = by_length(FEATURES, feature_count)
     """m, the number of random features. Multiples of 8 run up to twice as fast on CPUs."""
     kernel: Kernel = Kernel.softmax
     orthogonal: bool = True

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, CompressingAttention, Cost, Geometry, UnsupportedError, real_tokens
+from attn_zoo.contract import Attention, CompressingAttention, Cost, Geometry, UnsupportedError, by_length, real_tokens
 from attn_zoo.kernels.cpu import projection
 
 
@@ -50,7 +50,7 @@ class Sharing(Enum):
 class LowRankOptions:
     """Options of every attention over projected keys."""
 
-    projected_length: int = 8
+    projected_length: int = by_length("min(256, n/4)", lambda g: max(1, min(256, g.keys // 4)))
     """k, the number of projected keys."""
     projected_lengths: str = ""
     """Uneven k, which takes the place of ``projected_length``: layers separated by ``/``, heads by ``+``: 64/32, 8+4/4+2."""

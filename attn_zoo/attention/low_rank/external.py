@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention._masks import check_dropout
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu.external import attend_units
 from attn_zoo.registry import register_attention
 
@@ -20,7 +20,7 @@ from attn_zoo.registry import register_attention
 class Options:
     """Options of external attention."""
 
-    units: int = 16
+    units: int = by_length("min(64, n/4)", lambda g: max(2, min(64, g.keys // 4)))
     """S, the number of memory units. The paper's is 64."""
     own_units: bool = False
     """Give each head units of its own; the paper's heads share them."""

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention.linear._feature_maps import divide_features, draw_directions, log_positive_features
+from attn_zoo.attention.linear._feature_maps import FEATURES, divide_features, draw_directions, feature_count, log_positive_features
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu.projection import in_row_blocks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -32,7 +32,7 @@ class Options(LowRankOptions):
     """Options of the kernelized Linformer."""
 
     feature_map: FeatureMap = FeatureMap.elu
-    features: int = 64
+    features: int = by_length(FEATURES, feature_count)
     """m, the number of random features of ``favor``; ``elu`` has head_dim."""
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from attn_zoo.attention.content._hashing import (
 )
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.attention.low_rank._window import window_attention
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -33,7 +33,7 @@ from attn_zoo.registry import register_attention
 class Options(LowRankOptions):
     """Options of Linformer with LSH."""
 
-    window: int = 17
+    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
     """Keys a position sees one by one in the order of buckets, itself included; odd, so that it sees as many on either side."""
     buckets: int = 0
     """Buckets, a power of two; 0 takes about 2 length / window, for the length it is built for: half a window holds one."""

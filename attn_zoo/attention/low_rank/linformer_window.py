@@ -13,7 +13,7 @@ from torch import Tensor
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.attention.low_rank._window import window_attention, within
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
 
@@ -22,7 +22,7 @@ from attn_zoo.registry import register_attention
 class Options(LowRankOptions):
     """Options of Linformer with a window."""
 
-    window: int = 17
+    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
     """Keys a position sees one by one, itself included; odd, so that it sees as many on either side."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""

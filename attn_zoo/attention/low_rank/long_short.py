@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.low_rank._window import window_attention, within
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
 
@@ -22,9 +22,9 @@ from attn_zoo.registry import register_attention
 class Options:
     """Options of long-short attention."""
 
-    window: int = 17
+    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
     """Keys a position sees one by one, itself included; odd, so that it sees as many on either side."""
-    rank: int = 8
+    rank: int = by_length("min(64, n/8)", lambda g: max(1, min(64, g.keys // 8)))
     """r, the number of keys that all others become."""
     norms: bool = True
     """Normalise the keys and values of both kinds, each by a layer norm of its own, so that neither drowns the other."""

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, Stream, by_length
 from attn_zoo.kernels.cpu._chunks import filled
 from attn_zoo.kernels.cpu.luna import attend_packed_past
 from attn_zoo.precision import without_autocast
@@ -30,7 +30,7 @@ CHUNK = 64
 class Options:
     """Options of Luna."""
 
-    packed_length: int = 8
+    packed_length: int = by_length("min(256, n/4)", lambda g: max(2, min(256, g.keys // 4)))
     """l, the number of learned queries that pack the tokens."""
     dropout: float = 0.0
     """Share of the weights of packed tokens set to zero in training; without causality only."""

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention._masks import softmax_over_valid
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu import landmarks as tiles
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -25,7 +25,7 @@ PAPER_KERNEL = 33
 class Options:
     """Options of Nyströmformer."""
 
-    landmarks: int = 8
+    landmarks: int = by_length("min(64, n/4)", lambda g: max(1, min(64, g.keys // 4)))
     """m, the number of landmarks; an input of fewer tokens has one for each."""
     iterations: int = 6
     """Steps towards the pseudo-inverse."""

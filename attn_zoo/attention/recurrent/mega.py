@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention.recurrent._moving_average import moving_average, moving_average_flops
 from attn_zoo.attention.sparse._block_masks import Pattern
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -27,7 +27,7 @@ from attn_zoo.registry import register_attention
 class Options:
     """Options of MEGA."""
 
-    chunk: int = 24
+    chunk: int = by_length("min(128, n/4)", lambda g: max(1, min(128, g.keys // 4)))
     """c, positions that see each other in the softmax. The paper's is 128 on most tasks; as many as there are tokens: full."""
     expansion: int = 16
     """h, averages of a channel."""

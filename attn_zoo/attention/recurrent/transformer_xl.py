@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention._states import check_state
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu.segments import Distances, Segmentation, attend_segments, segment_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -26,9 +26,9 @@ LONGEST_WAVE = 10000.0
 class Options:
     """Options of Transformer-XL."""
 
-    segment: int = 32
+    segment: int = by_length("min(512, n/4)", lambda g: max(1, min(512, g.keys // 4)))
     """Positions of a segment, whose borders lie at its multiples."""
-    memory: int = 32
+    memory: int = by_length("min(512, n/4)", lambda g: max(1, min(512, g.keys // 4)))
     """Positions before a segment whose keys and values are cached for it."""
     relative: bool = True
     """Whether scores depend on distances; otherwise they are q·k / √d."""
@@ -101,7 +101,7 @@ class SegmentState:
     memory="n d",
     cost=cost,
     implementations=("eager", "tiled"),
-    softmax_limit=lambda geometry: TransformerXL(geometry, Options(segment=geometry.keys, relative=False)),
+    softmax_limit=lambda geometry: TransformerXL(geometry, Options(segment=geometry.keys, memory=0, relative=False)),
     variants={"short": {"segment": 3, "memory": 4}, "content_only": {"segment": 6, "memory": 0, "relative": False}},
 )
 class TransformerXL(Attention):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attn_zoo.attention._masks import check_dropout
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
 from attn_zoo.registry import register_attention
 
 
@@ -18,7 +18,7 @@ from attn_zoo.registry import register_attention
 class Options:
     """Options of BigBird."""
 
-    block: int = 4
+    block: int = by_length("min(64, n/16)", lambda g: max(1, min(64, g.keys // 16)))
     """Positions of a block, b in the paper; 64 there."""
     window_blocks: int = 3
     """Blocks of the window, one's own included, w in the paper; odd, so that it sees as many on either side."""

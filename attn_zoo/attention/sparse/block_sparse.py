@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attn_zoo.attention._masks import check_dropout
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
 from attn_zoo.registry import register_attention
 
 MOST_SEEDS = 2**31
@@ -20,7 +20,7 @@ MOST_SEEDS = 2**31
 class Options:
     """Options of block-sparse attention."""
 
-    block: int = 8
+    block: int = by_length("min(64, n/16)", lambda g: max(1, min(64, g.keys // 16)))
     """Positions of a block."""
     local_blocks: int = 1
     """Blocks seen on either side of one's own; causal: on the left."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attn_zoo.attention._masks import check_dropout
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
 from attn_zoo.registry import register_attention
 
 
@@ -14,7 +14,7 @@ from attn_zoo.registry import register_attention
 class Options:
     """Options of local attention."""
 
-    block: int = 24
+    block: int = by_length("min(256, n/4)", lambda g: max(1, min(256, g.keys // 4)))
     """Positions that see each other."""
     neighbours: int = 0
     """Blocks seen on either side of one's own; causal: on the left."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention.sparse._flex import MaskMod
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream, by_length
 from attn_zoo.kernels.cpu.window import attend_dilated, band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
 
@@ -26,7 +26,7 @@ SMALLEST_BLOCK = 16
 class Options:
     """Options of Longformer."""
 
-    window: int = 17
+    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
     """Keys a position sees, itself included; odd, so that it sees as many on either side. Causal: itself and those before."""
     dilation: int = 1
     """Distance between the keys of a window."""

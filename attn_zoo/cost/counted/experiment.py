@@ -9,7 +9,7 @@ from typing import Any, get_args
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.cost.counted.doubts import doubts
 from attn_zoo.cost.counted.levels import QUANTITIES, Counted, Level, Sizes, count_level
-from attn_zoo.registry import card, make_options
+from attn_zoo.registry import attention_options, card
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def _point(entry: Entry, setting: Setting, length: int, softmax: Counted) -> dic
         "refused": None,
     }
     try:
-        options = make_options(f"attention {entry.attention}", known.options, entry.options)
+        options = attention_options(known, sizes.geometry, entry.options)
         counted = count_level(setting.level, entry.attention, entry.options, sizes, implementation=entry.implementation)
     except (UnsupportedError, ValueError) as error:
         return {**point, "refused": str(error)}

@@ -14,7 +14,7 @@ from attn_zoo.cost.counted.counter import Tally, as_on_a_cpu, kept_bytes, tally
 from attn_zoo.cost.counted.formulas import block_cost, layer_cost
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
-from attn_zoo.registry import build_attention, card, choose_implementation, make_options
+from attn_zoo.registry import attention_options, build_attention, card, choose_implementation
 
 Level = Literal["mechanism", "layer", "block"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -88,7 +88,7 @@ def count_level(
         ValueError: an option breaks its rule.
     """
     if implementation == "auto":
-        chosen = make_options(f"attention {attention}", card(attention).options, options)
+        chosen = attention_options(card(attention), sizes.geometry, options)
         implementation = choose_implementation(card(attention), sizes.geometry, chosen, torch.device("cpu"))
     with torch.device("meta"):
         asked = _make(level, attention, options, sizes, implementation)  # refuses what cannot be, whatever is counted

@@ -12,14 +12,6 @@ from attn_zoo.cost.bench import BACKENDS, PRECISIONS, Subject
 from attn_zoo.cost.compare import fewest_rounds
 from attn_zoo.cost.protocol import TimingProtocol
 
-OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "linformer": {"projected_length": 256},
-    "performer": {"features": 256},
-    "longformer": {"window": 257},
-    "reformer": {"chunk": 64},
-}
-"""Options for long sequences, where the mechanisms' own defaults are for short ones: each position meets about 256 others."""
-
 KINDS: Mapping[str, str] = {"forward": "forward", "training": "forward + backward"}
 """Directions as the bench names them, and in words."""
 

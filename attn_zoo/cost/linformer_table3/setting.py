@@ -12,7 +12,7 @@ from attn_zoo.contract import Geometry, auto_may_take, auto_order, unavailable
 from attn_zoo.cost.bench import BACKENDS, PRECISIONS, Subject
 from attn_zoo.cost.linformer_table3.paper import LENGTHS, PROJECTED_LENGTHS
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.registry import card, make_options
+from attn_zoo.registry import attention_options, card
 
 KERNELS_UP_TO = 256
 """Projected keys of a head that our Triton kernels are made for; above, ``auto`` leaves them out."""
@@ -158,8 +158,8 @@ def _linformer_implementation(setting: Setting, length: int, options: Mapping[st
     The Triton kernels are for k up to ``KERNELS_UP_TO``.
     """
     linformer = card("linformer")
-    made = make_options("attention linformer", linformer.options, options)
     geometry = Geometry(setting.heads, setting.dim // setting.heads, length, length, False)
+    made = attention_options(linformer, geometry, options)
     large = options["projected_length"] > KERNELS_UP_TO
     device, auto = torch.device(setting.device), setting.implementation == "auto"
     order = [name for name in auto_order(device) if name != "triton" or not large]

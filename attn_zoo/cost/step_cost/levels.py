@@ -22,7 +22,7 @@ from attn_zoo.cost.bench import Feed, Subject, Tokens, build_layer
 from attn_zoo.encoder import build_model
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention, join_layers
-from attn_zoo.registry import build_attention, card, make_options
+from attn_zoo.registry import attention_options, build_attention, card
 
 LEVELS = ("mechanism", "layer", "block", "model")
 
@@ -89,8 +89,8 @@ class Heads:
     def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Queries, keys, values and streams, in this order, of those that the mechanism reads."""
         entry = card(self.subject.attention)
-        options = make_options(f"attention {entry.name}", entry.options, self.subject.options)
-        streams = entry.streams(self._geometry(length), options)
+        geometry = self._geometry(length)
+        streams = entry.streams(geometry, attention_options(entry, geometry, self.subject.options))
         lengths = [length] * len(entry.reads) + [min(stream.first or length, length) for stream in streams]
         return tuple(torch.randn(batch, self.heads, n, self.head_dim, dtype=dtype) for n in lengths)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.integrations.timm.masks import key_valid_of
 from attn_zoo.layer import MultiHeadAttention
-from attn_zoo.registry import card, make_options
+from attn_zoo.registry import card, stated_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def attention_layer(
         UnsupportedError: ``causal`` is not on the card.
     """
     entry = card(name)
-    make_options(f"attention {name}", entry.options, options)
+    stated_options(entry, options)
     if causal and not entry.can.causal:
         raise UnsupportedError(_other_causality(name, can=False, is_causal=True))
     return _bind(Settings(name, length, implementation, causal, fused, order, short_convolution, options))
