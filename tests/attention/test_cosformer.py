@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import pytest
 import torch
@@ -11,15 +10,13 @@ from stepping import step
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
+from attn_zoo.attention.linear import _recurrence
 from attn_zoo.attention.linear.cosformer import CosFormer
 from attn_zoo.contract import UnsupportedError
-from attn_zoo.kernels.cpu import _chunks as chunks
-
-IMPLEMENTATION = "eager"
 
 
 def build(n: int = 33, *, causal: bool = False, queries: int | None = None) -> CosFormer:
-    built = build_attention("cosformer", Geometry(2, 8, queries or n, n, causal), implementation=IMPLEMENTATION)
+    built = build_attention("cosformer", Geometry(2, 8, queries or n, n, causal))
     assert isinstance(built, CosFormer)
     return built
 
@@ -50,12 +47,10 @@ def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
 
 
-@pytest.fixture(params=["eager", "tiled"], autouse=True)
-def small_blocks(request, monkeypatch):
-    """Either implementation; tiles with chunks of 16 positions, and blocks of one or two."""
-    monkeypatch.setattr(sys.modules[__name__], "IMPLEMENTATION", request.param)
-    monkeypatch.setattr(chunks, "CHUNK", 16)
-    monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 16 * 8 * 32)
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Chunks of 16 positions."""
+    monkeypatch.setattr(_recurrence, "CHUNK", 16)
 
 
 @pytest.mark.parametrize("causal", [False, True])

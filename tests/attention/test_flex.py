@@ -157,4 +157,4 @@ def test_auto_takes_it_on_a_gpu_and_not_under_dropout(name):
     assert auto_may_take("flex", gpu)
     assert build_attention(name, geometry, implementation="auto", device=gpu).implementation == "flex"
     assert build_attention(name, geometry, implementation="auto", device=gpu, dropout=0.1).implementation == "eager"
-    assert build_attention(name, geometry, implementation="auto").implementation == "tiled"
+    assert build_attention(name, geometry, implementation="auto").implementation == ("eager" if name == "local" else "tiled")

@@ -77,11 +77,10 @@ def require_same(got: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
 @both
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("options", [{"chunk": 7}, {"chunk": 16, "expansion": 1}, {"chunk": 64}], ids=str)
-@pytest.mark.parametrize("implementation", ["eager", "tiled"])
-def test_equals_its_definition(monkeypatch, causal, padded, options, implementation):
+def test_equals_its_definition(monkeypatch, causal, padded, options):
     monkeypatch.setattr(chunks, "CHUNK", 8)  # of the averages
     n = 32 if options["chunk"] == 16 else 27
-    built, (x, value) = build(n, causal=causal, implementation=implementation, **options), draw(n)
+    built, (x, value) = build(n, causal=causal, **options), draw(n)
     valid = padding(n) if padded else torch.ones(3, n, dtype=torch.bool)
     got = built(x, x, value, key_valid=valid if padded else None) * valid[:, None, :, None]
     require_same(got, written_out(built, x, value, valid), [x, value, *built.parameters()])

@@ -197,7 +197,7 @@ def test_quickstart_is_five_mechanisms_two_controls_two_tasks_three_seeds():
 
 def test_list_shows_claims_and_tasks(tmp_path):
     listed = zoo("list", cwd=tmp_path).stdout
-    for word in ("linformer", "O(n k d)", "eager, tiled, sdpa", "arXiv:2006.04768", "listops", "mnist", "CC BY 4.0"):
+    for word in ("linformer", "O(n k d)", "eager, sdpa, triton", "arXiv:2006.04768", "listops", "mnist", "CC BY 4.0"):
         assert word in listed
 
 

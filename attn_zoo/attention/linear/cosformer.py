@@ -12,9 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.attention._masks import allowed_pairs
-from attn_zoo.attention.linear._recurrence import MemoryState, RecurrentAttention, average_flops, average_of_past, weighted_mean
+from attn_zoo.attention.linear._recurrence import CHUNK, MemoryState, RecurrentAttention, average_of_past, weighted_mean
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, UnsupportedError
-from attn_zoo.kernels.cpu import linear as cpu
 from attn_zoo.registry import register_attention
 
 RELU_FLOOR = 1e-3
@@ -27,11 +26,15 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Linear attention with 2 d features a head."""
-    m = 2 * geometry.head_dim
-    forward, backward = average_flops(geometry, m)
-    state = FLOAT * geometry.heads * m * (geometry.head_dim + 1) if geometry.causal else None
-    return Cost(forward, 0, backward_flops=backward, state_bytes=state)
+    """φ(K)ᵀ [V 1] and φ(Q) times it, with m = 2 d features a head; causal adds comparisons within chunks. State: both sums."""
+    m, width, chunk = 2 * geometry.head_dim, geometry.head_dim + 1, 0
+    queries, keys = geometry.queries, geometry.keys
+    if geometry.causal:
+        chunk = min(CHUNK, keys)
+        queries = keys = math.ceil(keys / chunk) * chunk
+    flops = 2 * geometry.heads * ((queries + keys) * m * width + queries * chunk * (m + width))
+    state = FLOAT * geometry.heads * m * width if geometry.causal else None
+    return Cost(flops, 0, backward_flops=2 * flops, state_bytes=state)
 
 
 @register_attention(
@@ -44,7 +47,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n d^2",
     memory="n d",
     cost=cost,
-    implementations=("eager", "tiled"),
 )
 class CosFormer(RecurrentAttention):
     """Linear attention with ReLU features whose weights fall with the distance like a cosine.
@@ -118,18 +120,3 @@ class CosFormer(RecurrentAttention):
         positive = x.relu() + RELU_FLOOR
         phi = torch.cat([positive * theta.cos(), positive * theta.sin()], dim=-1)
         return phi if valid is None else phi * valid[:, None, :, None]
-
-    def read_all_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """``read_all`` in tiles."""
-        return cpu.average_of_all(cpu.CosineWeighted(self.reach, RELU_FLOOR), query, key, value, key_valid)
-
-    def read_tiled(
-        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """``read`` in tiles."""
-        assert state.mass is not None
-        features = cpu.CosineWeighted(self.reach, RELU_FLOOR)
-        out, summed, mass = cpu.average_of_past(features, state.position, state.summed, state.mass, query, key, value, key_valid)
-        return out, MemoryState(summed, mass, state.position + query.shape[2])

@@ -135,5 +135,5 @@ class Linear(RecurrentAttention):
         """``read`` in tiles."""
         assert state.mass is not None
         features = self.options.feature_map.tiled
-        out, summed, mass = cpu.average_of_past(features, state.position, state.summed, state.mass, query, key, value, key_valid)
+        out, summed, mass = cpu.average_of_past(features, state.summed, state.mass, query, key, value, key_valid)
         return out, MemoryState(summed, mass, state.position + query.shape[2])

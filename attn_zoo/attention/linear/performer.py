@@ -151,7 +151,7 @@ class Performer(Attention):
     def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """The same; without causality no n × m tensor is made."""
+        """``attend``; without causality in tiles, so that no n × m tensor is made."""
         return self._attend(self._over_features_tiled, query, key, value, key_valid)
 
     def _attend(

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from attn_zoo.attention._masks import check_dropout
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length
-from attn_zoo.kernels.cpu.external import attend_units
 from attn_zoo.registry import register_attention
 
 
@@ -53,7 +52,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n s d",
     memory="n s + n d",
     cost=cost,
-    implementations=("eager", "tiled"),
     reads=("value",),
     variants={"own_units": {"own_units": True, "units": 5}},
 )
@@ -100,7 +98,8 @@ class External(Attention):
         key_valid: Bool[Tensor, "batch n"] | None,
     ) -> Float[Tensor, "batch heads n head_dim"]:
         """Weights from the scores less the logarithm of their sums over positions; a padded position has weights, but no part."""
-        keys, values = self._units()
+        own = self.options.own_units
+        keys, values = (self.memory_keys, self.memory_values) if own else (self.memory_keys[0], self.memory_values[0])
         scores = (value @ keys.mT).to(torch.promote_types(value.dtype, torch.float32))
         reached = scores
         if key_valid is not None:
@@ -109,14 +108,3 @@ class External(Attention):
         weights = (scores - reached.logsumexp(dim=2, keepdim=True)).softmax(dim=-1)
         weights = F.dropout(weights, self.options.dropout, self.training)
         return (weights.to(value.dtype) @ values).to(value.dtype)
-
-    def attend_tiled(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Blocks of positions."""
-        return attend_units(value, *self._units(), key_valid, self.options.dropout if self.training else 0.0)
-
-    def _units(self) -> tuple[Float[Tensor, "*heads units head_dim"], Float[Tensor, "*heads units head_dim"]]:
-        """M_k and M_v, of all heads or of each."""
-        own = self.options.own_units
-        return (self.memory_keys, self.memory_values) if own else (self.memory_keys[0], self.memory_values[0])

@@ -13,7 +13,6 @@ from torch import Tensor
 from attn_zoo.attention.linear._feature_maps import FEATURES, divide_features, draw_directions, feature_count, log_positive_features
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
-from attn_zoo.kernels.cpu.projection import in_row_blocks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -66,7 +65,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n k d + n d^2",
     memory="n k + n d",
     cost=cost,
-    implementations=("eager", "tiled"),
     variants={
         "favor": {"feature_map": "favor", "features": 24},
         "no_sharing": {"sharing": "none"},
@@ -123,13 +121,8 @@ class KernelizedLinformer(LowRankAttention):
         with without_autocast(query.device):
             key_features, top = self._key_features(key.to(dtype), valid)
             summed, mass = key_features.mT @ value.to(dtype), key_features.sum(dim=2).unsqueeze(-1)
-
-            def answer(rows: Tensor) -> Tensor:
-                features = self._query_features(rows.to(dtype), top)
-                return divide_features(features @ summed, features @ mass)
-
-            tiled, columns = self.implementation == "tiled", key_features.shape[-1]
-            return (in_row_blocks(answer, query, columns) if tiled else answer(query)).to(query.dtype)
+            features = self._query_features(query.to(dtype), top)
+            return divide_features(features @ summed, features @ mass).to(query.dtype)
 
     def _key_features(self, key: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """φ(K̄), zero where invalid; for favor divided by the maximum of each feature, whose logarithm φ(Q) takes over."""

@@ -21,7 +21,6 @@ from attn_zoo.attention.low_rank._projections import (
     low_rank_cost,
 )
 from attn_zoo.contract import Capabilities, Cost, Geometry
-from attn_zoo.kernels.cpu.projection import in_row_blocks
 from attn_zoo.registry import register_attention
 
 
@@ -63,7 +62,7 @@ def identity_linformer(geometry: Geometry) -> Linformer:
     time="n k d",
     memory="n k",
     cost=cost,
-    implementations=("eager", "tiled", "sdpa", "triton"),
+    implementations=("eager", "sdpa", "triton"),
     softmax_limit=identity_linformer,
     variants={
         "no_sharing": {"sharing": "none"},
@@ -165,9 +164,5 @@ class Linformer(LowRankAttention):
             from attn_zoo.kernels.linformer import linformer_attention
 
             return linformer_attention(query, key, value, dropout=dropout)
-        scaled = (key * query.shape[-1] ** -0.5).mT
-
-        def answer(rows: Tensor) -> Tensor:
-            return F.dropout(softmax_over_valid(rows @ scaled, allowed), dropout) @ value
-
-        return in_row_blocks(answer, query, columns=key.shape[2]) if self.implementation == "tiled" else answer(query)
+        weights = softmax_over_valid(query @ (key * query.shape[-1] ** -0.5).mT, allowed)
+        return F.dropout(weights, dropout) @ value

@@ -5,6 +5,7 @@ EMA is a damped moving average of each channel, h times over: sₜ = α ∘ β x
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention.recurrent._moving_average import moving_average, moving_average_flops
-from attn_zoo.attention.sparse._block_masks import Pattern
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.precision import without_autocast
@@ -47,18 +46,15 @@ def directions(geometry: Geometry) -> int:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """The averages, which are recomputed backward, and each chunk against itself.
-
-    State: the averages' numbers, and keys and values of a chunk.
-    """
-    inner, ways = geometry.inner_dim, directions(geometry)
-    chunks = Pattern(options.chunk, 0, causal=geometry.causal).cost(geometry)
-    averages = moving_average_flops(geometry, ways, options.expansion)
-    held = options.expansion + 2 * min(geometry.keys, options.chunk)
+    """The averages, and each chunk against itself. State: the averages' numbers, and keys and values of a chunk."""
+    inner, ways, chunk = geometry.inner_dim, directions(geometry), min(options.chunk, geometry.keys)
+    slots = math.ceil(geometry.keys / chunk) * chunk
+    flops = moving_average_flops(geometry, ways, options.expansion) + 4 * inner * slots * chunk
+    held = options.expansion + 2 * chunk
     return Cost(
-        flops=averages + chunks.flops,
+        flops,
         parameters=inner * (4 * ways * options.expansion + 3),
-        backward_flops=3 * averages + (chunks.backward_flops or 0),
+        backward_flops=2 * flops,
         state_bytes=FLOAT * inner * held if geometry.causal else None,
     )
 
@@ -73,7 +69,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n c d + n h d",
     memory="n c + n h d",
     cost=cost,
-    implementations=("eager", "tiled"),
     reads=("query", "value"),
     variants={"small": {"chunk": 6, "expansion": 2}},
 )
@@ -148,14 +143,6 @@ class Mega(Attention):
         weights = softmax_over_valid(queries * query.shape[-1] ** -0.5 @ keys.mT, allowed)
         out = F.dropout(weights, self.options.dropout, self.training) @ values
         return out.flatten(2, 3)[:, :, :n]
-
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Some chunks at a time; the averages are recomputed for the gradient."""
-        asks, answers = checkpoint(self._queries_and_keys, query, use_reentrant=False, preserve_rng_state=False)
-        pattern = Pattern(self.options.chunk, 0, causal=self.geometry.causal)
-        return pattern.attend_tiled(asks, answers, value, key_valid, dropout=self.options.dropout if self.training else 0.0)
 
     def _queries_and_keys(self, x: Float[Tensor, "batch heads n d"]) -> tuple[Tensor, Tensor]:
         """Q and K, from Z in float32 at least, also under autocast, as long sums need it."""

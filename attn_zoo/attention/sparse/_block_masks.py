@@ -166,7 +166,7 @@ class Pattern:
         return attend_tables(query, key, value, key_valid, tables, block=self.block, causal=self.causal, dropout=dropout)
 
     def cost(self, geometry: Geometry) -> Cost:
-        """FLOPs of blocks against all blocks that they see, absent ones included.
+        """FLOPs of tiles: blocks against all blocks that they see, absent ones included.
 
         State: keys and values of the window and the global blocks, or of all the past if some of it is drawn.
         """

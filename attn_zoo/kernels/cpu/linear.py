@@ -6,7 +6,6 @@ and sums before them are computed anew block by block, so that the answers and t
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -24,10 +23,10 @@ from attn_zoo.precision import without_autocast
 class Features(Protocol):
     """A map of the rows of queries and keys, with its gradient."""
 
-    def of(self, x: Float[Tensor, "b h r d"], start: int) -> Float[Tensor, "b h r m"]:
-        """φ(x) as a new tensor; ``start`` is the position of the first row."""
+    def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r m"]:
+        """φ(x) as a new tensor."""
 
-    def gradient(self, x: Float[Tensor, "b h r d"], features: Tensor, gradient: Tensor, start: int) -> Float[Tensor, "b h r d"]:
+    def gradient(self, x: Float[Tensor, "b h r d"], features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
         """From φ(x) and the gradient of it that of x; may write into either."""
 
 
@@ -45,7 +44,6 @@ def average_of_all(
 
 def average_of_past(
     features: Features,
-    position: int,
     summed: Float[Tensor, "b h m d"],
     mass: Float[Tensor, "b h m"],
     query: Float[Tensor, "b h n d"],
@@ -53,12 +51,12 @@ def average_of_past(
     value: Float[Tensor, "b h n d"],
     key_valid: Bool[Tensor, "b n"] | None,
 ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h m d"], Float[Tensor, "b h m"]]:
-    """The same over the keys up to each query and ``position`` keys before them, summed in ``summed`` and ``mass``.
+    """The same over the keys up to each query and those before them, summed in ``summed`` and ``mass``.
 
     Returns:
         The averages, and both sums after the last key.
     """
-    out, summed, mass = _Past.apply(features, position, summed, mass, query, key, value, key_valid)
+    out, summed, mass = _Past.apply(features, summed, mass, query, key, value, key_valid)
     return out, summed, mass
 
 
@@ -69,14 +67,14 @@ class Elementwise:
     name: Literal["elu", "relu", "squared_relu"]
     floor: float
 
-    def of(self, x: Float[Tensor, "b h r d"], start: int) -> Float[Tensor, "b h r d"]:
+    def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r d"]:
         """elu(x) + 1, max(x, 0) or its square."""
         positive = x.clamp(min=0)
         if self.name == "elu":
             return x.clamp(max=0).exp_().add_(positive)  # not elu + 1, which would round small features away
         return (positive.square_() if self.name == "squared_relu" else positive).add_(self.floor)
 
-    def gradient(self, x: Tensor, features: Tensor, gradient: Tensor, start: int) -> Float[Tensor, "b h r d"]:
+    def gradient(self, x: Tensor, features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
         """Gradient of x from that of φ(x)."""
         if self.name == "elu":
             return features.clamp_(max=1).mul_(gradient)
@@ -87,38 +85,13 @@ class Elementwise:
 class SoftmaxOverHead:
     """exp(x) / Σ exp(x) over the numbers of a head."""
 
-    def of(self, x: Float[Tensor, "b h r d"], start: int) -> Float[Tensor, "b h r d"]:
+    def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r d"]:
         """The softmax."""
         return x.softmax(dim=-1)
 
-    def gradient(self, x: Tensor, features: Tensor, gradient: Tensor, start: int) -> Float[Tensor, "b h r d"]:
+    def gradient(self, x: Tensor, features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
         """Gradient of x from that of φ(x)."""
         return features.mul_(gradient - (gradient * features).sum(dim=-1, keepdim=True))
-
-
-@dataclass(frozen=True, slots=True)
-class CosineWeighted:
-    """relu(x) cos(π/2 · i/M) and relu(x) sin(π/2 · i/M) beside each other, for position i."""
-
-    reach: int
-    """M."""
-    floor: float
-    """Added to relu(x)."""
-
-    def of(self, x: Float[Tensor, "b h r d"], start: int) -> Float[Tensor, "b h r m"]:
-        """2 d features of each row."""
-        positive = x.clamp(min=0).add_(self.floor)
-        cos, sin = self._turn(x, start)
-        return torch.cat([positive * cos, positive * sin], dim=-1)
-
-    def gradient(self, x: Tensor, features: Tensor, gradient: Tensor, start: int) -> Float[Tensor, "b h r d"]:
-        """Gradient of x from that of the features."""
-        (cos, sin), (grad_cos, grad_sin) = self._turn(x, start), gradient.chunk(2, dim=-1)
-        return (grad_cos * cos).addcmul_(grad_sin, sin).masked_fill_(x <= 0, 0)
-
-    def _turn(self, x: Tensor, start: int) -> tuple[Float[Tensor, "r 1"], Float[Tensor, "r 1"]]:
-        angles = torch.arange(start, start + x.shape[2], dtype=x.dtype, device=x.device)[:, None] * (math.pi / 2 / self.reach)
-        return angles.cos(), angles.sin()
 
 
 class _All(torch.autograd.Function):
@@ -138,7 +111,7 @@ class _All(torch.autograd.Function):
         assert summed is not None and mass is not None
         out, scale = like_tokens(query), query.new_empty(*query.shape[:3], 1)
         for rows in grad_queries:
-            phi = _flat(features.of(query[:, :, rows], rows.start))
+            phi = _flat(features.of(query[:, :, rows]))
             top = torch.bmm(phi, summed)
             _divide(top, phi.mul_(mass).sum(dim=-1, keepdim=True), out[:, :, rows], scale[:, :, rows])
         ctx.save_for_backward(query, key, value, valid, out, scale, summed, mass)
@@ -154,17 +127,17 @@ class _All(torch.autograd.Function):
         grad_summed, grad_mass = torch.zeros_like(summed), torch.zeros_like(mass)
         with without_autocast(grad_out.device):
             for rows in ctx.grad_queries:
-                phi = features.of(query[:, :, rows], rows.start)
+                phi = features.of(query[:, :, rows])
                 grad_top, grad_bottom = (_flat(x) for x in _quotient_gradients(grad_out, out, scale, rows))
                 grad_phi = torch.bmm(grad_top, summed.mT).addcmul_(grad_bottom, mass).unflatten(0, batch)
                 _add_product(grad_summed, _flat(phi).mT, grad_top)
                 grad_mass += (_flat(phi) * grad_bottom).sum(dim=1, keepdim=True)
-                grad_query[:, :, rows] = features.gradient(query[:, :, rows], phi, grad_phi, rows.start)
+                grad_query[:, :, rows] = features.gradient(query[:, :, rows], phi, grad_phi)
             for rows in ctx.grad_keys:
                 phi = _valid_features(features, key, valid, rows)
                 grad_value[:, :, rows] = torch.bmm(_flat(phi), grad_summed).unflatten(0, batch)
                 grad_phi = torch.bmm(_flat(value[:, :, rows]), grad_summed.mT).add_(grad_mass).unflatten(0, batch)
-                grad_key[:, :, rows] = features.gradient(key[:, :, rows], phi, grad_phi, rows.start)
+                grad_key[:, :, rows] = features.gradient(key[:, :, rows], phi, grad_phi)
         return None, grad_query, grad_key, grad_value, None
 
 
@@ -175,7 +148,6 @@ class _Past(torch.autograd.Function):
     def forward(
         ctx: Any,
         features: Features,
-        position: int,
         summed: Tensor,
         mass: Tensor,
         query: Tensor,
@@ -183,13 +155,13 @@ class _Past(torch.autograd.Function):
         value: Tensor,
         valid: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        n, m = query.shape[2], summed.shape[2]
+        n = query.shape[2]
         out, scale = like_tokens(query), query.new_empty(*query.shape[:3], 1)
-        blocks, starts = spans(n, row_bytes(query) // query.shape[3] * max(m, query.shape[3])), []
+        blocks, starts = spans(n, row_bytes(query)), []
         summed, mass = _flat(summed), _flat(mass)
         for rows in blocks:
             starts += [summed, mass]
-            phi_q, phi_k, values = _chunks_of(features, position, query, key, value, valid, rows, n)
+            phi_q, phi_k, values = _chunks_of(features, query, key, value, valid, rows, n)
             before, summed = _sums_before(summed, torch.bmm(phi_k.mT, values))
             mass_before, mass = _sums_before(mass, phi_k.sum(dim=1))
             weights = torch.bmm(phi_q, phi_k.mT).tril_()
@@ -197,7 +169,7 @@ class _Past(torch.autograd.Function):
             bottom = weights.sum(dim=-1, keepdim=True) + phi_q.mul_(mass_before[:, None]).sum(dim=-1, keepdim=True)
             _divide(top, bottom, out[:, :, rows], scale[:, :, rows])
         ctx.save_for_backward(query, key, value, valid, out, scale, *starts)
-        ctx.features, ctx.position, ctx.spans = features, position, blocks
+        ctx.features, ctx.spans = features, blocks
         return out, summed.unflatten(0, query.shape[:2]), mass.unflatten(0, query.shape[:2])
 
     @staticmethod
@@ -209,8 +181,8 @@ class _Past(torch.autograd.Function):
         grad_summed, grad_mass = _flat(grad_summed), _flat(grad_mass)
         with without_autocast(grad_out.device):
             for at, rows in reversed(list(enumerate(ctx.spans))):
-                length, first = rows.stop - rows.start, ctx.position + rows.start
-                phi_q, phi_k, values = _chunks_of(features, ctx.position, query, key, value, valid, rows, n)
+                length = rows.stop - rows.start
+                phi_q, phi_k, values = _chunks_of(features, query, key, value, valid, rows, n)
                 grad_top, grad_bottom = (_cut(x, phi_q.shape[1]) for x in _quotient_gradients(grad_out, out, scale, rows))
                 before, _ = _sums_before(starts[2 * at], torch.bmm(phi_k.mT, values))
                 mass_before, _ = _sums_before(starts[2 * at + 1], phi_k.sum(dim=1))
@@ -226,13 +198,12 @@ class _Past(torch.autograd.Function):
                 grad_phi_k = _add_product(torch.bmm(values, after.mT), grad_weights.mT, phi_q).add_(mass_after[:, None])
                 for whole, x, phi, grad in ((grad_query, query, phi_q, grad_phi_q), (grad_key, key, phi_k, grad_phi_k)):
                     parts = _joined(phi, batch, length), _joined(grad, batch, length)
-                    whole[:, :, rows] = features.gradient(x[:, :, rows], *parts, first)
-        return None, None, grad_summed.unflatten(0, batch), grad_mass.unflatten(0, batch), grad_query, grad_key, grad_value, None
+                    whole[:, :, rows] = features.gradient(x[:, :, rows], *parts)
+        return None, grad_summed.unflatten(0, batch), grad_mass.unflatten(0, batch), grad_query, grad_key, grad_value, None
 
 
 def _chunks_of(
     features: Features,
-    position: int,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -242,12 +213,12 @@ def _chunks_of(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Features of queries and keys and the values of some rows, cut into chunks; what fills the last one up has no features."""
     chunk, _ = filled(length)
-    phi_q = features.of(query[:, :, rows], position + rows.start)
-    return _cut(phi_q, chunk), _cut(_valid_features(features, key, valid, rows, position), chunk), _cut(value[:, :, rows], chunk)
+    phi_q = features.of(query[:, :, rows])
+    return _cut(phi_q, chunk), _cut(_valid_features(features, key, valid, rows), chunk), _cut(value[:, :, rows], chunk)
 
 
-def _valid_features(features: Features, key: Tensor, valid: Tensor | None, rows: slice, position: int = 0) -> Tensor:
-    phi = features.of(key[:, :, rows], position + rows.start)
+def _valid_features(features: Features, key: Tensor, valid: Tensor | None, rows: slice) -> Tensor:
+    phi = features.of(key[:, :, rows])
     return phi if valid is None else phi.masked_fill_(~valid[:, None, rows, None], 0)
 
 
