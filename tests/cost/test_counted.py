@@ -22,7 +22,7 @@ from attn_zoo.cost.counted.formulas import layer_cost
 from attn_zoo.cost.counted.table import binary, counted_table, decimal
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
-from attn_zoo.registry import build_attention, card
+from attn_zoo.registry import attention_options, build_attention, card
 
 QUANTITIES = ("flops", "backward_flops", "parameters", "activation_bytes", "state_bytes")
 
@@ -131,14 +131,15 @@ def test_formula_is_what_pytorch_counts(name, level, causal):
         counted = count_level(level, name, {}, sizes, implementation=implementation)
         assert counted.disagreements() == {}
         assert None not in (counted.pytorch.flops, counted.pytorch.backward_flops, counted.pytorch.activation_bytes)
-        cost = card(name).cost(sizes.geometry, card(name).options())
+        cost = card(name).cost(sizes.geometry, attention_options(card(name), sizes.geometry, {}))
         assert counted.formula.state_bytes == cost.state_bytes
 
 
 @pytest.mark.parametrize("name", ["softmax", "linformer", "performer", "longformer", "reformer", "uniform", "none"])
 def test_cards_of_the_first_table_state_everything(name):
     for causal in {False, card(name).can.causal}:
-        cost = card(name).cost(Geometry(2, 16, 300, 300, causal), card(name).options())
+        geometry = Geometry(2, 16, 300, 300, causal)
+        cost = card(name).cost(geometry, attention_options(card(name), geometry, {}))
         assert cost.backward_flops is not None
         assert (cost.state_bytes is not None) == causal
 
@@ -151,8 +152,8 @@ def test_activation_bytes_of_a_mechanism_are_those_of_what_a_cpu_takes(name):
     request = draw(mechanism, torch.float32, torch.device("cpu"), batch=1).leaves()
     there = [*request.tensors.values(), *mechanism.parameters(), *mechanism.buffers()]
     real = tally(lambda: request(mechanism), there)
-    assert activation_bytes(entry, geometry, entry.options()) == real.kept_bytes > 0
-    assert activation_bytes(entry, geometry, entry.options(), "triton") is None
+    assert activation_bytes(entry, geometry, mechanism.options) == real.kept_bytes > 0
+    assert activation_bytes(entry, geometry, mechanism.options, "triton") is None
 
 
 @pytest.mark.parametrize("name", ["softmax", "linformer"])
@@ -325,8 +326,8 @@ def test_doubtful_settings_are_named(name, options, says):
 
 @pytest.mark.parametrize("name", attentions())
 def test_defaults_at_length_are_beyond_doubt(name):
-    entry = card(name)
-    assert doubts(entry, Geometry(4, 64, 4096, 4096), entry.options()) == ()
+    entry, geometry = card(name), Geometry(4, 64, 4096, 4096)
+    assert doubts(entry, geometry, attention_options(entry, geometry, {})) == ()
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from attn_zoo import attentions
 from attn_zoo.attention.controls.frozen_random import FrozenRandom
 from attn_zoo.conformance.requests import draw
 from attn_zoo.contract import Attention, Geometry
-from attn_zoo.registry import build_attention, card
+from attn_zoo.registry import attention_options, build_attention, card
 
 OURS = [name for name in attentions() if card(name).can.causal and card(name).origin.startswith("attn_zoo.")]
 STEPWISE = [name for name in OURS if card(name).can.stepwise]
@@ -135,6 +135,6 @@ def test_every_card_that_states_less_than_a_cache_has_a_form_that_reads_one_toke
     entry, geometry = card(name), Geometry(2, 4, 4096, 4096, causal=True)
     cache = 2 * 4 * geometry.keys * geometry.inner_dim
     settings = [{}, *entry.variants.values()]
-    stated = [entry.cost(geometry, entry.options(**options)).state_bytes for options in settings]
+    stated = [entry.cost(geometry, attention_options(entry, geometry, options)).state_bytes for options in settings]
     if any(state is not None and state < cache for state in stated):
         assert name in {shown for shown, _, _ in EXACT + AT_MOST} | set(STEPWISE)

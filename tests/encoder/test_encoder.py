@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -18,9 +20,9 @@ WORDS = TaskSpec(Tokens(12), length=20, classes=3)
 IMAGES = TaskSpec(Patches(1, 8, 8, 2), length=16, classes=3)
 
 
-def model(task: TaskSpec, attention: str = "softmax", **changes):
+def model(task: TaskSpec, attention: str = "softmax", options: Mapping[str, int] = MappingProxyType({}), **changes):
     torch.manual_seed(0)
-    return build_model(task, attention=attention, options={}, **{**SIZES, **changes}).eval()
+    return build_model(task, attention=attention, options=options, **{**SIZES, **changes}).eval()
 
 
 @pytest.mark.parametrize("name", [n for n in attentions() if card(n).can.key_padding])
@@ -35,11 +37,14 @@ def test_padding_leaves_scores_alone(name):
 SHORT_REACH = ("convolution", "fixed", "pooling", "reformer", "routing")
 """Their neighbourhoods, hashes or clusters may keep a token from the class token within two layers."""
 
+WIDE = {"local": {"block": 24}, "topk": {"kept": 8}, "transformer_xl": {"segment": 32, "memory": 32}}
+"""Sizes at which all tokens are in reach, where the defaults of short inputs are smaller."""
+
 
 @pytest.mark.parametrize("name", [n for n in attentions() if n != "none"])
 def test_every_token_can_change_the_answer(name):
     ids = torch.randint(1, 12, (1, 20))
-    built = model(WORDS, name)
+    built = model(WORDS, name, WIDE.get(name, {}))
     words = built.encoder.embedding(ids).detach().requires_grad_()
     built.encoder.embedding.forward = lambda _: words
     built(ids).square().sum().backward()

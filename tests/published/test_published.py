@@ -65,8 +65,8 @@ def test_names_are_those_of_the_registry():
         assert figure.task is None or figure.task in tasks, figure
         assert figure.attention is None or figure.attention in attentions, figure
         if figure.attention:
-            options = registry.make_options("published", registry.card(figure.attention).options, figure.options)
-            chosen = {name: getattr(getattr(options, name), "name", getattr(options, name)) for name in figure.options}
+            options = registry.stated_options(registry.card(figure.attention), figure.options)
+            chosen = {name: options[name] for name in figure.options}
             assert chosen == dict(figure.options), "options are written as records write them"
 
 

@@ -74,7 +74,7 @@ def test_activations_are_left_out_where_the_device_or_the_precision_decides():
 
 
 def test_record_carries_counts_and_warnings():
-    record = run(spec("performer"), Quiet())
+    record = run(spec("performer", options={"features": 64}), Quiet())
     assert record.status == "done", record.reason
     assert record.counted["training_flops_per_example"] > 2 * record.counted["flops_per_example"]
     assert any("features=64 are no fewer than the 17 keys" in words for words in record.warnings)

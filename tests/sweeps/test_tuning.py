@@ -256,11 +256,10 @@ def test_every_candidate_is_an_option_of_its_mechanism(groups):
     assert isinstance(dials, dict)
     for name, candidates in dials.items():
         assert isinstance(name, str)
-        kind = registry.card(name).options
         assert len(candidates) == 1, f"{name} has one dial of its own"
         for option, values in candidates.items():
             for value in values:
-                registry.make_options(f"attention {name}", kind, {option: value})
+                registry.stated_options(registry.card(name), {option: value})
     with_dials = {name for name in registry.attentions() if name in dials}
     assert set(dials) == with_dials, "no mechanism is misspelt"
 
