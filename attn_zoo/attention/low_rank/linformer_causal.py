@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.attention.low_rank._projections import resample
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, resample
 from attn_zoo.kernels.cpu.linformer_causal import attend_blocks, spans
 from attn_zoo.registry import register_attention
 
