@@ -1,7 +1,7 @@
 """What an attention, a task and their cards promise. Imports nothing else of the zoo."""
 
 from attn_zoo.contract.attention import Attention, AttentionCard, hide_rows_without_keys
-from attn_zoo.contract.carried import CarriedState
+from attn_zoo.contract.carried import CarriedState, check_state
 from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.dataset import DataSet, Layout
@@ -70,6 +70,7 @@ __all__ = [
     "by_length",
     "check_counts",
     "check_dropout",
+    "check_state",
     "hide_rows_without_keys",
     "left_out",
     "length_rules",
