@@ -10,9 +10,8 @@ import torch
 from originals import ORIGINALS, Hashed, Linear, NoOptions, PlainSoftmax, Projected, ProjectedOptions
 from torch import Tensor
 
-from attn_zoo.attention._masks import softmax_over_valid
 from attn_zoo.attention.controls.uniform import UniformAverage
-from attn_zoo.contract import Attention, AttentionCard, Geometry, UnsupportedError, by_length
+from attn_zoo.contract import Attention, AttentionCard, Geometry, UnsupportedError, by_length, softmax_over_valid
 
 
 class Mutant(NamedTuple):

@@ -11,8 +11,7 @@ from mutants import SwallowsKeywords, TakesAnything, breaks
 from originals import Hashed, Linear, PlainSoftmax, Projected, ProjectedOptions
 from torch import Tensor, nn
 
-from attn_zoo.attention._masks import allowed_pairs
-from attn_zoo.contract import Geometry, hide_rows_without_keys
+from attn_zoo.contract import Geometry, allowed_pairs, hide_rows_without_keys
 
 # --- the definition -------------------------------------------------------------------------------------------------
 

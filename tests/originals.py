@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attn_zoo import card as card_of
-from attn_zoo.attention._masks import softmax_over_valid
 from attn_zoo.attention.dense.softmax import Softmax
 from attn_zoo.contract import (
     Attention,
@@ -23,6 +22,7 @@ from attn_zoo.contract import (
     Growth,
     Stream,
     by_length,
+    softmax_over_valid,
 )
 
 ORIGINALS: dict[str, AttentionCard] = {}

@@ -1,14 +1,27 @@
 """What an attention, a task and their cards promise. Imports nothing else of the zoo."""
 
 from attn_zoo.contract.attention import Attention, AttentionCard, hide_rows_without_keys
-from attn_zoo.contract.carried import CarriedState
+from attn_zoo.contract.carried import CarriedState, check_state
 from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.dataset import DataSet, Layout
 from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import IMPLEMENTATIONS, auto_may_take, auto_order, unavailable
-from attn_zoo.contract.options import LengthRule, added_later, by_length, left_out, length_rules, plain_options
+from attn_zoo.contract.length_maps import LengthMap, LengthMappedAttention, resample
+from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
+from attn_zoo.contract.options import (
+    LengthRule,
+    added_later,
+    by_length,
+    check_counts,
+    check_dropout,
+    left_out,
+    length_rules,
+    plain_options,
+)
+from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
+from attn_zoo.contract.stack import StackedAttention
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
@@ -21,6 +34,8 @@ __all__ = [
     "Batch",
     "Capabilities",
     "CarriedState",
+    "Compressed",
+    "CompressedValid",
     "CompressingAttention",
     "Cost",
     "DamagedDataError",
@@ -28,13 +43,19 @@ __all__ = [
     "Examples",
     "Geometry",
     "Growth",
+    "KeyValid",
+    "Keys",
     "Layout",
+    "LengthMap",
+    "LengthMappedAttention",
     "LengthRule",
     "Level",
     "MissingDataError",
     "Pairs",
     "Patches",
+    "Queries",
     "Split",
+    "StackedAttention",
     "Stream",
     "Task",
     "TaskCard",
@@ -43,13 +64,19 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedError",
     "added_later",
+    "allowed_pairs",
     "auto_may_take",
     "auto_order",
     "by_length",
+    "check_counts",
+    "check_dropout",
+    "check_state",
     "hide_rows_without_keys",
     "left_out",
     "length_rules",
     "plain_options",
     "real_tokens",
+    "resample",
+    "softmax_over_valid",
     "unavailable",
 ]

@@ -1,4 +1,4 @@
-"""Options whose default follows the length, and options that an entry gained after its first records."""
+"""Rules that entries share for their options: bounds, defaults that follow the length, and options younger than records."""
 
 from __future__ import annotations
 
@@ -61,3 +61,24 @@ def plain_options(options: Any) -> dict[str, Any]:
         if not left_out(option, getattr(options, option.name))
     }
     return {name: value.name if isinstance(value, Enum) else value for name, value in given.items()}
+
+
+def check_dropout(owner: str, rate: float) -> None:
+    """Refuse a dropout rate outside [0, 1).
+
+    Raises:
+        ValueError: naming the mechanism, the rule and the rate.
+    """
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"{owner}.dropout is the share of weights set to zero, so it lies in [0, 1); got {rate}")
+
+
+def check_counts(owner: str, **counts: int) -> None:
+    """Refuse counts below 1.
+
+    Raises:
+        ValueError: naming the mechanism, the option, the rule and the number.
+    """
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{owner}.{name} counts something, so it is at least 1; got {count}")

@@ -18,7 +18,7 @@ from attn_zoo.attention.low_rank.sparse_linformer import SparseLinformer
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.layer import MultiHeadAttention, Order, Remembered
 from attn_zoo.parallel.collectives import all_reduce_sum, place
-from attn_zoo.parallel.slices import cut_of, keep_columns, offset_of_heads
+from attn_zoo.parallel.slices import cut_of, keep_columns
 from attn_zoo.parallel.sums import Parts, Sums
 
 OFFERED = (Linformer, KernelizedLinformer, SparseLinformer)
@@ -186,10 +186,10 @@ class SequenceParallelLinformer(MultiHeadAttention):
         if self.order is Order.compress_first:
             return mechanism.attend_compressed(query, self._projected(found, "key"), self._projected(found, "value"), windows[0])
         parts = [
-            mechanism.attend_compressed(query[:, heads], found[f"key {at}"], found[f"value {at}"], windows[at])
-            for at, heads in enumerate(mechanism.head_groups)
+            mechanism.attend_compressed(query[:, map_.heads], found[f"key {at}"], found[f"value {at}"], windows[at])
+            for at, map_ in enumerate(mechanism.maps)
         ]
-        return torch.cat(parts, dim=1)[:, offset_of_heads(mechanism, query.device)]
+        return torch.cat(parts, dim=1)[:, mechanism.order_of_heads(query.device)]
 
     def _projected(self, found: Parts, name: str) -> Float[Tensor, "batch heads r head_dim"]:
         """(E X) W + (E 1) bᵀ of what all processes have added up."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
-import torch
 from torch import nn
 
-from attn_zoo.attention.low_rank._projections import LearnedMap, LengthMap, LowRankAttention, WindowMap
-from attn_zoo.contract import UnsupportedError
+from attn_zoo.attention.low_rank._projections import LowRankAttention, MatrixMap
+from attn_zoo.attention.low_rank._windows import WindowMap
+from attn_zoo.contract import LengthMap, UnsupportedError
 
 
 def slices(length: int, ranks: int, window: int = 1) -> tuple[slice, ...]:
@@ -35,7 +34,7 @@ def cut_of(mechanism: LowRankAttention, ranks: int) -> tuple[slice, ...]:
     Raises:
         UnsupportedError: too few tokens for so many processes, or windows that begin at different positions.
     """
-    windows = {map_.shape.window for map_ in mechanism.maps if isinstance(map_, WindowMap)}
+    windows = {map_.window for map_ in mechanism.maps if isinstance(map_, WindowMap)}
     if len(windows) > 1:
         raise UnsupportedError(
             f"{mechanism.card.name}: heads of several projected lengths have windows that begin at different positions; "
@@ -53,25 +52,20 @@ def keep_columns(mechanism: LowRankAttention, at: slice) -> None:
     n, held = mechanism.geometry.keys, at.stop - at.start
     dense = matrices(mechanism.maps)
     for map_ in dense:
-        if map_.shape.length == n:
+        if map_.length == n:
             columns = map_.weight.detach()[..., at].clone()
             trained = isinstance(map_.weight, nn.Parameter)
             map_.weight = nn.Parameter(columns, requires_grad=map_.weight.requires_grad) if trained else columns
-            map_.shape = replace(map_.shape, length=held)
-        elif map_.shape.length != held:
+            map_.length = held
+        elif map_.length != held:
             raise UnsupportedError(
-                f"{mechanism.card.name}: the projection that layers share is for {map_.shape.length} keys, this layer for {n}; "
+                f"{mechanism.card.name}: the projection that layers share is for {map_.length} keys, this layer for {n}; "
                 "call resize_length on every layer first"
             )
     if dense:
         mechanism.geometry = mechanism.geometry_at(held)
 
 
-def matrices(maps: Sequence[LengthMap]) -> list[LearnedMap]:
+def matrices(maps: Sequence[LengthMap]) -> list[MatrixMap]:
     """Those of the maps that are matrices with a column for each position."""
-    return [map_ for map_ in maps if isinstance(map_, LearnedMap)]
-
-
-def offset_of_heads(mechanism: LowRankAttention, device: torch.device) -> torch.Tensor:
-    """Where each head stands when the groups of one projected length are put behind each other."""
-    return torch.tensor([head for heads in mechanism.head_groups for head in heads], device=device).argsort()
+    return [map_ for map_ in maps if isinstance(map_, MatrixMap)]

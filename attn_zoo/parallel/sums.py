@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention.low_rank._projections import LowRankAttention, MeanMap, WindowMap
+from attn_zoo.attention.low_rank._projections import LowRankAttention
+from attn_zoo.attention.low_rank._windows import MeanMap, WindowMap
 
 Parts = dict[str, Tensor]
 """By name, (batch, ...). ``any`` tells whether some token of a sequence is real, ``windows i`` the same of each window."""
@@ -40,7 +41,7 @@ class Sums:
     def roles(self) -> tuple[str, ...]:
         """What is compressed apart: one sum serves keys and values where E is F, as in means."""
         first = self.mechanism.maps[0]
-        return ("key",) if first.shape.roles == 1 or isinstance(first, MeanMap) else ("key", "value")
+        return ("key",) if self.mechanism.options.matrices(1)[0] == 1 or isinstance(first, MeanMap) else ("key", "value")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of what is summed for one sequence, by name."""
@@ -48,12 +49,12 @@ class Sums:
         shapes: dict[str, tuple[int, ...]] = {"any": (1,)}
         if self.compressed:
             for role in self.roles:
-                shapes |= {role: (r := maps[0].results(maps[0].shape), self.dim), f"mass of {role}": (r, 1)}
+                shapes |= {role: (r := maps[0].results, self.dim), f"mass of {role}": (r, 1)}
         else:
-            for at, (heads, map_) in enumerate(zip(self.mechanism.head_groups, maps, strict=True)):
-                shapes |= {f"{role} {at}": (len(heads), map_.results(map_.shape), d) for role in ("key", "value")}
+            for at, map_ in enumerate(maps):
+                shapes |= {f"{role} {at}": (len(map_.heads), map_.results, d) for role in ("key", "value")}
         if self.windowed:
-            shapes |= {f"windows {at}": (map_.results(map_.shape),) for at, map_ in enumerate(maps)}
+            shapes |= {f"windows {at}": (map_.results,) for at, map_ in enumerate(maps)}
         return shapes
 
     def numbers(self) -> int:
@@ -75,8 +76,8 @@ class Sums:
         """This process's share of E K and F V of each head, packed. A bias has reached the padding, which is zero again here."""
         key, value = (x.masked_fill(~real[:, None, :, None], 0) for x in (key, value))
         made: Parts = {}
-        for at, (heads, map_) in enumerate(zip(self.mechanism.head_groups, self.mechanism.maps, strict=True)):
-            made[f"key {at}"], made[f"value {at}"] = map_.project(key[:, heads], value[:, heads], real)
+        for at, map_ in enumerate(self.mechanism.maps):
+            made[f"key {at}"], made[f"value {at}"] = map_.project(key[:, map_.heads], value[:, map_.heads], real)
         return self._packed(made, real)
 
     def unpacked(self, packed: Float[Tensor, "batch numbers"]) -> Parts:
@@ -103,6 +104,8 @@ class Sums:
         """Windows of this slice at their place among all, zeros at the others."""
         last = (0, 0) if len(shape) > 1 else ()
         axis = -2 if len(shape) > 1 else -1
-        before = self.start // self.mechanism.maps[0].shape.window
+        first = self.mechanism.maps[0]
+        assert isinstance(first, WindowMap)
+        before = self.start // first.window
         filled: Tensor = F.pad(part, (*last, before, shape[axis] - before - part.shape[axis]))
         return filled

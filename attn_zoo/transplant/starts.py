@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.analysis.captured import attention_inputs
-from attn_zoo.attention.low_rank._projections import LearnedMap, LowRankAttention, Sharing
+from attn_zoo.attention.low_rank._projections import LowRankAttention, MatrixMap, Sharing
 from attn_zoo.contract import Attention, UnsupportedError
 from attn_zoo.transplant.encoder import BATCH
 from attn_zoo.transplant.passages import Passages
@@ -60,7 +60,7 @@ def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads 
 
 def takes_start(mechanism: Attention) -> bool:
     """Whether it has matrices E and F along the length."""
-    return isinstance(mechanism, LowRankAttention) and all(isinstance(map_, LearnedMap) for map_ in mechanism.maps)
+    return isinstance(mechanism, LowRankAttention) and all(isinstance(map_, MatrixMap) for map_ in mechanism.maps)
 
 
 @torch.no_grad()
@@ -83,13 +83,13 @@ def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n
             raise UnsupportedError(f"{mechanism.card.name} has no matrices E and F to start; leave init away")
         whole = torch.stack(list(moments)).sum(dim=0) if mechanism.options.sharing is Sharing.layerwise else moment
         shares = []
-        for heads, map_ in zip(mechanism.head_groups, mechanism.maps, strict=True):
-            assert isinstance(map_, LearnedMap)
+        for map_ in mechanism.maps:
+            assert isinstance(map_, MatrixMap)
             owner = mechanism.options.sharing is not Sharing.layerwise or at == 0
-            for copy in range(map_.shape.copies):
-                own = [heads[copy]] if map_.shape.copies > 1 else list(heads)
+            for copy in range(map_.weight.shape[1]):
+                own = [map_.heads[copy]] if map_.weight.shape[1] > 1 else list(map_.heads)
                 if owner and how is not Start.random:
-                    rows = initial_rows(whole[own].sum(dim=0), map_.shape.projected, how)
+                    rows = initial_rows(whole[own].sum(dim=0), map_.results, how)
                     map_.weight[:, copy] = rows.to(map_.weight)
                 shares.append(_kept(map_.weight[0, copy].double(), moment[own].sum(dim=0)) * len(own))
         kept.append(float(sum(shares) / mechanism.geometry.heads))

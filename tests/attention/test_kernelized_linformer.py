@@ -11,7 +11,7 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.low_rank._projections import LearnedMap
+from attn_zoo.attention.low_rank._projections import MatrixMap
 from attn_zoo.attention.low_rank.kernelized_linformer import KernelizedLinformer
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
@@ -76,7 +76,7 @@ def test_favor_tends_to_linformer_as_features_grow():
 def test_identity_projection_is_linear_attention():
     built = build(projected_length=33, allow_full_rank=True)
     map_ = built.maps[0]
-    assert isinstance(map_, LearnedMap)
+    assert isinstance(map_, MatrixMap)
     for matrix in map_.weight.flatten(0, 1):
         torch.nn.init.eye_(matrix)
     query, key, value = draw()

@@ -10,7 +10,7 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention.low_rank._projections import LearnedMap
+from attn_zoo.attention.low_rank._projections import MatrixMap
 from attn_zoo.attention.low_rank.linformer import Linformer
 from attn_zoo.kernels.cpu import projection as tiles
 
@@ -47,8 +47,8 @@ def padding(keys: int = 33) -> Tensor:
 def written_out(built: Linformer, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
     """Eq. 7, one example and one head at a time; padding is left out of every sum, mean and maximum over positions."""
     out = torch.empty_like(query)
-    for heads, map_ in zip(built.head_groups, built.maps, strict=True):
-        for b, (copy, h) in product(range(query.shape[0]), enumerate(heads)):
+    for map_ in built.maps:
+        for b, (copy, h) in product(range(query.shape[0]), enumerate(map_.heads)):
             keep = torch.arange(key.shape[2]) if valid is None else valid[b].nonzero()[:, 0]
             short_key, short_value = projected(map_, key[b, h], 0, copy, keep), projected(map_, value[b, h], 1, copy, keep)
             out[b, h] = (query[b, h] @ short_key.T / 8**0.5).softmax(-1) @ short_value
@@ -101,7 +101,7 @@ def test_padding_has_no_influence_bit_for_bit(sharing, projection):
 @pytest.mark.parametrize("padded", [False, True])
 def test_heads_may_have_lengths_of_their_own(projection, padded):
     built = build(Geometry(4, 8, 33, 33), projected_lengths="6+3+6+11", sharing="none", projection=projection)
-    assert built.head_groups == ((1,), (0, 2), (3,))
+    assert [map_.heads for map_ in built.maps] == [(1,), (0, 2), (3,)]
     valid = padding() if padded else None
     torch.testing.assert_close(
         built(*draw(heads=4), key_valid=valid), written_out(built, *draw(heads=4), valid), rtol=0, atol=1e-12
@@ -212,7 +212,7 @@ def test_bad_options_are_refused(options, error, message):
 def test_full_rank_is_softmax_when_asked_for():
     built = build(projected_length=33, allow_full_rank=True)
     map_ = built.maps[0]
-    assert isinstance(map_, LearnedMap)
+    assert isinstance(map_, MatrixMap)
     for matrix in map_.weight.flatten(0, 1):
         torch.nn.init.eye_(matrix)
     query, key, value = draw()

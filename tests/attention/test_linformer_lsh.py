@@ -40,7 +40,7 @@ def bucket_of(x: Tensor, rotations: Tensor, buckets: int) -> int:
 
 def written_out(built: LinformerLSH, query: Tensor, value: Tensor, valid: Tensor) -> Tensor:
     """Each query of each head by itself: projected keys of all valid tokens, then those near it in the order of buckets."""
-    map_of = {head: (map_, at) for heads, map_ in zip(built.head_groups, built.maps, strict=True) for at, head in enumerate(heads)}
+    map_of = {head: (map_, at) for map_ in built.maps for at, head in enumerate(map_.heads)}
     buckets, rows = bucket_count(built.geometry.keys, built.options), []
     for b in range(query.shape[0]):
         keep = valid[b].nonzero()[:, 0]

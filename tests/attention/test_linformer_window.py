@@ -29,7 +29,7 @@ def draw(n: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
 
 def written_out(built: LinformerWindow, query: Tensor, key: Tensor, value: Tensor, valid: Tensor) -> Tensor:
     """Each query of each head by itself: projected keys of all valid tokens, then those of its window."""
-    map_of = {head: (map_, at) for heads, map_ in zip(built.head_groups, built.maps, strict=True) for at, head in enumerate(heads)}
+    map_of = {head: (map_, at) for map_ in built.maps for at, head in enumerate(map_.heads)}
     rows = []
     for b in range(query.shape[0]):
         keep = valid[b].nonzero()[:, 0]

@@ -7,15 +7,18 @@ import math
 import torch
 from torch import Tensor
 
-from attn_zoo.attention.low_rank._projections import ConvolutionMap, LearnedMap, LengthMap, MaxMap, MeanMap
+from attn_zoo.attention.low_rank._projections import MatrixMap
+from attn_zoo.attention.low_rank._windows import ConvolutionMap, MaxMap, MeanMap, WindowMap
+from attn_zoo.contract import LengthMap
 
 
 def projected(map_: LengthMap, tokens: Tensor, role: int, copy: int, keep: Tensor) -> Tensor:
     """What one head's tokens (keys, head_dim) become when only the positions ``keep`` are real; empty windows are left out."""
-    if isinstance(map_, LearnedMap):
-        weight = map_.weight[role if map_.shape.roles == 2 else 0, copy if map_.shape.copies > 1 else 0]
+    if isinstance(map_, MatrixMap):
+        weight = _own(map_.weight, role, copy)
         return torch.stack([torch.outer(weight[:, n], tokens[n]) for n in keep.tolist()]).sum(dim=0)
-    window = math.ceil(map_.shape.length / map_.shape.projected)
+    assert isinstance(map_, WindowMap)
+    window = math.ceil(map_.length / map_.k)
     found = []
     for start in range(0, len(tokens), window):
         inside = [n for n in keep.tolist() if start <= n < start + window]
@@ -27,7 +30,11 @@ def projected(map_: LengthMap, tokens: Tensor, role: int, copy: int, keep: Tenso
             found.append(tokens[inside].max(dim=0).values)
         else:
             assert isinstance(map_, ConvolutionMap)
-            weight = map_.weight[role if map_.shape.roles == 2 else 0, copy if map_.shape.copies > 1 else 0]
-            taps = weight.unflatten(0, (window, -1))
+            taps = _own(map_.weight, role, copy).unflatten(0, (window, -1))
             found.append(torch.stack([tokens[n] @ taps[n - start] for n in inside]).sum(dim=0))
     return torch.stack(found)
+
+
+def _own(weight: Tensor, role: int, copy: int) -> Tensor:
+    """A head's own E or F, or the one that it shares."""
+    return weight[role if len(weight) == 2 else 0, copy if weight.shape[1] > 1 else 0]

@@ -80,10 +80,10 @@ def test_layerwise_gradient_is_the_sum_over_layers():
 @pytest.mark.parametrize("kind", TASKS)
 def test_layers_may_have_lengths_of_their_own(kind):
     built, inputs = model(kind, projected_lengths="7/5/3")
-    assert [layer.maps[0].shape.projected for layer in layers(built)] == [7, 5, 3]
+    assert [layer.maps[0].results for layer in layers(built)] == [7, 5, 3]
     built(inputs).sum().backward()
     uneven, inputs = model(kind, projected_lengths="7+2/5/3+4", sharing="none")
-    assert [[m.shape.projected for m in layer.maps] for layer in layers(uneven)] == [[2, 7], [5], [3, 4]]
+    assert [[m.results for m in layer.maps] for layer in layers(uneven)] == [[2, 7], [5], [3, 4]]
     uneven(inputs).sum().backward()
     with pytest.raises(ValueError, match="names 2 layers, the model has 3"):
         model(kind, projected_lengths="7/5")
@@ -101,7 +101,7 @@ def test_a_model_of_ones_own_is_joined_by_hand():
         assert isinstance(one, MultiHeadAttention)
         one.resize_length(31)
     assert stack(torch.randn(2, 31, 16)).shape == (2, 31, 16)
-    assert [m.maps[0].shape.length for m in layers(stack)] == [31, 31, 31]
+    assert [m.maps[0].length for m in layers(stack)] == [31, 31, 31]
 
 
 def stack_of(*options: dict[str, Any], length: int = 20) -> torch.nn.Sequential:

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_dropout, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -83,9 +83,7 @@ class Clustered(Attention):
         found = f"clusters={c} are no fewer than the {n} tokens: as many centroids are compared as there are queries"
         return (found,) if c >= n else ()
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Eq. 3 to 6 by the n × C matrix S of clusters: centroids are the means Sᵀ Q, and S broadcasts their answers."""
         clusters = min(self.options.clusters, query.shape[2])
         valid = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool) if key_valid is None else key_valid
@@ -95,13 +93,7 @@ class Clustered(Attention):
         weights = softmax_over_valid(centroids @ key.mT / query.shape[-1] ** 0.5, valid[:, None, None, :])
         return s @ (weights @ value)
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Cluster, average the queries, attend, broadcast."""
         batch, heads, n, d = query.shape
         valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid

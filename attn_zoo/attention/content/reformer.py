@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.content._hashing import (
     MOST_HASHES,
     RADIX,
@@ -23,7 +22,8 @@ from attn_zoo.attention.content._hashing import (
     rotation_columns,
     take,
 )
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length, check_dropout, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.lsh import Rule, attend_buckets, buckets_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -148,9 +148,7 @@ class Reformer(Attention):
         """Draw new rotations from torch's global generator."""
         self.rotations.copy_(self._draw())
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Eq. 2 and 3 over all n × n pairs; a key that N rounds show has the weight of N keys, or of one if corrected."""
         rounds = self.seen(self.buckets(query), key_valid)
         itself = torch.eye(query.shape[2], dtype=torch.bool, device=query.device)
@@ -174,13 +172,7 @@ class Reformer(Attention):
         near = (number[..., None, :] == number[..., :, None]) | (number[..., None, :] == before[..., :, None])
         return (same & near).tril() if causal else same & near
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Sort by bucket, compare each chunk with itself and the one before it, and weigh rounds by their normalisers z."""
         o, n, precise = self.options, query.shape[2], torch.promote_types(query.dtype, torch.float32)
         self._redraw_in_training()
@@ -223,9 +215,7 @@ class Reformer(Attention):
             found = found | (rounds > earlier) & ((theirs == mine[..., :1]) | (theirs == mine[..., 1:]))
         return found
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """``attend`` in tiles for a CPU's caches."""
         o = self.options
         self._redraw_in_training()

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.content._hashing import take
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -101,9 +101,7 @@ class Routing(Attention):
         self.centroids = torch.cat([self.centroids[:, :clusters], F.normalize(more, dim=-1)], dim=1)
         self.geometry = resized
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Algorithm 1 over all clusters × n × n weights, without moving the centroids; the mean over the clusters of a position."""
         n, d, clusters = query.shape[2], query.shape[3], self.centroids.shape[1]
         valid = query.new_ones(query.shape[0], 1, n, dtype=torch.bool) if key_valid is None else key_valid[:, None]
@@ -116,13 +114,7 @@ class Routing(Attention):
         answers = weights @ value[:, :, None] * taken[..., None]
         return answers.sum(dim=2) / taken.sum(dim=2).clamp(min=1)[..., None]
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Choose positions, attend among them, and bring the answers back."""
         batch, heads, n, d = query.shape
         clusters = self.centroids.shape[1]

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -92,9 +92,7 @@ class Sinkhorn(Attention):
         b, n = block_size(geometry.keys, options), geometry.keys
         return (f"a block of {b} positions holds all {n} tokens: every token sees all, and nothing is sorted",) if b >= n else ()
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Section 3.1 to 3.3 block by block, with exponentials as they stand; a sorted place counts by its valid share."""
         n, d, b = query.shape[2], query.shape[3], block_size(self.geometry.keys, self.options)
         valid = query.new_ones(query.shape[0], n) if key_valid is None else key_valid.to(query.dtype)
@@ -120,13 +118,7 @@ class Sinkhorn(Attention):
             answers.append(_share_out(weights, weights.sum(dim=-1, keepdim=True)) @ both[1])
         return torch.cat(answers, dim=2)[:, :, :n]
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Cut into blocks, sort them softly, attend to own and sorted keys in one softmax."""
         batch, _, n, d = query.shape
         b = block_size(self.geometry.keys, self.options)

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import nn
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -70,22 +70,14 @@ class LocalConvolution(Attention):
         super().__init__(geometry, options, implementation)
         self.weight = nn.Parameter(torch.randn(geometry.heads, options.kernel, geometry.head_dim) * options.kernel**-0.5)
 
-    def definition(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Σₜ w_t ∘ v_{i+t}, each shift an n × n matrix."""
         n, kernel = value.shape[2], self.options.kernel
         at, before = torch.arange(n, device=value.device), kernel - 1 if self.geometry.causal else kernel // 2
         shifts = [(at == at[:, None] + t - before).to(value.dtype) for t in range(kernel)]
         return torch.stack([shift @ value * self.weight[:, t, None] for t, shift in enumerate(shifts)]).sum(dim=0)
 
-    def attend(
-        self,
-        query: Tensor | None,
-        key: Tensor | None,
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """One tap after the other; padded values are zero when they come here."""
         n, kernel = value.shape[2], self.options.kernel
         before = kernel - 1 if self.geometry.causal else kernel // 2

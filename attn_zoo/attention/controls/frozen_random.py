@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -75,9 +76,7 @@ class FrozenRandom(Attention):
         self.register_buffer("sources", (chosen + n * torch.arange(heads)[:, None]).flatten(1))  # all heads' in one row
         self.register_buffer("weights", torch.empty(options.links, heads, n).exponential_())  # over their sum: uniform
 
-    def definition(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """The n × n matrix of each head, real columns over their sum."""
         (_, heads, n, _), built = value.shape, self.geometry.keys
         at = self.sources.unflatten(1, (heads, built)) - built * torch.arange(heads, device=value.device)[:, None]
@@ -86,13 +85,7 @@ class FrozenRandom(Attention):
         matrix = matrix[None] if key_valid is None else matrix * key_valid[:, None, None]
         return matrix / matrix.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(value.dtype).tiny) @ value
 
-    def attend(
-        self,
-        query: Tensor | None,
-        key: Tensor | None,
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """One link of all positions after the other."""
         (batch, heads, n, _), built = value.shape, self.geometry.keys
         weights = self.weights.to(value.dtype)[:, None]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -44,14 +43,10 @@ class NoAttention(Attention):
     Differs: none.
     """
 
-    def definition(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads keys head_dim"]:
+    def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """The identity as attention matrix."""
         return torch.eye(value.shape[2], dtype=value.dtype, device=value.device) @ value
 
-    def attend(
-        self, query: Tensor | None, key: Tensor | None, value: Float[Tensor, "batch heads keys head_dim"], key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads keys head_dim"]:
+    def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """A copy, so that writing into the output leaves the value alone."""
         return value.clone()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from attn_zoo.attention._masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -45,20 +43,12 @@ class UniformAverage(Attention):
     Differs: none.
     """
 
-    def definition(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads keys head_dim"]:
+    def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Softmax of scores that are all zero, over the valid positions in reach."""
         scores = value.new_zeros(1, 1, value.shape[2], value.shape[2])
         return softmax_over_valid(scores, allowed_pairs(value, value, key_valid, causal=self.geometry.causal)) @ value
 
-    def attend(
-        self,
-        query: Tensor | None,
-        key: Tensor | None,
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-    ) -> Float[Tensor, "batch heads keys head_dim"]:
+    def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Running or total sum of values over the running or total count of valid positions."""
         valid = torch.ones_like(value[:, :1, :, :1]) if key_valid is None else key_valid[:, None, :, None].to(value.dtype)
         if self.geometry.causal:

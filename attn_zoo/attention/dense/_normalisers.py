@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._masks import softmax_over_valid
+from attn_zoo.contract import softmax_over_valid
 
 SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α with closed forms."""

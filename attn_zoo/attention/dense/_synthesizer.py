@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract import FLOAT, Attention, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Cost, Geometry, allowed_pairs, softmax_over_valid
 
 
 def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False) -> Cost:

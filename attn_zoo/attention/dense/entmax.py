@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from attn_zoo.attention._masks import allowed_pairs
 from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisection, entmax_over_valid
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu import entmax as tiles
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -69,21 +67,13 @@ class Entmax(Attention):
 
     options: Options
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """The queries × keys weights, τ by bisection."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         return entmax_by_bisection(scores, allowed, self.options.alpha) @ value
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads keys head_dim"],
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """The queries × keys weights, most of them zero."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
@@ -92,8 +82,6 @@ class Entmax(Attention):
             allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
             return (entmax_over_valid(scores, allowed, self.options.alpha) @ v).to(query.dtype)
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Blocks of queries; causally, keys after a block are left out."""
         return tiles.entmax_attention(query, key, value, key_valid, self.options.alpha, causal=self.geometry.causal)

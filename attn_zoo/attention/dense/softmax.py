@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, check_dropout, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -60,29 +58,19 @@ class Softmax(Attention):
     Differs: a query without a valid key in its reach yields zeros, where the equation is undefined.
     """
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Eq. 1."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads keys head_dim"],
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Materialises the queries × keys weights."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT
         weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
         weights = F.dropout(weights, self.options.dropout, self.training)
         return weights @ value
 
-    def attend_sdpa(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """PyTorch's fused kernels, chosen by PyTorch for the device, dtype and mask."""
         dropout = self.options.dropout if self.training else 0.0
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
@@ -92,9 +80,7 @@ class Softmax(Attention):
         # Back ends differ on rows that see no key (zeros, NaN or a mean), so the contract's zeros are set here.
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
 
-    def attend_xformers(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend_xformers(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """xFormers' memory-efficient kernels. CUDA only; imported here because its import warns elsewhere."""
         from xformers.ops import LowerTriangularMask, memory_efficient_attention
 

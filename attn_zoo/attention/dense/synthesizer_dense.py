@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.dense._synthesizer import Synthesizer, check_size, synthesizer_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -71,22 +72,14 @@ class DenseSynthesizer(Synthesizer):
         self.weights = nn.ParameterList(torch.randn(geometry.heads, d, width) * (2 / d) ** 0.5 for width in made)
         self.biases = nn.ParameterList(torch.zeros(geometry.heads, 1, width) for width in made)
 
-    def definition(
-        self, query: Tensor, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def definition(self, query: Queries, key: Keys | None, value: Keys, key_valid: KeyValid) -> Queries:
         """Bᵢⱼ key by key, a factor each from j mod a and ⌊j/a⌋, and exp(B) over its sum, query by query."""
         hidden, at = query.clamp(min=0), torch.arange(value.shape[2], device=value.device)
         numbers = (at % self.options.factor, at // self.options.factor) if self.options.factor else (at,)
         made = [hidden @ w[..., j] + b[..., j] for w, b, j in zip(self.weights, self.biases, numbers, strict=True)]
         return self.by_definition(torch.stack(made).prod(dim=0), value, key_valid)
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads queries head_dim"],
-        key: Tensor | None,
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend(self, query: Queries, key: Keys | None, value: Keys, key_valid: KeyValid) -> Queries:
         """Bᵢ = W ReLU(qᵢ) + b, or the outer product of the two factors."""
         hidden, keys, factor = query.relu(), value.shape[2], self.options.factor
         if not factor:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.dense._synthesizer import Synthesizer, check_size, synthesizer_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -73,22 +74,14 @@ class FactorisedSynthesizer(Synthesizer):
             else:
                 setattr(self, name, nn.Parameter(drawn))
 
-    def definition(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads keys head_dim"]:
+    def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """B as a sum of ``rank`` outer products, and exp(B) over its sum, query by query."""
         keys = value.shape[2]
         left, right = self.left[:, :keys].unbind(dim=-1), self.right[:, :keys].unbind(dim=-1)
         scores = torch.stack([x[:, :, None] * y[:, None] for x, y in zip(left, right, strict=True)]).sum(dim=0)
         return self.by_definition(scores[None], value, key_valid)
 
-    def attend(
-        self,
-        query: Tensor | None,
-        key: Tensor | None,
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-    ) -> Float[Tensor, "batch heads keys head_dim"]:
+    def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """softmax(R₁ R₂ᵀ) once for all examples; with padding, once for each."""
         keys = value.shape[2]
         return self.weigh((self.left[:, :keys] @ self.right[:, :keys].mT)[None], value, key_valid)

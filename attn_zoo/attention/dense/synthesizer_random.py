@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.dense._synthesizer import Synthesizer, synthesizer_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -61,20 +62,12 @@ class RandomSynthesizer(Synthesizer):
         else:
             self.scores = nn.Parameter(drawn)
 
-    def definition(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads keys head_dim"]:
+    def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """exp(R) over its sum, query by query."""
         keys = value.shape[2]
         return self.by_definition(self.scores[None, :, :keys, :keys], value, key_valid)
 
-    def attend(
-        self,
-        query: Tensor | None,
-        key: Tensor | None,
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-    ) -> Float[Tensor, "batch heads keys head_dim"]:
+    def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """softmax(R) once for all examples; with padding, once for each."""
         keys = value.shape[2]
         return self.weigh(self.scores[None, :, :keys, :keys], value, key_valid)

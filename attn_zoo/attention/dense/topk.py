@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from attn_zoo.attention._masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, by_length, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.topk import topk_attention
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -76,9 +74,7 @@ class TopK(Attention):
             return ("kept=1 gives one key all the weight: no gradient reaches queries and keys",)
         return (f"kept={k} is no fewer than the {n} keys: none is left out",) if k >= n else ()
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Softmax over the keys whose score is no lower than the k-th of all sorted ones."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
@@ -87,13 +83,7 @@ class TopK(Attention):
         lowest = ordered[..., min(self.options.kept, key.shape[2]) - 1, None]
         return softmax_over_valid(scores, allowed & (scores >= lowest)) @ value
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads keys head_dim"],
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Softmax over the k highest scores, then their weights at the places of their keys and zeros at all others."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
@@ -104,8 +94,6 @@ class TopK(Attention):
             weights = softmax_over_valid(highest, highest > lowest)
             return (torch.zeros_like(scores).scatter(-1, where, weights) @ value.to(dtype)).to(query.dtype)
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Blocks of queries, which keep no score."""
         return topk_attention(query, key, value, key_valid, self.options.kept, causal=self.geometry.causal)

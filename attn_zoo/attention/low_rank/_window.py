@@ -7,48 +7,89 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._masks import softmax_over_valid
+from attn_zoo.contract import softmax_over_valid
+from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid
+from attn_zoo.kernels.cpu.window import banded_attention
 
 SMALLEST_BLOCK = 32
 """Queries of a block, where the window is narrower."""
 
+Rows = Float[Tensor, "batch heads keys head_dim"]
+"""As many queries as keys, and the answers to them."""
+
+
+def attend_near(
+    query: Rows,
+    key: Keys,
+    value: Keys,
+    valid: KeyValid,
+    few_key: Compressed,
+    few_value: Compressed,
+    few_valid: CompressedValid,
+    *,
+    window: int,
+    dropout: float,
+    tiled: bool,
+) -> Rows:
+    """softmax(Q [K_few ; K_near]ᵀ / √d) [V_few ; V_near], near being the valid keys of the window around each query."""
+    reach = min(window // 2, query.shape[2] - 1)
+    if few_valid is None and valid is not None:
+        few_valid = valid.any(dim=1, keepdim=True).expand(-1, few_key.shape[2])
+    near = None if valid is None else valid[:, None]
+    if tiled:
+        few = {"extra_key": few_key, "extra_value": few_value}
+        out = banded_attention(query, key, value, near, left=reach, right=reach, extra_valid=few_valid, dropout=dropout, **few)
+    else:
+        out = window_attention(query, key, value, near, few_key, few_value, few_valid, reach=reach, dropout=dropout)
+    return out.to(value.dtype)
+
 
 def window_attention(
-    query: Float[Tensor, "batch heads n head_dim"],
-    key: Float[Tensor, "batch heads n head_dim"],
-    value: Float[Tensor, "batch heads n head_dim"],
-    valid: Bool[Tensor, "batch #heads n"] | None,
+    query: Rows,
+    key: Keys,
+    value: Keys,
+    valid: Bool[Tensor, "batch 1 keys"] | None,
+    few_key: Compressed,
+    few_value: Compressed,
+    few_valid: CompressedValid,
     *,
-    left: int,
-    right: int,
-    extra_key: Float[Tensor, "batch heads extra head_dim"],
-    extra_value: Float[Tensor, "batch heads extra head_dim"],
-    extra_valid: Bool[Tensor, "batch extra"] | None,
+    reach: int,
     dropout: float,
-) -> Float[Tensor, "batch heads n head_dim"]:
-    """softmax(Q [K_extra ; K_near]ᵀ / √d) [V_extra ; V_near], near being the valid keys i - left … i + right.
-
-    Blocks of queries meet the keys within reach of any of them: (batch, heads, blocks, block, left + block + right) scores. None
-    as ``valid`` and as ``extra_valid`` means that all are valid; both or neither are given. A row without a key gets zeros.
-    """
-    n, extra = query.shape[2], extra_key.shape[2]
-    block = max(left, right, SMALLEST_BLOCK)
-    fill, span = -n % block, left + block + right
+) -> Rows:
+    """Blocks of queries meet the keys within reach of any of them: (batch, heads, blocks, block, reach + block + reach) scores."""
+    n, few, block = query.shape[2], few_key.shape[2], max(reach, SMALLEST_BLOCK)
+    fill, span = -n % block, reach + block + reach
     rows = F.pad(query * query.shape[-1] ** -0.5, (0, 0, 0, fill))
-    near_key, near_value = (F.pad(x, (0, 0, left, right + fill)).unfold(2, span, block).mT for x in (key, value))
-    distance = torch.arange(span, device=query.device) - left - torch.arange(block, device=query.device)[:, None]
+    near_key, near_value = (F.pad(x, (0, 0, reach, reach + fill)).unfold(2, span, block).mT for x in (key, value))
+    distance = torch.arange(span, device=query.device) - reach - torch.arange(block, device=query.device)[:, None]
     real = query.new_ones(1, 1, n, dtype=torch.bool) if valid is None else valid
-    allowed = (-left <= distance) & (distance <= right) & F.pad(real, (left, right + fill)).unfold(2, span, block)[..., None, :]
-    seen = query.new_ones(1, extra, dtype=torch.bool) if extra_valid is None else extra_valid
+    allowed = (-reach <= distance) & (distance <= reach) & F.pad(real, (reach, reach + fill)).unfold(2, span, block)[..., None, :]
+    seen = query.new_ones(1, few, dtype=torch.bool) if few_valid is None else few_valid
     seen = seen[:, None, None, None].expand(*allowed.shape[:-1], -1)
-    scores = torch.cat([(rows @ extra_key.mT).unflatten(2, (-1, block)), rows.unflatten(2, (-1, block)) @ near_key.mT], dim=-1)
+    scores = torch.cat([(rows @ few_key.mT).unflatten(2, (-1, block)), rows.unflatten(2, (-1, block)) @ near_key.mT], dim=-1)
     weights = F.dropout(softmax_over_valid(scores, torch.cat([seen, allowed], dim=-1)), dropout)
-    far, near = weights.split([extra, span], dim=-1)
-    return (far.flatten(2, 3) @ extra_value + (near @ near_value).flatten(2, 3))[:, :, :n]
+    far, near = weights.split([few, span], dim=-1)
+    return (far.flatten(2, 3) @ few_value + (near @ near_value).flatten(2, 3))[:, :, :n]
 
 
-def within(n: int, reach: int, key_valid: Bool[Tensor, "batch n"] | None, device: torch.device) -> Bool[Tensor, "#batch n n"]:
+def naive_attention(
+    query: Rows,
+    key: Keys,
+    value: Keys,
+    near: Bool[Tensor, "#batch #heads keys keys"],
+    few_key: Compressed,
+    few_value: Compressed,
+    few_valid: CompressedValid,
+) -> Rows:
+    """The same by n × (few + n) weights masked to pairs that are ``near``, for definitions."""
+    seen = near.new_ones(1, few_key.shape[2]) if few_valid is None else few_valid
+    allowed = torch.cat([seen[:, None, None].expand(*near.shape[:-1], -1), near], dim=-1)
+    scores = query @ torch.cat([few_key, key], dim=2).mT / query.shape[-1] ** 0.5
+    return softmax_over_valid(scores, allowed) @ torch.cat([few_value, value], dim=2)
+
+
+def within(n: int, reach: int, key_valid: KeyValid, device: torch.device) -> Bool[Tensor, "#batch 1 n n"]:
     """Pairs no further apart than ``reach``, of valid keys, for definitions."""
     at = torch.arange(n, device=device)
-    near = (at - at[:, None]).abs() <= reach
-    return near[None] if key_valid is None else near & key_valid[:, None]
+    near = ((at - at[:, None]).abs() <= reach)[None, None]
+    return near if key_valid is None else near & key_valid[:, None, None]

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import nn
 
-from attn_zoo.attention._masks import check_dropout
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_dropout
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -81,22 +80,14 @@ class External(Attention):
         units, n = options.units, geometry.keys
         return (f"units={units} are no fewer than the {n} tokens: softmax attention would compare no more",) if units >= n else ()
 
-    def definition(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Exponentials over their sums over the valid positions, and those over their sums over the units."""
         powers = (value @ self.memory_keys.mT).exp()
         sums = (powers if key_valid is None else powers * key_valid[:, None, :, None]).sum(dim=2, keepdim=True)
         weights = powers / torch.where(sums > 0, sums, 1)
         return weights / weights.sum(dim=-1, keepdim=True) @ self.memory_values
 
-    def attend(
-        self,
-        query: Tensor | None,
-        key: Tensor | None,
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Weights from the scores less the logarithm of their sums over positions; a padded position has weights, but no part."""
         own = self.options.own_units
         keys, values = (self.memory_keys, self.memory_values) if own else (self.memory_keys[0], self.memory_values[0])

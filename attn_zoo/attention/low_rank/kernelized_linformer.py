@@ -7,12 +7,13 @@ from enum import Enum
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.attention.linear._feature_maps import FEATURES, divide_features, draw_directions, feature_count, log_positive_features
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_counts
+from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -37,8 +38,7 @@ class Options(LowRankOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.feature_map = FeatureMap(self.feature_map)
-        if self.features < 1:
-            raise ValueError(f"kernelized_linformer.features counts random features, so it is at least 1; got {self.features}")
+        check_counts("kernelized_linformer", features=self.features)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -76,7 +76,7 @@ class KernelizedLinformer(LowRankAttention):
 
     Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1;
         Choromanski et al. 2021, Lemma 1, for the random features.
-    Symbols: E, F → weight of LearnedMap, k → projected_length, φ → feature_map, m → features.
+    Symbols: E, F → weight of MatrixMap, k → projected_length, φ → feature_map, m → features.
     Differs: the combination is in none of the papers. Everything that Linformer's entry says about padding, shorter
         inputs and initialisation holds here; random features are one draw for all heads, and are computed
         in float32 at least.
@@ -93,29 +93,21 @@ class KernelizedLinformer(LowRankAttention):
         if options.feature_map is FeatureMap.favor:
             self.register_buffer("directions", draw_directions(options.features, geometry.head_dim, orthogonal=True))
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Head by head, the n × k weights φ(qᵢ)·φ(k̄ⱼ) over their sum."""
-        heads = []
-        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
-            if self.options.feature_map is FeatureMap.elu:
-                weights = (F.elu(query[:, i]) + 1) @ (F.elu(short_key) + 1).mT
-            else:
-                log_query = log_positive_features(query[:, i], self.directions, is_key=False)
-                log_key = log_positive_features(short_key, self.directions, is_key=True)
-                weights = log_query.exp() @ log_key.exp().mT
-            weights = weights if valid is None else weights * valid
-            heads.append(divide_features(weights @ short_value, weights.sum(dim=-1, keepdim=True)))
-        return torch.stack(heads, dim=1)
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """The n × k weights φ(qᵢ)·φ(k̄ⱼ) over their sum, with K̄ = E K."""
 
-    def attend_compressed(
-        self,
-        query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads k head_dim"],
-        value: Float[Tensor, "batch heads k head_dim"],
-        valid: Bool[Tensor, "batch k"] | None = None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
+            if self.options.feature_map is FeatureMap.elu:
+                weights = (F.elu(q) + 1) @ (F.elu(ek) + 1).mT
+            else:
+                log_query, log_key = (log_positive_features(x, self.directions, is_key=x is ek) for x in (q, ek))
+                weights = log_query.exp() @ log_key.exp().mT
+            weights = weights if valid is None else weights * valid[:, None, None]
+            return divide_features(weights @ fv, weights.sum(dim=-1, keepdim=True))
+
+        return self.by_compressed(naive, query, key, value, key_valid)
+
+    def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
         """φ(Q) (φ(K̄)ᵀ V̄) over φ(Q) (φ(K̄)ᵀ 1) with the projected keys K̄ = E K and values V̄ = F V."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):

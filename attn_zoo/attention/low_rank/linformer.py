@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.attention.low_rank._projections import (
-    LENGTH_MAPS,
-    LearnedMap,
-    LowRankAttention,
-    LowRankOptions,
-    Projection,
-    Sharing,
-    low_rank_cost,
-)
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.attention.low_rank._projections import LENGTH_MAPS, LowRankAttention, LowRankOptions, MatrixMap, low_rank_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
+from attn_zoo.kernels.sdpa import sdpa_over_valid
 from attn_zoo.registry import register_attention
 
 
@@ -45,10 +35,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 def identity_linformer(geometry: Geometry) -> Linformer:
     """projected_length = keys and E = F = identity: Eq. 7 is then softmax attention."""
     built = Linformer(geometry, Options(projected_length=geometry.keys, allow_full_rank=True))
-    for map_ in built.maps:
-        assert isinstance(map_, LearnedMap)
-        for matrix in map_.weight.flatten(0, 1):
-            nn.init.eye_(matrix)
+    built.maps[0].get_parameter("weight").data.copy_(torch.eye(geometry.keys))
     return built
 
 
@@ -78,7 +65,7 @@ class Linformer(LowRankAttention):
     """Softmax attention over keys and values projected along the length.
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
-    Symbols: E, F → weight of LearnedMap, k → projected_length, n → keys.
+    Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys.
     Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of
         padding alone takes no part, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which
         keeps the scale of keys and values, where the paper's theorems use N(0, 1/k); the random projection
@@ -94,75 +81,32 @@ class Linformer(LowRankAttention):
     attend_sdpa = attend_triton = LowRankAttention.attend
 
     @classmethod
-    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+    def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
         """The Triton kernels hold a head on chip and know no mask on projected keys, which only windows need."""
-        if implementation != "triton":
-            return None
-        if geometry.head_dim > 128:
-            return f"linformer's Triton kernels take a head_dim of up to 128, got {geometry.head_dim}; use implementation=sdpa"
-        if not issubclass(LENGTH_MAPS[options.projection], LearnedMap):
+        if implementation == "triton" and (geometry.head_dim > 128 or LENGTH_MAPS[options.projection] is not MatrixMap):
             return (
-                f"linformer's Triton kernels project by matrices, got projection={options.projection.value}; "
-                "use projection=learned or random, or implementation=sdpa"
+                "linformer's Triton kernels take a head_dim of up to 128 and project by matrices; got "
+                f"head_dim={geometry.head_dim}, projection={options.projection.value}; use projection=learned or random, or "
+                "implementation=sdpa"
             )
         return None
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Eq. 7, head by head: headᵢ = softmax(Qᵢ (Eᵢ Kᵢ)ᵀ / √d) Fᵢ Vᵢ."""
-        valid = key_valid if key_valid is not None else torch.ones_like(key[:, 0, :, 0], dtype=torch.bool)
-        heads = {}
-        for group, map_ in zip(self.head_groups, self.maps, strict=True):  # one group, but for uneven projected lengths
-            for at, i in enumerate(group):
-                # Without sharing E and F are Eᵢ and Fᵢ; headwise E and F serve all heads; shared by key and value, F is E.
-                own = at if self.options.sharing is Sharing.none else 0
-                weight = getattr(map_, "weight", None)
-                e, f = (None, None) if weight is None else (weight[0, own], weight[-1, own])
-                short_key, holds = self._projected(e, key[:, i], valid, map_.shape.window)
-                short_value, _ = self._projected(f, value[:, i], valid, map_.shape.window)
-                scores = query[:, i] @ short_key.mT / query.shape[-1] ** 0.5
-                heads[i] = softmax_over_valid(scores, holds) @ short_value
-        return torch.stack([heads[i] for i in range(len(heads))], dim=1)
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Eq. 7: P (F V) with P = softmax(Q (E K)ᵀ / √d)."""
 
-    def _projected(
-        self, e: Tensor | None, x: Float[Tensor, "batch n d"], valid: Bool[Tensor, "batch n"], window: int
-    ) -> tuple[Float[Tensor, "batch k d"], Bool[Tensor, "batch 1 k"] | None]:
-        """E X, or the mean, maximum or convolution of each window of n / k tokens, and the windows that hold a token."""
-        kind = self.options.projection
-        if kind in (Projection.learned, Projection.random):
-            assert e is not None
-            return e[:, : x.shape[1]] @ x, None
-        results, holds = [], []
-        for rows, real in zip(x.split(window, dim=1), valid[..., None].split(window, dim=1), strict=True):
-            if kind is Projection.convolution:
-                assert e is not None
-                results.append(rows.flatten(1) @ e[: rows[0].numel()])
-            elif kind is Projection.mean:
-                results.append(rows.sum(dim=1) / real.sum(dim=1).clamp(min=1))
-            else:
-                highest = rows.masked_fill(~real, float("-inf")).amax(dim=1)
-                results.append(highest.masked_fill(~real.any(dim=1), 0))
-            holds.append(real.any(dim=1))
-        return torch.stack(results, dim=1), torch.stack(holds, dim=2)
+        def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
+            return softmax_over_valid(q @ ek.mT / q.shape[-1] ** 0.5, None if valid is None else valid[:, None, None]) @ fv
 
-    def attend_compressed(
-        self,
-        query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads k head_dim"],
-        value: Float[Tensor, "batch heads k head_dim"],
-        valid: Bool[Tensor, "batch k"] | None = None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """softmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
+        return self.by_compressed(naive, query, key, value, key_valid)
+
+    def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
+        """P (F V) with P = softmax(Q (E K)ᵀ / √d), of E K and F V."""
         dropout = self.options.dropout if self.training else 0.0
-        allowed = None if valid is None else valid[:, None, None]
         if self.implementation == "sdpa":
-            # Rows without any key become zero later; until then they see all, because fused kernels may answer NaN.
-            mask = None if allowed is None else allowed | ~allowed.any(dim=-1, keepdim=True)
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+            return sdpa_over_valid(query, key, value, valid, dropout=dropout)
         if self.implementation == "triton":
             from attn_zoo.kernels.linformer import linformer_attention
 
             return linformer_attention(query, key, value, dropout=dropout)
-        weights = softmax_over_valid(query @ (key * query.shape[-1] ** -0.5).mT, allowed)
-        return F.dropout(weights, dropout) @ value
+        p = softmax_over_valid(query @ (key * query.shape[-1] ** -0.5).mT, None if valid is None else valid[:, None, None])
+        return F.dropout(p, dropout) @ value

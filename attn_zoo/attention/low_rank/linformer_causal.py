@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor, nn
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.attention.low_rank._projections import resample
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, check_dropout, resample, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.linformer_causal import attend_blocks, spans
 from attn_zoo.registry import register_attention
 
@@ -125,9 +124,7 @@ class LinformerCausal(Attention):
             setattr(self, name, nn.Parameter(resample(before, self.block), requires_grad=before.requires_grad))
         self.geometry = resized
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Softmax over the projected keys of other blocks and the n keys, those of the own block; E and F block-diagonal."""
         n, k, c = key.shape[2], self.options.projected_length, self.block
         at, blocks = torch.arange(n, device=key.device), math.ceil(n / c)
@@ -144,13 +141,7 @@ class LinformerCausal(Attention):
             allowed = allowed & torch.cat([holds, key_valid], dim=1)[:, None, None]
         return softmax_over_valid(query @ keys.mT / query.shape[-1] ** 0.5, allowed) @ values
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """All blocks at once: (batch, heads, blocks, c, blocks · k + c) scores of projected keys and of the own block's."""
         n, c = key.shape[2], self.block
         key = key * key.shape[-1] ** -0.5
@@ -176,9 +167,7 @@ class LinformerCausal(Attention):
         far = (others & valid.any(dim=-1)[:, None]).repeat_interleave(self.options.projected_length, dim=-1)
         return torch.cat([far[:, :, None].expand(-1, -1, c, -1), own & valid[:, :, None]], dim=-1)
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Block by block, so that no temporary is longer than the keys that a block sees."""
         dropout = self.options.dropout if self.training else 0.0
         projections = self.key_projection, self.value_projection

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.content._hashing import (
     MOST_HASHES,
     RADIX,
@@ -22,9 +21,10 @@ from attn_zoo.attention.content._hashing import (
     rotation_columns,
 )
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
-from attn_zoo.attention.low_rank._window import window_attention
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
-from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
+from attn_zoo.attention.low_rank._window import attend_near, naive_attention
+from attn_zoo.contract import Capabilities, Cost, Geometry, LengthMap, by_length, check_dropout
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -95,7 +95,7 @@ class LinformerLSH(LowRankAttention):
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for
         sorting by bucket and then by position (Eq. 6).
-    Symbols: E, F → weight of LearnedMap, k → projected_length, n → keys, n_buckets → buckets, R → rotations, w → window.
+    Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys, n_buckets → buckets, R → rotations, w → window.
     Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees as many
         neighbours on either side, where Eq. 6 has its own chunk and the one before; whatever lies near is seen, of the same
         bucket or not. A position sees itself, which the projected keys hold as well. Many buckets are products of
@@ -125,77 +125,45 @@ class LinformerLSH(LowRankAttention):
         """None: those hashed alike are needed one by one."""
         return None
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Head by head, softmax over the k projected keys and those of the n keys that lie near in the order of buckets."""
-        n, heads, key = query.shape[2], [], F.normalize(key, dim=-1)
-        rank = self._order(lsh_buckets, query, range(query.shape[1]), key_valid).argsort(dim=-1)
-        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
-            near = (rank[:, i, :, None] - rank[:, i, None, :]).abs() <= self.options.window // 2
-            near = near if key_valid is None else near & key_valid[:, None]
-            seen = near.new_ones(1, 1, short_key.shape[1]) if valid is None else valid
-            allowed = torch.cat([seen.expand(len(near), n, -1), near], dim=-1)
-            scores = query[:, i] @ torch.cat([short_key, key[:, i]], dim=1).mT / query.shape[-1] ** 0.5
-            heads.append(softmax_over_valid(scores, allowed) @ torch.cat([short_value, value[:, i]], dim=1))
-        return torch.stack(heads, dim=1)
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Softmax over the k projected keys and those of the n keys that lie near in the order of buckets."""
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+        def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            rank = self._order(q, e.heads, key_valid).argsort(dim=-1)
+            near = (rank[..., :, None] - rank[..., None, :]).abs() <= self.options.window // 2
+            near = near if key_valid is None else near & key_valid[:, None, None]
+            return naive_attention(q, k, v, near, *e.project(k, v, key_valid), e.valid(key_valid))
+
+        return self.by_map(heads, query, F.normalize(key, dim=-1), value)
+
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """E K and F V, then one softmax over them and a window in the order of buckets."""
-        return self._attend(window_attention, lsh_buckets, query, key, value, key_valid)
+        dropout = self.options.dropout if self.training else 0.0
+        how: dict[str, Any] = {"window": self.options.window, "dropout": dropout, "tiled": self.implementation == "tiled"}
+        first = None  # in the order of buckets, padding comes last
+        if key_valid is not None:
+            first = torch.arange(key_valid.shape[1], device=key.device) < key_valid.sum(dim=-1, keepdim=True)
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """The hash and the window in tiles that fit a cache."""
-        return self._attend(banded_attention, hash_positions, query, key, value, key_valid)
+        def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            few, order = (*e.project(k, v, key_valid), e.valid(key_valid)), self._order(q, e.heads, key_valid)
+            q, k, v = (_permuted(x, order) for x in (q, k, v))
+            return _permuted(attend_near(q, k, v, first, *few, **how), order.argsort(dim=-1))
 
-    def _attend(
-        self,
-        attend: Callable[..., Tensor],
-        find_buckets: Callable[..., Tensor],
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_valid: Tensor | None,
-    ) -> Tensor:
-        key, reach, parts, valid = F.normalize(key, dim=-1), min(self.options.window // 2, query.shape[2] - 1), [], None
-        if key_valid is not None:  # in the order of buckets, padding comes last
-            valid = (torch.arange(key_valid.shape[1], device=key.device) < key_valid.sum(dim=-1, keepdim=True))[:, None]
-        groups = self.projected_groups(query, key, value, key_valid)
-        for heads, (rows, short_key, short_value, short_valid) in zip(self.head_groups, groups, strict=True):
-            if short_valid is None and key_valid is not None:
-                short_valid = key_valid.any(dim=1, keepdim=True).expand(-1, short_key.shape[2])
-            order = self._order(find_buckets, rows[0], heads, key_valid)
-            part = attend(
-                *(_permuted(tokens, order) for tokens in rows),
-                valid,
-                left=reach,
-                right=reach,
-                extra_key=short_key,
-                extra_value=short_value,
-                extra_valid=short_valid,
-                dropout=self.options.dropout if self.training else 0.0,
-            )
-            parts.append(_permuted(part, order.argsort(dim=-1)).to(value.dtype))
-        return self.in_order(parts)
+        return self.by_map(heads, query, F.normalize(key, dim=-1), value)
+
+    attend_tiled = attend
 
     @torch.no_grad()
-    def _order(
-        self, find_buckets: Callable[..., Tensor], query: Tensor, heads: Sequence[int], valid: Bool[Tensor, "batch n"] | None
-    ) -> Int[Tensor, "batch heads n"]:
+    def _order(self, query: Queries, heads: Sequence[int], valid: KeyValid) -> Int[Tensor, "batch heads queries"]:
         """Each head's positions by bucket, those of one bucket as they come, padding behind all."""
-        buckets = bucket_count(self.geometry.keys, self.options)
+        find, buckets = (
+            hash_positions if self.implementation == "tiled" else lsh_buckets,
+            bucket_count(self.geometry.keys, self.options),
+        )
         with without_autocast(query.device):  # a bucket must not depend on the precision of the rest
-            bucket: Tensor = find_buckets(query, self.rotations[list(heads)], buckets)[0]
+            bucket = find(query, self.rotations[list(heads)], buckets)[0]
         return (bucket if valid is None else bucket.masked_fill(~valid[:, None], buckets)).argsort(dim=-1, stable=True)
 
 
-def _permuted(x: Float[Tensor, "batch heads n head_dim"], order: Int[Tensor, "batch heads n"]) -> Tensor:
+def _permuted(x: Keys, order: Int[Tensor, "batch heads keys"]) -> Keys:
     return x.take_along_dim(order[..., None], dim=2)

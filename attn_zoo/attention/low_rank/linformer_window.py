@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
-from attn_zoo.attention.low_rank._window import window_attention, within
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
-from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
+from attn_zoo.attention.low_rank._window import attend_near, naive_attention, within
+from attn_zoo.contract import Capabilities, Cost, Geometry, LengthMap, by_length, check_dropout
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
 
 
@@ -66,7 +63,7 @@ class LinformerWindow(LowRankAttention):
     """Softmax attention over a window and over all keys projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Beltagy et al. 2020, Section 3.1, for the window.
-    Symbols: E, F → weight of LearnedMap, k → projected_length, n → keys, w → window.
+    Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys, w → window.
     Differs: the combination is in neither paper. A key within the window is in the projected keys as well. As keys are needed
         one by one, tokens cannot be compressed before they are projected. Everything that Linformer's entry says about
         padding, shorter inputs and initialisation holds here.
@@ -86,51 +83,23 @@ class LinformerWindow(LowRankAttention):
         """None: the window needs the tokens themselves."""
         return None
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Head by head, softmax over the k projected keys and those of the n keys that lie within the window."""
-        n, heads = query.shape[2], []
-        near = within(n, self.options.window // 2, key_valid, query.device)
-        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
-            seen = near.new_ones(1, 1, short_key.shape[1]) if valid is None else valid
-            allowed = torch.cat([seen.expand(len(near), n, -1), near], dim=-1)
-            scores = query[:, i] @ torch.cat([short_key, key[:, i]], dim=1).mT / query.shape[-1] ** 0.5
-            heads.append(softmax_over_valid(scores, allowed) @ torch.cat([short_value, value[:, i]], dim=1))
-        return torch.stack(heads, dim=1)
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Softmax over the k projected keys and those of the n keys that lie within the window."""
+        near = within(query.shape[2], self.options.window // 2, key_valid, query.device)
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+        def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return naive_attention(q, k, v, near, *e.project(k, v, key_valid), e.valid(key_valid))
+
+        return self.by_map(heads, query, key, value)
+
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """E K and F V, then one softmax over them and the window."""
-        return self._attend(window_attention, query, key, value, key_valid)
+        dropout = self.options.dropout if self.training else 0.0
+        how: dict[str, Any] = {"window": self.options.window, "dropout": dropout, "tiled": self.implementation == "tiled"}
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """The window in tiles that fit a cache."""
-        return self._attend(banded_attention, query, key, value, key_valid)
+        def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return attend_near(q, k, v, key_valid, *e.project(k, v, key_valid), e.valid(key_valid), **how)
 
-    def _attend(self, attend: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        reach, parts = min(self.options.window // 2, query.shape[2] - 1), []
-        for (q, k, v), short_key, short_value, short_valid in self.projected_groups(query, key, value, key_valid):
-            if short_valid is None and key_valid is not None:
-                short_valid = key_valid.any(dim=1, keepdim=True).expand(-1, short_key.shape[2])
-            part = attend(
-                q,
-                k,
-                v,
-                None if key_valid is None else key_valid[:, None],
-                left=reach,
-                right=reach,
-                extra_key=short_key,
-                extra_value=short_value,
-                extra_valid=short_valid,
-                dropout=self.options.dropout if self.training else 0.0,
-            )
-            parts.append(part.to(value.dtype))
-        return self.in_order(parts)
+        return self.by_map(heads, query, key, value)
+
+    attend_tiled = attend

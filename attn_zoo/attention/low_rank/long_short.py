@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.attention.low_rank._window import window_attention, within
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length
-from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, banded_attention, check_window, doubts_of_window
+from attn_zoo.attention.low_rank._window import attend_near, naive_attention, within
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_dropout, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
 
 
@@ -94,53 +93,37 @@ class LongShort(Attention):
             found += (f"rank={options.rank} is no fewer than the {n} tokens: nothing is compressed",)
         return found
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Softmax over r projected keys and those of the n keys that lie within the window."""
-        n, r = query.shape[2], self.options.rank
-        shares = softmax_over_valid(self.projection @ key.mT, None if key_valid is None else key_valid[:, None, None])
-        keys = torch.cat([self._norm(shares @ key, 1), self._norm(key, 0)], dim=2)
-        values = torch.cat([self._norm(shares @ value, 1), self._norm(value, 0)], dim=2)
-        near = within(n, self.options.window // 2, key_valid, query.device)
-        allowed = torch.cat([near.new_ones(len(near), n, r), near], dim=-1)[:, None]
-        return softmax_over_valid(query @ keys.mT / query.shape[-1] ** 0.5, allowed) @ values
+        shares = self._shares(key, key_valid)
+        near = within(query.shape[2], self.options.window // 2, key_valid, query.device)
+        few = self._norm(shares @ key, 1), self._norm(shares @ value, 1)
+        return naive_attention(query, self._norm(key, 0), self._norm(value, 0), near, *few, None)
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """PᵀK and PᵀV, then one softmax over them and the window."""
-        return self._attend(window_attention, query, key, value, key_valid)
-
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """The window in tiles that fit a cache."""
-        return self._attend(banded_attention, query, key, value, key_valid)
-
-    def _attend(self, attend: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
-        allowed = None if key_valid is None else key_valid[:, None, None, :]
-        shares = softmax_over_valid(self.projection.to(key.dtype) @ key.mT, allowed)
-        reach = min(self.options.window // 2, query.shape[2] - 1)
-        out = attend(
+        shares = self._shares(key, key_valid)
+        return attend_near(
             query,
             self._norm(key, 0),
             self._norm(value, 0),
-            None if key_valid is None else key_valid[:, None],
-            left=reach,
-            right=reach,
-            extra_key=self._norm(shares.to(key.dtype) @ key, 1),
-            extra_value=self._norm(shares.to(value.dtype) @ value, 1),
-            extra_valid=None if key_valid is None else key_valid.any(dim=1, keepdim=True).expand(-1, self.options.rank),
+            key_valid,
+            self._norm(shares @ key, 1),
+            self._norm(shares.to(value.dtype) @ value, 1),
+            None,
+            window=self.options.window,
             dropout=self.options.dropout if self.training else 0.0,
+            tiled=self.implementation == "tiled",
         )
-        return out.to(value.dtype)
 
-    def _norm(self, x: Float[Tensor, "batch heads n head_dim"], which: int) -> Float[Tensor, "batch heads n head_dim"]:
+    attend_tiled = attend
+
+    def _shares(self, key: Keys, key_valid: KeyValid) -> Float[Tensor, "batch heads r keys"]:
+        """Pᵀ, the softmax over positions of K W."""
+        allowed = None if key_valid is None else key_valid[:, None, None]
+        return softmax_over_valid(self.projection.to(key.dtype) @ key.mT, allowed).to(key.dtype)
+
+    def _norm(self, x: Keys, which: int) -> Keys:
         """The layer norm of near (0) or projected (1) keys and values; the input where there is none."""
         if not self.options.norms:
             return x

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, Stream, by_length
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, Stream, by_length, check_dropout, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu._chunks import filled
 from attn_zoo.kernels.cpu.luna import attend_packed_past
 from attn_zoo.precision import without_autocast
@@ -109,9 +109,7 @@ class Luna(Attention):
         packed, n = options.packed_length, geometry.keys
         return (f"packed_length={packed} is no fewer than the {n} keys: nothing is packed",) if packed >= n else ()
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """Pack and unpack; causally the n × n products q·k and u·a, each cut to the past and divided by its length."""
         scale, valid = query.shape[-1] ** -0.5, None if key_valid is None else key_valid[:, None, None]
         scores = self.packed_query @ context.mT * scale
@@ -123,14 +121,7 @@ class Luna(Attention):
         weights = ((query @ key.mT * scale).tril() @ shares.mT / t[..., None]).softmax(dim=-1)
         return (weights @ shares).tril() @ value / t[..., None]
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads keys head_dim"],
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-        context: Float[Tensor, "batch heads keys head_dim"],
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys) -> Queries:
         """softmax(Q (A K)ᵀ / √d) A V; causally by chunks: within a chunk directly, earlier chunks as sums."""
         if self.geometry.causal:
             return self._attend_past(_past, query, key, value, key_valid, context)
@@ -138,17 +129,13 @@ class Luna(Attention):
         weights = (query @ (packed_key * query.shape[-1] ** -0.5).mT).softmax(dim=-1)
         return F.dropout(weights, self.options.dropout, self.training).to(value.dtype) @ packed_value
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """The causal form in blocks that stay in a cache."""
         if self.geometry.causal:
             return self._attend_past(attend_packed_past, query, key, value, key_valid, context)
         return self.attend(query, key, value, key_valid, context)
 
-    def attend_sdpa(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """The queries' attention by PyTorch's fused kernels; the causal form has none, and is that of tiles on a CPU."""
         if self.geometry.causal:
             tiled = query.device.type in ("cpu", "meta")

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._masks import softmax_over_valid
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu import landmarks as tiles
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -97,9 +97,7 @@ class Nystrom(Attention):
         m, n = options.landmarks, geometry.keys
         return (f"landmarks={m} are no fewer than the {n} tokens: each token is one, and nothing is saved",) if m >= n else ()
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Eq. 13 to 15 on the valid tokens of each example alone, whose m consecutive parts have the landmarks as means."""
 
         def means(tokens: Tensor, m: int) -> Tensor:
@@ -115,13 +113,7 @@ class Nystrom(Attention):
             out.append(f @ self._inverse(few_q @ few_k.mT * scale, None) @ b @ v)
         return torch.stack(out) + self._convolved(value)
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """F̃ Z (B̃ V): landmarks gather the values, the pseudo-inverse mixes what they gathered, queries read it."""
         (_, _, n, d), dtype = query.shape, torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
@@ -133,15 +125,11 @@ class Nystrom(Attention):
             b = softmax_over_valid(few_q @ k.mT * d**-0.25, valid[:, None, None])
             return (f @ (self._inverse(few_q @ few_k.mT, few) @ (b @ v)) + self._convolved(v)).to(value.dtype)
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """The long softmaxes in blocks that stay in a cache."""
         return self._attend(tiles.few_queries, tiles.few_keys, query, key, value, key_valid)
 
-    def attend_sdpa(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """The long softmaxes by PyTorch's fused kernels."""
         return self._attend(_fused, _fused, query, key, value, key_valid)
 

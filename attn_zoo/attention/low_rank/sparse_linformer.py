@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from attn_zoo.attention._masks import check_dropout
 from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisection, entmax_over_valid
-from attn_zoo.attention.low_rank._projections import LearnedMap, LowRankAttention, LowRankOptions, low_rank_cost
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry, check_dropout
+from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu import entmax as tiles
 from attn_zoo.kernels.cpu.projection import in_row_blocks
 from attn_zoo.registry import register_attention
@@ -42,10 +41,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 def identity_softmax(geometry: Geometry) -> SparseLinformer:
     """projected_length = keys, E = F = identity and α = 1: softmax attention."""
     built = SparseLinformer(geometry, Options(projected_length=geometry.keys, allow_full_rank=True, alpha=1.0))
-    for map_ in built.maps:
-        assert isinstance(map_, LearnedMap)
-        for matrix in map_.weight.flatten(0, 1):
-            nn.init.eye_(matrix)
+    built.maps[0].get_parameter("weight").data.copy_(torch.eye(geometry.keys))
     return built
 
 
@@ -74,7 +70,7 @@ class SparseLinformer(LowRankAttention):
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Peters et al. 2019 for α-entmax, and Martins and Astudillo 2016
         (arXiv:1602.02068) for α = 2, sparsemax.
-    Symbols: E, F → weight of LearnedMap, k → projected_length, n → keys, α → alpha.
+    Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys, α → alpha.
     Differs: the combination is in none of the papers. A weight of zero leaves out a projected key, which is a mixture of all
         tokens, and so no token; under projections by windows it leaves out the tokens of a window. Everything that
         Linformer's entry says about padding, shorter inputs and initialisation holds here.
@@ -85,23 +81,18 @@ class SparseLinformer(LowRankAttention):
 
     options: Options
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Head by head: α-entmax(Qᵢ (Eᵢ Kᵢ)ᵀ / √d) Fᵢ Vᵢ."""
-        heads = []
-        for i, (short_key, short_value, valid) in enumerate(self.projected_heads(key, value, key_valid)):
-            scores = query[:, i] @ short_key.mT / query.shape[-1] ** 0.5
-            heads.append(entmax_by_bisection(scores, valid, self.options.alpha) @ short_value)
-        return torch.stack(heads, dim=1)
+    attend_tiled = LowRankAttention.attend
 
-    def attend_compressed(
-        self,
-        query: Float[Tensor, "batch heads queries head_dim"],
-        key: Float[Tensor, "batch heads k head_dim"],
-        value: Float[Tensor, "batch heads k head_dim"],
-        valid: Bool[Tensor, "batch k"] | None = None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """α-entmax(Q (E K)ᵀ / √d) F V."""
+
+        def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
+            allowed = None if valid is None else valid[:, None, None]
+            return entmax_by_bisection(q @ ek.mT / q.shape[-1] ** 0.5, allowed, self.options.alpha) @ fv
+
+        return self.by_compressed(naive, query, key, value, key_valid)
+
+    def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
         """α-entmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
         dropout = self.options.dropout if self.training else 0.0
         allowed = None if valid is None else valid[:, None, None]

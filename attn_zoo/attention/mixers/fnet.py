@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -46,9 +46,7 @@ class FNet(Attention):
         change every frequency, so padding is refused.
     """
 
-    def definition(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Re F_n V F_D by the Fourier matrices: C V C - S V S with cosines C and sines S."""
 
         def fourier(size: int) -> tuple[Tensor, Tensor]:
@@ -61,9 +59,7 @@ class FNet(Attention):
         mixed = cos_n @ tokens @ cos_d - sin_n @ tokens @ sin_d
         return mixed.unflatten(-1, (value.shape[1], -1)).transpose(1, 2)
 
-    def attend(
-        self, query: Tensor | None, key: Tensor | None, value: Float[Tensor, "batch heads n head_dim"], key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Half of the spectrum, the other half being its mirror image: Re Ŷ[i, c] = Re Ŷ[-i, -c] for real values."""
         (_, heads, _, d), dtype = value.shape, torch.promote_types(value.dtype, torch.float32)
         tokens = value.transpose(1, 2).flatten(2).to(dtype)

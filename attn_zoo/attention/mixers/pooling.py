@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
 
 
@@ -66,22 +67,14 @@ class Pooling(Attention):
         window, n = options.window, geometry.keys
         return (f"window={window} is no narrower than the {n} tokens: it averages nearly all of them",) if window >= n else ()
 
-    def definition(
-        self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """The n × n weights of real tokens within the window over their sum, less the identity."""
         at = torch.arange(value.shape[2], device=value.device)
         near = ((at - at[:, None]).abs() <= self.options.window // 2).to(value.dtype)
         near = near if key_valid is None else near * key_valid[:, None, None]
         return near / near.sum(dim=-1, keepdim=True).clamp(min=1) @ value - value
 
-    def attend(
-        self,
-        query: Tensor | None,
-        key: Tensor | None,
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Means of the window's real tokens; padded values are zero when they come here."""
         if key_valid is None:
             return self._pooled(value, whole=False) - value

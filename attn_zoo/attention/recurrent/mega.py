@@ -11,12 +11,22 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention.recurrent._moving_average import moving_average, moving_average_flops
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
+from attn_zoo.contract import (
+    FLOAT,
+    Attention,
+    Capabilities,
+    Cost,
+    Geometry,
+    allowed_pairs,
+    by_length,
+    check_dropout,
+    softmax_over_valid,
+)
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -107,9 +117,7 @@ class Mega(Attention):
             return ()
         return (f"chunk={options.chunk} is no shorter than the {geometry.keys} tokens: every token sees all",)
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Averages token by token, and n × n weights masked to the chunk of the query."""
         enter, leave = self.decay_in.sigmoid(), self.decay_out.sigmoid()
         n, averages = query.shape[2], []
@@ -125,13 +133,7 @@ class Mega(Attention):
         scores = (self.gain[0] * shared + self.offset) @ (self.gain[1] * shared).mT * query.shape[-1] ** -0.5
         return softmax_over_valid(scores, same if allowed is None else same & allowed) @ value
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Tensor,
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Queries and keys of the averages, then chunks beside each other: (batch, heads, chunks, chunk, chunk) scores."""
         n, chunk = query.shape[2], min(self.options.chunk, query.shape[2])
         asks, answers = self._queries_and_keys(query)

@@ -8,12 +8,22 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
-from attn_zoo.attention._states import check_state
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
+from attn_zoo.contract import (
+    FLOAT,
+    Attention,
+    Capabilities,
+    Cost,
+    Geometry,
+    allowed_pairs,
+    by_length,
+    check_dropout,
+    check_state,
+    softmax_over_valid,
+)
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.segments import Distances, Segmentation, attend_segments, segment_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -135,9 +145,7 @@ class TransformerXL(Attention):
         reach = f"segments of {options.segment} with a memory of {options.memory}"
         return (f"{reach} leave none of the {geometry.keys} tokens out of reach: the work is quadratic",)
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """n × n scores by content and by the distance i - j, masked to the segment of i and the memory before it."""
         n, o = query.shape[2], self.options
         position = torch.arange(n, device=query.device)
@@ -153,13 +161,7 @@ class TransformerXL(Attention):
         weights = softmax_over_valid(scores * query.shape[-1] ** -0.5, reach if allowed is None else reach & allowed)
         return weights @ value
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Segments beside each other, each with its memory: (batch, heads, segments, length, memory + length) scores."""
         n, device = query.shape[2], query.device
         cut = Segmentation.of(n, self.options.segment, self.options.memory, causal=self.geometry.causal)
@@ -174,9 +176,7 @@ class TransformerXL(Attention):
         weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
         return (weights @ values).flatten(2, 3)[:, :, :n]
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Some segments at a time."""
         cut = Segmentation.of(query.shape[2], self.options.segment, self.options.memory, causal=self.geometry.causal)
         distances = None

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.attention._masks import softmax_over_valid
 from attn_zoo.attention.sparse._flex import MaskMod
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import FLOAT, Cost, Geometry
+from attn_zoo.contract import FLOAT, Cost, Geometry, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.block_sparse import attend_tables, table_flops
 
 SPREAD, MIX = 0x1E3779B97F4A7C15, (0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
@@ -216,20 +216,12 @@ class BlockPatternAttention(PairwiseAttention):
             return ()
         return (f"block={options.block} is no shorter than the {geometry.keys} tokens: every token sees all",)
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Blocks of queries against gathered blocks of keys; see ``Pattern.attend``."""
         dropout = self.options.dropout if self.training else 0.0
         return self.pattern().attend(query, key, value, key_valid, dropout=dropout, seeds=self.head_seeds(query.device))
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """``attend`` in tiles for a CPU's caches."""
         dropout = self.options.dropout if self.training else 0.0
         return self.pattern().attend_tiled(query, key, value, key_valid, dropout=dropout, seeds=self.head_seeds(query.device))

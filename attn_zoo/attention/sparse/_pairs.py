@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention._masks import softmax_over_valid
 from attn_zoo.attention.sparse._flex import MaskMod, PairTables, cached_tables, flex_attention_over
-from attn_zoo.contract import Attention, Geometry
+from attn_zoo.contract import Attention, Geometry, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 
 
 class PairwiseAttention(Attention):
@@ -36,9 +36,7 @@ class PairwiseAttention(Attention):
             return f"{cls.card.name}.dropout needs implementation=eager: flex has no dropout of weights"
         return None
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """All n × n scores, masked to the pairs."""
         n, device = query.shape[2], query.device
         heads, positions = torch.arange(query.shape[1], device=device)[:, None, None], torch.arange(n, device=device)
@@ -46,9 +44,7 @@ class PairwiseAttention(Attention):
         allowed = allowed if key_valid is None else allowed & key_valid[:, None, None, :]
         return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, allowed) @ value
 
-    def attend_flex(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """PyTorch's FlexAttention over the same pairs."""
         return flex_attention_over(self.tables(query), query, key, value, key_valid)
 

@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attn_zoo.attention._masks import check_dropout
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_dropout
 from attn_zoo.registry import register_attention
 
 MOST_SEEDS = 2**31

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.sparse._block_masks import into_blocks
 from attn_zoo.attention.sparse._flex import MaskMod
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.block_sparse import attend_summaries, summary_blocks, table_flops
 from attn_zoo.registry import register_attention
 
@@ -96,13 +95,7 @@ class Fixed(PairwiseAttention):
 
         return seen
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Blocks of queries, each in one softmax over the first l - c keys of its block and the last c keys of all blocks."""
         n, (stride, summary) = query.shape[2], sizes(self.geometry, self.options)
         last = stride - summary
@@ -125,9 +118,7 @@ class Fixed(PairwiseAttention):
         out = weights[..., :last] @ own_value + weights[..., last:] @ summary_value[:, :, None]
         return out.flatten(2, 3)[:, :, :n]
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """``attend`` in tiles for a CPU's caches."""
         (block, summary), dropout = sizes(self.geometry, self.options), self.options.dropout if self.training else 0.0
         return attend_summaries(

@@ -11,10 +11,20 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from attn_zoo.attention._masks import allowed_pairs, check_dropout, softmax_over_valid
 from attn_zoo.attention.sparse._flex import MaskMod
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream, by_length
+from attn_zoo.contract import (
+    FLOAT,
+    Capabilities,
+    Cost,
+    Geometry,
+    Stream,
+    allowed_pairs,
+    by_length,
+    check_dropout,
+    softmax_over_valid,
+)
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.window import attend_dilated, band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
 
@@ -138,21 +148,12 @@ class Longformer(PairwiseAttention):
 
         return seen
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
         """All n × n scores masked to window and global keys, after the rows of the global tokens."""
         local = super().definition(query, key, value, key_valid)[:, :, self.options.global_tokens :]
         return _join(self._global_rows(key_valid, **global_streams), local)
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-        **global_streams: Tensor,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
         """Blocks of queries, each in one softmax over the global keys and all keys that a window of the block holds.
 
         Positions of one residue class of the dilation are a sequence of their own, in which the window has no gaps.
@@ -182,9 +183,7 @@ class Longformer(PairwiseAttention):
         local = local.flatten(3, 4)[:, :, :, :length].transpose(2, 3).flatten(2, 3)[:, :, : n - g]
         return _join(global_rows, local)
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
         """``attend`` in tiles for a CPU's caches."""
         n, g, dilation = query.shape[2], self.options.global_tokens, self.options.dilation
         global_rows = self._global_rows(key_valid, **global_streams)
@@ -195,9 +194,7 @@ class Longformer(PairwiseAttention):
         local = attend_dilated(query, key, value, key_valid, extra=g, dilation=dilation, left=left, right=right, dropout=dropout)
         return _join(global_rows, local)
 
-    def attend_flex(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **global_streams: Tensor
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
         """PyTorch's FlexAttention over the same pairs; the few global rows as in ``attend``."""
         local = super().attend_flex(query, key, value, key_valid)[:, :, self.options.global_tokens :]
         return _join(self._global_rows(key_valid, **global_streams), local)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from attn_zoo.attention._masks import check_dropout, softmax_over_valid
 from attn_zoo.attention.sparse._block_masks import into_blocks
 from attn_zoo.attention.sparse._flex import MaskMod
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.strided import attend_grid
 from attn_zoo.registry import register_attention
 
@@ -88,13 +88,7 @@ class Strided(PairwiseAttention):
 
         return seen
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Rows of l positions under each other: the window lies in the rows beside one's own, every l-th position in a column."""
         n, stride, device = query.shape[2], stride_of(self.geometry, self.options), query.device
         after = 0 if self.geometry.causal else 1  # rows beside one's own: one before, and one after
@@ -118,9 +112,7 @@ class Strided(PairwiseAttention):
         out = near_weights @ near_value + _by_column(_by_column(column_weights) @ _by_column(value))
         return out.flatten(2, 3)[:, :, :n]
 
-    def attend_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """``attend`` in tiles for a CPU's caches."""
         stride, dropout = stride_of(self.geometry, self.options), self.options.dropout if self.training else 0.0
         return attend_grid(query, key, value, key_valid, stride=stride, causal=self.geometry.causal, dropout=dropout)

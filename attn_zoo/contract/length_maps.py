@@ -1,0 +1,174 @@
+"""Maps along the length, n tokens to r, and attention over what they make of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attn_zoo.contract.claims import Cost, Geometry
+from attn_zoo.contract.compressing import CompressingAttention, real_tokens
+from attn_zoo.contract.errors import UnsupportedError
+from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
+from attn_zoo.contract.stack import StackedAttention
+
+Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
+"""Made for keys, and made for values."""
+
+
+class LengthMap(nn.Module):
+    """A map of the keys and values of some heads along the length, n tokens to r.
+
+    Padded tokens hold zeros when they come here. Fewer tokens than n stand at the front, and the rest counts as padding.
+    """
+
+    def __init__(self, length: int, results: int, heads: Sequence[int]) -> None:
+        super().__init__()
+        self.length, self.results, self.heads = length, results, tuple(heads)
+
+    def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
+        """Keys and values of these heads made few. Overridden by every map."""
+        raise NotImplementedError(f"{type(self).__name__} has no method project")
+
+    def project_flops(self, head_dim: int) -> int:
+        """FLOPs of ``project`` for one example."""
+        return 0
+
+    def compress(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> Pair:
+        """Tokens that are no keys and values yet made few for either, (batch, r, dim).
+
+        Overridden together with ``compression_flops``, where a map is linear and alike in all channels and heads.
+        """
+        raise UnsupportedError(f"{type(self).__name__} maps keys and values alone; project tokens first")
+
+    def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
+        """``compress``, and what it makes of a one at each real token."""
+        return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
+
+    def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
+        """FLOPs to compress one example, or None where that is impossible."""
+        return None
+
+    def valid(self, key_valid: KeyValid) -> CompressedValid:
+        """Which results hold at least one real token; None where all do."""
+        return None
+
+    @torch.no_grad()
+    def resize(self, length: int) -> None:
+        """Interpolate ``weight``, which has a column for each position, to another length. Overridden by maps of another kind."""
+        weight: Tensor = self.get_buffer("weight") if "weight" in self._buffers else self.get_parameter("weight")
+        resampled, self.length = resample(weight, length), length
+        self.weight = nn.Parameter(resampled, weight.requires_grad) if isinstance(weight, nn.Parameter) else resampled
+
+
+class LengthMappedAttention(StackedAttention, CompressingAttention):
+    """Attention to the keys and values that maps along the length leave, one map for each group of heads.
+
+    A mechanism writes ``make_maps`` and ``attend_compressed``; one whose queries see more than that overrides ``attend`` as well.
+    """
+
+    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.check_keys(geometry.keys)
+        self.own_maps = self.make_maps(geometry, options, implementation)
+
+    def check_keys(self, keys: int) -> None:
+        """Refuse to be built for, or resized to, so many keys. Overridden where there is a limit.
+
+        Raises:
+            UnsupportedError: the limit, and what to do.
+        """
+
+    @property
+    def maps(self) -> list[LengthMap]:
+        """The maps along the length; those of the first layer where layers share."""
+        return list(self.owner.own_maps)  # type: ignore[arg-type]  # a ModuleList forgets what it holds
+
+    def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """``attend_compressed`` to keys and values as their maps leave them; padded ones are zeros when they come here."""
+        return self.by_compressed(self.attend_compressed, query, key, value, key_valid)
+
+    def by_compressed(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """``attend(query, key, value, valid)`` for the heads of each map, with compressed keys and values."""
+
+        def to_few(map_: LengthMap, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return attend(query, *map_.project(key, value, key_valid), map_.valid(key_valid))
+
+        return self.by_map(to_few, query, key, value)
+
+    def by_map(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys) -> Queries:
+        """``attend(map, query, key, value)`` for the heads of each map, its answers in the order of all heads."""
+        self.check_joined()
+        if len(self.maps) == 1:
+            return attend(self.maps[0], query, key, value)
+        parts = [attend(map_, query[:, map_.heads], key[:, map_.heads], value[:, map_.heads]) for map_ in self.maps]
+        return torch.cat(parts, dim=1)[:, self.order_of_heads(query.device)]
+
+    def order_of_heads(self, device: torch.device) -> Tensor:
+        """Where each head stands when the heads of all maps are put behind each other."""
+        return torch.tensor([head for map_ in self.maps for head in map_.heads], device=device).argsort()
+
+    def compressed_length(self) -> int | None:
+        """r where one map serves all heads and can compress tokens; else None."""
+        return self.maps[0].results if len(self.maps) == 1 and self.maps[0].compression_flops(1, 1, 1) is not None else None
+
+    def compression_flops(self, length: int, width: int, inputs: int) -> int:
+        """FLOPs of the map."""
+        flops = self.maps[0].compression_flops(length, width, inputs)
+        assert flops is not None, "compressed_length() says whether tokens can be compressed"
+        return flops
+
+    def compress(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> Pair:
+        """Tokens as the map leaves them."""
+        self.check_joined()
+        return self.maps[0].compress(tokens, key_valid)
+
+    def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
+        """Tokens, and ones at the real tokens, as the map leaves them."""
+        self.check_joined()
+        return self.maps[0].compress_and_weigh(tokens, key_valid)
+
+    def compressed_valid(self, key_valid: KeyValid) -> CompressedValid:
+        """Results of the map that hold a real token."""
+        return self.maps[0].valid(key_valid)
+
+    def resize_length(self, length: int) -> None:
+        """Go over to ``length`` keys together with the maps, of which another layer may have resized those that it shares."""
+        resized = self.geometry_at(length)
+        self.check_keys(length)
+        for map_ in self.maps:
+            if map_.length != length:
+                map_.resize(length)
+        self.geometry = resized
+
+
+def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
+    """Cost of the maps, and of ``compare(heads, r)``: FLOPs, forward and backward, of so many heads with r compressed keys."""
+    flops = backward = parameters = 0
+    for map_ in maps:
+        assert isinstance(map_, LengthMap)
+        weights, projected = list(map_.parameters()), map_.project_flops(head_dim)
+        forward, back = compare(len(map_.heads), map_.results)
+        flops, parameters = flops + projected + forward, parameters + sum(weight.numel() for weight in weights)
+        backward += projected * (1 + any(weight.requires_grad for weight in weights)) + back
+    return Cost(flops, parameters, backward_flops=backward)
+
+
+def resample(rows: Float[Tensor, "*front n"], length: int) -> Float[Tensor, "*front length"]:
+    """Rows as functions of the relative position, read at another number of positions: linear upward, averages downward.
+
+    Weights are divided by as much as positions multiply, and each row keeps its sum, so that a slowly varying sequence is
+    mapped to what it was.
+    """
+    before, flat = rows.shape[-1], rows.reshape(-1, 1, rows.shape[-1])
+    if length >= before:
+        finer = F.interpolate(flat, size=length, mode="linear", align_corners=False)
+    else:
+        finer = F.interpolate(flat, size=length, mode="area")
+    finer = finer * (before / length)
+    finer = finer + (flat.sum(dim=-1, keepdim=True) - finer.sum(dim=-1, keepdim=True)) / length
+    return finer.view(*rows.shape[:-1], length)

@@ -1,0 +1,32 @@
+"""Keys left out of a softmax: padding, and causally the future."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attn_zoo.contract.shapes import KeyValid
+
+
+def softmax_over_valid(scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None) -> Float[Tensor, "... keys"]:
+    """Softmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
+
+    ``allowed`` broadcasts against ``scores``; None allows everything.
+    """
+    if allowed is None:
+        return scores.softmax(dim=-1)
+    # The lowest finite number instead of -inf keeps a row that allows nothing free of NaN, in the gradient too.
+    weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(~allowed, 0)
+
+
+def allowed_pairs(
+    query: Float[Tensor, "batch heads queries _"], key: Float[Tensor, "batch heads keys _"], key_valid: KeyValid, *, causal: bool
+) -> Bool[Tensor, "#batch 1 _ keys"] | None:
+    """Which keys each query may see: valid ones, and causally those up to its own position. None means all."""
+    allowed = None if key_valid is None else key_valid[:, None, None, :]
+    if causal:
+        past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
+        allowed = past if allowed is None else past & allowed
+    return allowed

@@ -1,0 +1,17 @@
+"""Tensors that every mechanism takes and gives, by name."""
+
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+Queries = Float[Tensor, "batch heads queries head_dim"]
+"""Queries, and the answers to them."""
+Keys = Float[Tensor, "batch heads keys head_dim"]
+"""Keys, values and streams made of them."""
+KeyValid = Bool[Tensor, "batch keys"] | None
+"""True for a real token, False for padding; None where all tokens are real."""
+Compressed = Float[Tensor, "batch heads r head_dim"]
+"""Keys or values made few along the length."""
+CompressedValid = Bool[Tensor, "batch r"] | None
+"""True for a compressed key that holds a real token; None where all do."""

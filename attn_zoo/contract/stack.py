@@ -1,0 +1,119 @@
+"""Layers over each other: maps that options name by layer, and maps that all layers share."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from attn_zoo.contract.attention import Attention
+from attn_zoo.contract.claims import Geometry
+from attn_zoo.contract.errors import UnsupportedError
+
+
+class StackedAttention(Attention):
+    """A mechanism whose options may name layers, or leave all layers the maps of the first, once ``join`` has told it its place.
+
+    Overridden: ``make_maps``, and where options do so ``by_layer`` and ``shares_maps``.
+    """
+
+    own_maps: nn.ModuleList
+    _owner: tuple[StackedAttention, ...] = ()  # a tuple, so that the owner's weights are not stored here as well
+
+    @staticmethod
+    def make_maps(geometry: Geometry, options: Any, implementation: str) -> nn.ModuleList:
+        """The maps of a mechanism of its own. Overridden by each."""
+        raise NotImplementedError("a StackedAttention without make_maps")
+
+    def by_layer(self) -> Sequence[Any]:
+        """Options of each layer that they name; they alone where they name none."""
+        return [self.options]
+
+    @property
+    def shares_maps(self) -> bool:
+        """Whether all layers have the first one's maps."""
+        return False
+
+    @property
+    def owner(self) -> StackedAttention:
+        """The layer whose maps this one has: the first where layers share."""
+        return self._owner[0] if self._owner else self
+
+    def check_joined(self) -> None:
+        """Refuse to attend before ``join`` where options name layers, or after another layer alone was resized.
+
+        Raises:
+            UnsupportedError: which of the two it is, and what to call.
+        """
+        if len(self.by_layer()) > 1:
+            raise UnsupportedError(
+                f"{self.card.name}: {self.options} names layers, and this one does not know which it is; "
+                "call attn_zoo.join_layers(model) after building the model"
+            )
+        if (held := self.owner.geometry.keys) != self.geometry.keys:
+            raise UnsupportedError(
+                f"{self.card.name}: the maps that layers share are for {held} keys by now, this layer for {self.geometry.keys}; "
+                "call resize_length on every layer"
+            )
+
+    def check_stack(self, stack: Sequence[Attention]) -> None:
+        """Refuse a stack in which sharing, or options by layer, make no sense.
+
+        Raises:
+            ValueError: options name another number of layers.
+            UnsupportedError: layers that share differ in options or shape, or share with others already.
+        """
+        name, named = self.card.name, len(self.by_layer())
+        if named == 1 and not self.shares_maps:
+            return
+        for at, other in enumerate(stack):
+            if other.options != self.options or (self.shares_maps and other.geometry != self.geometry):
+                raise UnsupportedError(
+                    f"{name}: layers that share maps, or are named by options, are built alike; layer {at} is {other.options}, "
+                    f"{other.geometry}, another {self.options}, {self.geometry}; call join_layers for each stack of its own"
+                )
+        if named not in (1, len(stack)):
+            raise ValueError(
+                f"{name}: {self.options} names {named} layers, the model has {len(stack)}; name each, or give one for all"
+            )
+        if self._owner and (self is stack[0] or self.owner is not stack[0]):
+            raise UnsupportedError(
+                f"{name}: a layer shares its maps with another stack already; call join_layers once for each stack, or build the "
+                "model anew"
+            )
+
+    def join(self, layer: int, stack: Sequence[Attention]) -> None:
+        """Take the options of this layer, and the first layer's maps where all layers share them."""
+        if len(options := self.by_layer()) > 1:
+            self.options, like = options[layer], next(iter(self.own_maps.state_dict().values()), torch.empty(0))
+            self.own_maps = self.make_maps(self.geometry, self.options, self.implementation).to(like.device, like.dtype)
+        if self.shares_maps and layer > 0:
+            assert isinstance(stack[0], StackedAttention)
+            self._owner, self.own_maps = (stack[0],), nn.ModuleList()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StackedAttention:
+        """A copy of a whole stack shares as the stack does; a layer copied alone takes a copy of the shared maps as its own."""
+        new = memo[id(self)] = self.__class__.__new__(self.__class__)
+        alone = bool(self._owner) and id(self.owner) not in memo
+        new.__dict__.update(copy.deepcopy({k: v for k, v in self.__dict__.items() if not (alone and k == "_owner")}, memo))
+        if alone:
+            new.own_maps = copy.deepcopy(self.owner.own_maps, memo)
+        return new
+
+
+def read_by_layer(name: str, given: object) -> list[list[int]]:
+    """Whole numbers of the heads of layers, such as 8+4/4+2: layers separated by ``/``, heads by ``+``.
+
+    Raises:
+        ValueError: it is something else; ``name`` is the option's.
+    """
+    layers = [layer.split("+") for layer in str(given).split("/")]
+    if not all(number.isascii() and number.strip().isdigit() and int(number) > 0 for layer in layers for number in layer):
+        raise ValueError(
+            f"{name}, such as 8 or 8+4/4+2 with '/' between layers and '+' between heads, holds whole numbers of at least 1; "
+            f"got {given!r}"
+        )
+    return [list(map(int, layer)) for layer in layers]
