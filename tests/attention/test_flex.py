@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from attn_zoo import Attention, Geometry, UnsupportedError, attentions, build_attention, card
-from attn_zoo.attention.sparse import _flex as flex
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.conformance.requests import draw
 from attn_zoo.contract import auto_may_take
+from attn_zoo.kernels import flex
 
 N = 300
 CASES = [

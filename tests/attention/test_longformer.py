@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention.sparse import longformer
 from attn_zoo.attention.sparse.longformer import Longformer
 from attn_zoo.kernels.cpu import window as banded
 
@@ -64,7 +63,6 @@ def dense(built: Longformer, inputs: list[Tensor], streams: dict[str, Tensor], v
 @pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
 def test_equals_attention_written_out(causal, padded, global_tokens, window, dilation, implementation, monkeypatch):
     monkeypatch.setattr(banded, "SMALLEST_BLOCK", 4)
-    monkeypatch.setattr(longformer, "SMALLEST_BLOCK", 4)
     monkeypatch.setattr(banded, "TILE", 1000)
     for n in (1, 2, 7, 63):
         options = {"window": window, "dilation": dilation, "global_tokens": global_tokens}

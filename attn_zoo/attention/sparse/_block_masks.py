@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.attention.sparse._flex import MaskMod
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import FLOAT, Cost, Geometry, softmax_over_valid
 from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.block_sparse import attend_tables, table_flops
+from attn_zoo.kernels.flex import MaskMod
 
 SPREAD, MIX = 0x1E3779B97F4A7C15, (0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
 """Odd constants without a pattern, as in splitmix64."""

@@ -6,12 +6,10 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from attn_zoo.attention.sparse._flex import MaskMod, PairTables, cached_tables, flex_attention_over
 from attn_zoo.contract import Attention, Geometry, softmax_over_valid
 from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.kernels.flex import MaskMod, PairTables, cached_tables, flex_attention_over
 
 
 class PairwiseAttention(Attention):
@@ -20,10 +18,6 @@ class PairwiseAttention(Attention):
     @abstractmethod
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
         """The pairs at a length of ``n``, as a function that does not hold the module."""
-
-    def drawn_from(self) -> Tensor | None:
-        """Buffer from which pairs are drawn; None where the options fix them."""
-        return None
 
     def by_head(self) -> bool:
         """True where heads have different pairs."""
@@ -48,10 +42,10 @@ class PairwiseAttention(Attention):
         """PyTorch's FlexAttention over the same pairs."""
         return flex_attention_over(self.tables(query), query, key, value, key_valid)
 
-    def tables(self, query: Float[Tensor, "batch heads n head_dim"]) -> PairTables:
-        """FlexAttention's block tables of the pairs, cached by length, device and all that fixes the pairs."""
-        n, device, drawn = query.shape[2], query.device, self.drawn_from()
-        version = 0 if drawn is None or drawn.is_inference() else drawn._version
-        fixed_by = (type(self), self.geometry, tuple(vars(self.options).items()), drawn, version)
+    def tables(self, query: Queries) -> PairTables:
+        """FlexAttention's block tables of the pairs, cached by length, device and all that fixes the pairs, seeds included."""
+        n, device = query.shape[2], query.device
+        drawn = tuple((buffer, 0 if buffer.is_inference() else buffer._version) for buffer in self.buffers())
+        fixed_by = (type(self), self.geometry, tuple(vars(self.options).items()), drawn)
         heads = self.geometry.heads if self.by_head() else 1
         return cached_tables(fixed_by, lambda: self.mask_mod(n, device), n, heads, device)

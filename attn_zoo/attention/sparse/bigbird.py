@@ -103,7 +103,3 @@ class BigBird(BlockPatternAttention):
     def head_seeds(self, device: torch.device) -> Tensor:
         """The numbers that were drawn when it was built."""
         return self.seeds
-
-    def drawn_from(self) -> Tensor:
-        """The seeds."""
-        return self.seeds

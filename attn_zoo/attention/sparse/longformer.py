@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 
-from attn_zoo.attention.sparse._flex import MaskMod
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import (
-    FLOAT,
-    Capabilities,
-    Cost,
-    Geometry,
-    Stream,
-    allowed_pairs,
-    by_length,
-    check_dropout,
-    softmax_over_valid,
-)
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
+from attn_zoo.contract.options import by_length, check_counts, check_dropout
 from attn_zoo.contract.shapes import Keys, KeyValid, Queries
-from attn_zoo.kernels.cpu.window import attend_dilated, band_backward_flops, band_flops, check_window, doubts_of_window
+from attn_zoo.kernels.cpu import window as band
+from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
-
-SMALLEST_BLOCK = 16
-"""Queries of a block where the window is narrower: products of fewer rows cost as much."""
 
 
 @dataclass
@@ -46,9 +36,8 @@ class Options:
     """Share of attention weights set to zero in training."""
 
     def __post_init__(self) -> None:
-        check_window("longformer", self.window)
-        if self.dilation < 1:
-            raise ValueError(f"longformer.dilation is the distance between keys, so it is at least 1; got {self.dilation}")
+        band.check_window("longformer", self.window)
+        check_counts("longformer", dilation=self.dilation)
         if self.global_tokens < 0:
             raise ValueError(f"longformer.global_tokens counts positions, so it is at least 0; got {self.global_tokens}")
         check_dropout("longformer", self.dropout)
@@ -70,11 +59,9 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
     flops = 4 * g * n * inner
     backward = 2 * flops
-    if n > g:
-        length = math.ceil((n - g) / dilation)
-        left, right = reach(geometry, options, length)
-        flops += dilation * band_flops(length, left, right, extra=g) * inner
-        backward += dilation * band_backward_flops(length, left, right, extra=g) * inner
+    left, right = reach(geometry, options, length := math.ceil((n - g) / dilation))
+    flops += dilation * band.band_flops(length, left, right, extra=g) * inner
+    backward += dilation * band.band_backward_flops(length, left, right, extra=g) * inner
     held = max(2 * g, min(n, (options.window - 1) * dilation + 1 + g))
     state = 2 * FLOAT * held * inner if geometry.causal else None
     return Cost(flops=flops, parameters=0, backward_flops=backward, state_bytes=state)
@@ -93,8 +80,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
 
 def widest(geometry: Geometry) -> Longformer:
     """A window over everything, without global tokens: softmax attention."""
-    longest = max(geometry.queries, geometry.keys)
-    return Longformer(geometry, Options(window=2 * longest + 1, global_tokens=0))
+    return Longformer(geometry, Options(window=2 * geometry.keys + 1, global_tokens=0))
 
 
 @register_attention(
@@ -131,10 +117,8 @@ class Longformer(PairwiseAttention):
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """A window as wide as the input, or global tokens only."""
-        n, found = geometry.keys, doubts_of_window(options.window, geometry.keys)
-        if options.global_tokens >= n:
-            found += (f"global_tokens={options.global_tokens} are all {n} tokens: every token sees all",)
-        return found
+        g, n, found = options.global_tokens, geometry.keys, band.doubts_of_window(options.window, geometry.keys)
+        return (*found, f"global_tokens={g} are all {n} tokens: every token sees all") if g >= n else found
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
         """Pairs within the dilated window, and pairs with a global key; rows of global tokens are another matter."""
@@ -149,26 +133,45 @@ class Longformer(PairwiseAttention):
         return seen
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """All n × n scores masked to window and global keys, after the rows of the global tokens."""
-        local = super().definition(query, key, value, key_valid)[:, :, self.options.global_tokens :]
-        return _join(self._global_rows(key_valid, **global_streams), local)
+        """Global rows, and for the others all n × n scores masked to window and global keys."""
+        return self._after_global_rows(super().definition, query, key, value, key_valid, **global_streams)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Blocks of queries, each in one softmax over the global keys and all keys that a window of the block holds.
+        """Global rows, and for the others blocks of queries in one softmax over the global keys and those of their windows."""
+        return self._after_global_rows(self._windows, query, key, value, key_valid, **global_streams)
 
-        Positions of one residue class of the dilation are a sequence of their own, in which the window has no gaps.
-        """
+    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
+        """``attend`` in tiles for a CPU's caches."""
+        return self._after_global_rows(self._windows_tiled, query, key, value, key_valid, **global_streams)
+
+    def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
+        """PyTorch's FlexAttention over the same pairs."""
+        return self._after_global_rows(super().attend_flex, query, key, value, key_valid, **global_streams)
+
+    def _after_global_rows(
+        self, local: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor
+    ) -> Queries:
+        """softmax(Q_g K_gᵀ / √d) V_g of the global tokens over all valid keys, in their past if causal; then ``local`` answers."""
+        if not global_streams:
+            return local(query, key, value, key_valid)
+        global_query, global_key, global_value = (global_streams[f"global_{name}"] for name in ("query", "key", "value"))
+        allowed = allowed_pairs(global_query, global_key, key_valid, causal=self.geometry.causal)
+        weights = softmax_over_valid((global_query * query.shape[-1] ** -0.5) @ global_key.mT, allowed)
+        rows = F.dropout(weights, self.options.dropout, self.training) @ global_value
+        if (others := query.shape[2] - rows.shape[2]) == 0:
+            return rows
+        answers = local(query, key, value, key_valid)
+        return torch.cat([rows, answers if answers.shape[2] == others else answers[:, :, -others:]], dim=2)
+
+    def _windows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        """Answers after the first g positions. Each residue class of the dilation is a sequence, whose windows have no gaps."""
         n, g, dilation, device = query.shape[2], self.options.global_tokens, self.options.dilation, query.device
-        global_rows = self._global_rows(key_valid, **global_streams)
-        if global_rows is not None and n <= g:
-            return global_rows
         valid = (query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid)[:, None, :, None]
         global_key, global_value, global_valid = (x[:, :, None, None, :g] for x in (key, value, valid))
         query, key, value, valid = (_by_residue(x[:, :, g:], dilation) for x in (query, key, value, valid))
 
-        length = query.shape[3]
-        left, right = reach(self.geometry, self.options, length)
-        block = max(left, SMALLEST_BLOCK)
+        left, right = reach(self.geometry, self.options, length := query.shape[3])
+        block = max(left, band.SMALLEST_BLOCK)
         fill, width = -length % block, left + block + right
         query = F.pad(query, (0, 0, 0, fill)).unflatten(3, (-1, block))  # batch heads classes blocks block head_dim
         # Keys left … left + block + right around each block: batch heads classes blocks width head_dim
@@ -180,43 +183,13 @@ class Longformer(PairwiseAttention):
         scores = torch.cat([query @ global_key.mT, query @ key.mT], dim=-1) * query.shape[-1] ** -0.5
         weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
         local = weights[..., :g] @ global_value + weights[..., g:] @ value
-        local = local.flatten(3, 4)[:, :, :, :length].transpose(2, 3).flatten(2, 3)[:, :, : n - g]
-        return _join(global_rows, local)
+        return local.flatten(3, 4)[:, :, :, :length].transpose(2, 3).flatten(2, 3)[:, :, : n - g]
 
-    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """``attend`` in tiles for a CPU's caches."""
-        n, g, dilation = query.shape[2], self.options.global_tokens, self.options.dilation
-        global_rows = self._global_rows(key_valid, **global_streams)
-        if global_rows is not None and n <= g:
-            return global_rows
-        left, right = reach(self.geometry, self.options, math.ceil((n - g) / dilation))
-        dropout = self.options.dropout if self.training else 0.0
-        local = attend_dilated(query, key, value, key_valid, extra=g, dilation=dilation, left=left, right=right, dropout=dropout)
-        return _join(global_rows, local)
-
-    def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """PyTorch's FlexAttention over the same pairs; the few global rows as in ``attend``."""
-        local = super().attend_flex(query, key, value, key_valid)[:, :, self.options.global_tokens :]
-        return _join(self._global_rows(key_valid, **global_streams), local)
-
-    def _global_rows(
-        self,
-        key_valid: Bool[Tensor, "batch n"] | None,
-        global_query: Float[Tensor, "batch heads g head_dim"] | None = None,
-        global_key: Float[Tensor, "batch heads n head_dim"] | None = None,
-        global_value: Float[Tensor, "batch heads n head_dim"] | None = None,
-    ) -> Float[Tensor, "batch heads g head_dim"] | None:
-        """softmax(Q_g K_gᵀ / √d) V_g for the few global queries over all valid keys, in their past if causal; None of none."""
-        if global_query is None or global_key is None or global_value is None:
-            return None
-        allowed = allowed_pairs(global_query, global_key, key_valid, causal=self.geometry.causal)
-        weights = softmax_over_valid((global_query * global_query.shape[-1] ** -0.5) @ global_key.mT, allowed)
-        return F.dropout(weights, self.options.dropout, self.training) @ global_value
-
-
-def _join(global_rows: Tensor | None, local: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-    """Rows of the global tokens, which come first, and of the others."""
-    return local if global_rows is None else torch.cat([global_rows, local], dim=2)
+    def _windows_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        g, dilation = self.options.global_tokens, self.options.dilation
+        left, right = reach(self.geometry, self.options, math.ceil((query.shape[2] - g) / dilation))
+        how = {"extra": g, "dilation": dilation, "left": left, "right": right}
+        return band.attend_dilated(query, key, value, key_valid, **how, dropout=self.options.dropout if self.training else 0.0)
 
 
 def _by_residue(x: Shaped[Tensor, "batch heads n d"], dilation: int) -> Shaped[Tensor, "batch heads dilation length d"]:
