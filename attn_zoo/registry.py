@@ -32,8 +32,8 @@ T = TypeVar("T", bound=type[Task])
 ENTRY_POINT_GROUP = "attn_zoo.plugins"
 
 RESERVED = frozenset(
-    ["name", "attention", "geometry", "implementation", "device", "dim", "heads", "length", "context_length", "context_dim"]
-    + ["causal", "fused", "bias", "output_dropout", "order", "short_convolution"]
+    ["name", "attention", "geometry", "implementation", "device", "dtype", "dim", "heads", "length"]
+    + ["context_length", "context_dim", "causal", "fused", "bias", "output_dropout", "order", "short_convolution"]
 )
 """Names that stand beside an attention's options in configurations, ``build_attention`` and ``MultiHeadAttention``."""
 
@@ -137,6 +137,7 @@ def build_attention(
     *,
     implementation: str = "eager",
     device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
     **options: Any,
 ) -> Attention:
     """Build a mechanism by name.
@@ -145,6 +146,7 @@ def build_attention(
         implementation: a name on the card, or ``auto``: the first of ``auto_order(device)`` that the
             card offers, the options allow and ``device`` can run. The result is in ``.implementation``.
         device: only read by ``auto``; the mechanism is built on the current default device.
+        dtype: in which products will be taken, that of the inputs or of autocast; only read by ``auto``. None is torch's default.
         **options: fields of ``card(name).options``; those left out take their defaults, by length where the card has a rule.
 
     Raises:
@@ -155,7 +157,7 @@ def build_attention(
     entry = card(name)
     chosen = attention_options(entry, geometry, options)
     if implementation == "auto":
-        implementation = choose_implementation(entry, geometry, chosen, torch.device(device))
+        implementation = choose_implementation(entry, geometry, chosen, torch.device(device), dtype)
     return entry.build(geometry, chosen, implementation)
 
 
@@ -234,14 +236,16 @@ def _look_for_plugins() -> None:
         load_plugins()
 
 
-def choose_implementation(entry: AttentionCard, geometry: Geometry, options: Any, device: torch.device) -> str:
-    """What ``auto`` is on ``device``.
+def choose_implementation(
+    entry: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
+) -> str:
+    """What ``auto`` is on ``device`` for products in ``dtype``, torch's default if None.
 
     Raises:
         UnknownNameError: the card offers none that runs there.
     """
     for name in auto_order(device):
-        offered = name in entry.implementations and auto_may_take(name, device)
+        offered = name in entry.implementations and auto_may_take(name, device, dtype)
         if offered and entry.build.refuses(name, geometry, options) is None:
             return name
     raise UnknownNameError(f"implementation of {entry.name} that runs on {device.type}", "auto", entry.implementations)

@@ -148,13 +148,13 @@ def several(scratch_registry: None) -> None:
 def test_auto_takes_the_first_that_device_and_options_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     causal = Geometry(2, 4, 6, 6, causal=True)
     order = auto_order(torch.device("cuda"))
-    assert order.index("triton") < order.index("sdpa") < order.index("eager")
+    assert order == ("triton", "fla", "flex", "sdpa", "xformers", "eager")
     assert auto_order(torch.device("cpu")) == ("sdpa", "tiled", "eager")
     assert build_attention("several", SQUARE, implementation="auto").implementation == "sdpa"
     assert build_attention("several", causal, implementation="auto").implementation == "eager"
-    monkeypatch.setattr(registry, "auto_may_take", lambda name, device: True)
+    monkeypatch.setattr(registry, "auto_may_take", lambda *_: True)
     assert build_attention("several", SQUARE, implementation="auto", device="cuda").implementation == "triton"
-    monkeypatch.setattr(registry, "auto_may_take", lambda name, device: False)
+    monkeypatch.setattr(registry, "auto_may_take", lambda *_: False)
     with pytest.raises(UnknownNameError, match="no implementation of several that runs on cpu is called 'auto'"):
         build_attention("several", SQUARE, implementation="auto")
 
@@ -191,6 +191,19 @@ def test_unavailable_names_the_missing_package(monkeypatch: pytest.MonkeyPatch) 
     assert "CUDA tensors only" in str(unavailable("flex", torch.device("cpu")))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert unavailable("xformers", torch.device("cuda")) == "the package 'xformers' is not installed"
+    assert unavailable("fla", torch.device("cuda")) == "the package 'fla-core' (extra gpu) is not installed"
+
+
+def test_fla_takes_one_type_and_auto_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    assert unavailable("fla", gpu) is None
+    assert unavailable("fla", gpu, torch.bfloat16) is None
+    assert unavailable("fla", gpu, torch.float32) == "fla multiplies in torch.bfloat16, and these are torch.float32; use autocast"
+    assert auto_may_take("fla", gpu, torch.bfloat16)
+    assert not auto_may_take("fla", gpu), "torch's default type is float32"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "triton" else name)
+    assert unavailable("fla", gpu) == "the package 'triton' is not installed"
 
 
 # --- plugins ---------------------------------------------------------------------------------------------------------

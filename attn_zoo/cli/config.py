@@ -133,7 +133,7 @@ class RunConfig:
     dials: Any = None
     """Options of attentions by name, for a sweep over several; what is given as attention.OPTION goes before."""
     implementation: str = "auto"
-    """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``."""
+    """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``, ``fla``."""
     level: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
     """Which of the sizes that the task proposes; unless said, the first on its card."""
     data: DataConfig = field(default_factory=lambda: DataConfig())

@@ -46,10 +46,10 @@ def single_precision_is_close(subject: Subject) -> str:
 
 @attention_check("implementation")
 def large_inputs_stay_finite(subject: Subject) -> None:
-    """Inputs 30 times as large as usual give finite outputs and gradients, in float32."""
+    """Inputs 30 times as large as usual give finite outputs and gradients, in float32 or the only type of the kernels."""
     for geometry in subject.plain_and_causal():
-        module = subject.build(geometry, dtype=torch.float32)
-        request = _request(subject, module).cast(torch.float32).changed(lambda _, tensor: 30 * tensor)
+        module = subject.build(geometry, dtype=subject.single)
+        request = _request(subject, module).cast(subject.single).changed(lambda _, tensor: 30 * tensor)
         for name, answer in answers(request, module).items():
             bad = int((~answer.isfinite()).sum())
             message = f"inputs 30 times as large, causal={geometry.causal}: {bad} of {answer.numel()} numbers of the {name}"
@@ -58,12 +58,13 @@ def large_inputs_stay_finite(subject: Subject) -> None:
 
 @attention_check("implementation")
 def bfloat16_is_close(subject: Subject) -> str:
-    """Under bfloat16 autocast and in bfloat16 outright, outputs and gradients are finite and outputs near float64's."""
+    """Under bfloat16 autocast and in bfloat16 outright, outputs and gradients are finite and outputs near eager's in float64."""
     worst = 0.0
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
-        request = _request(subject, module)
-        want = without_padded_queries(request, request(module)).double()
+        request, exact = _request(subject, module), subject.as_eager().build(geometry, dtype=torch.float64)
+        exact.load_state_dict(module.state_dict())
+        want = without_padded_queries(request, request.cast(torch.float64)(exact))
         single, half = copy.deepcopy(module).float(), copy.deepcopy(module).bfloat16()
         settings = {
             "autocast of float32": (single, torch.float32, True),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
 from attn_zoo.conformance.requests import Request, draw
-from attn_zoo.contract import Attention, AttentionCard, Geometry, UnsupportedError, unavailable
+from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, UnsupportedError, unavailable
 
 Scope = Literal["card", "variant", "implementation", "twin"]
 """How often a check runs: once, for each option set, for each option set and implementation, or for each but eager."""
@@ -25,6 +25,10 @@ DEFAULTS_AT = Geometry(2, 8, 72, 72)
 
 LONG = 300
 """Several blocks of the usual sizes, and a whole number of none of them."""
+
+
+HALF = 0.03
+"""Tolerance of 16-bit types: some eight roundings of the largest number."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,13 @@ class Subject:
 
     @property
     def dtype(self) -> torch.dtype:
-        """float64 where rounding can be told from mistakes; kernels for one device know float32 at most."""
-        return torch.float64 if self.device.type == "cpu" else torch.float32
+        """float64 where rounding can be told from mistakes; kernels for one device know float32 at most, or less."""
+        return torch.float64 if self.device.type == "cpu" and self.single is torch.float32 else self.single
+
+    @property
+    def single(self) -> torch.dtype:
+        """float32, or the only type in which the implementation multiplies."""
+        return FLA_DTYPE if self.implementation == "fla" else torch.float32
 
     @property
     def interpreted(self) -> bool:
@@ -52,7 +61,7 @@ class Subject:
     @property
     def tolerance(self) -> float:
         """Largest difference, relative to the largest number, that rounding alone explains."""
-        return 1e-9 if self.dtype is torch.float64 else 3e-5
+        return {torch.float64: 1e-9, torch.float32: 3e-5}.get(self.dtype, HALF)
 
     @property
     def exactness(self) -> float:
@@ -72,12 +81,14 @@ class Subject:
         return LENGTHS[-1]
 
     def _sized(self, length: int, heads: int = 2, head_dim: int | None = None, causal: bool = False) -> Geometry:
-        wide = 8 if self.device.type == "cpu" else 16  # kernels on matrix units take no fewer than 16
+        wide = 8 if self.dtype is torch.float64 else 16  # kernels on matrix units take no fewer than 16
         return Geometry(heads, head_dim or wide, length, length, causal)
 
-    def geometry(self, length: int | None = None, *, heads: int = 2, head_dim: int | None = None, causal: bool = False) -> Geometry:
-        """A small geometry with as many queries as keys."""
-        return self._sized(length or self.length, heads, head_dim, causal)
+    def geometry(
+        self, length: int | None = None, *, heads: int = 2, head_dim: int | None = None, causal: bool | None = None
+    ) -> Geometry:
+        """A small geometry with as many queries as keys, without causality unless asked for or all that the implementation has."""
+        return self._sized(length or self.length, heads, head_dim, self.always_causal if causal is None else causal)
 
     def build(
         self, geometry: Geometry | None = None, *, seed: int = 0, options: Any = None, dtype: torch.dtype | None = None
@@ -89,7 +100,7 @@ class Subject:
         """
         geometry = geometry or self.geometry()
         options = self.options if options is None else options
-        if self.implementation != "eager" and (reason := self.card.build.refuses(self.implementation, geometry, options)):
+        if reason := self._refused(geometry, options):
             raise NotApplicable(reason)
         torch.manual_seed(seed)
         return self.card.build(geometry, options, self.implementation).to(self.device, dtype or self.dtype).eval()
@@ -112,9 +123,22 @@ class Subject:
         """Whether a causal form is claimed. Options other than the defaults may lack it, which ``refuses`` then says."""
         return self.card.can.causal and not self.card.build.refuses("eager", self.geometry(causal=True), self.options)
 
+    @cached_property
+    def always_causal(self) -> bool:
+        """Whether the implementation refuses to be without causality."""
+        plain, causal = (self._refused(self._sized(LENGTHS[0], causal=causal)) for causal in (False, True))
+        return self.card.can.causal and plain is not None and causal is None
+
     def plain_and_causal(self) -> tuple[Geometry, ...]:
-        """The geometries that are claimed at the length of the proof."""
-        return tuple(self.geometry(causal=causal) for causal in ((False, True) if self.causal else (False,)))
+        """The geometries that are claimed at the length of the proof, but for those that the implementation refuses."""
+        forms = ([] if self.always_causal else [False]) + ([True] if self.causal else [])
+        return tuple(self.geometry(causal=causal) for causal in forms)
+
+    def _refused(self, geometry: Geometry, options: Any = None) -> str | None:
+        """Why the implementation refuses a geometry, or None; ``eager`` refuses when it is built."""
+        if self.implementation == "eager":
+            return None
+        return self.card.build.refuses(self.implementation, geometry, self.options if options is None else options)
 
     def short_and_long(self) -> tuple[Geometry, ...]:
         """The claimed geometries at the length of the proof and at one that spans several blocks."""

@@ -7,7 +7,7 @@ from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.dataset import DataSet, Layout
 from attn_zoo.contract.errors import DamagedDataError, MissingDataError, UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
-from attn_zoo.contract.implementations import IMPLEMENTATIONS, auto_may_take, auto_order, unavailable
+from attn_zoo.contract.implementations import FLA_DTYPE, IMPLEMENTATIONS, auto_may_take, auto_order, unavailable
 from attn_zoo.contract.length_maps import LengthMap, LengthMappedAttention, resample
 from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
 from attn_zoo.contract.options import (
@@ -25,6 +25,7 @@ from attn_zoo.contract.stack import StackedAttention
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 __all__ = [
+    "FLA_DTYPE",
     "FLOAT",
     "IMPLEMENTATIONS",
     "SPLITS",

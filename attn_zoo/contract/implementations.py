@@ -7,11 +7,21 @@ import os
 
 import torch
 
-IMPLEMENTATIONS = ("eager", "tiled", "sdpa", "flex", "xformers", "triton")
+IMPLEMENTATIONS = ("eager", "tiled", "sdpa", "flex", "xformers", "triton", "fla")
 """``eager`` is plain, vectorised PyTorch, to be read and trusted; the others must agree with it. ``tiled`` computes in tiles that
-fit the caches of a CPU. Beside these, ``definition`` is the naive equation, which no ``auto`` takes."""
+fit the caches of a CPU, ``fla`` by the kernels of flash-linear-attention. Beside these, ``definition`` is the naive equation, which
+no ``auto`` takes."""
 
-_AUTO_ORDERS = {"cpu": ("sdpa", "tiled", "eager"), "cuda": ("triton", "flex", "sdpa", "xformers", "eager")}
+FLA_DTYPE = torch.bfloat16
+"""Type of the numbers that ``fla`` multiplies and adds up in float32: its kernels round float32 to tf32 or refuse it, and sums over
+many keys leave the range of float16."""
+
+_AUTO_ORDERS = {"cpu": ("sdpa", "tiled", "eager"), "cuda": ("triton", "fla", "flex", "sdpa", "xformers", "eager")}
+
+_MODULES = {"xformers": ("xformers",), "triton": ("triton",), "fla": ("fla", "triton")}
+"""Modules that an implementation imports."""
+_PACKAGES = {"fla": "'fla-core' (extra gpu)"}
+"""Packages that are not called as their module."""
 
 
 def auto_order(device: torch.device) -> tuple[str, ...]:
@@ -19,8 +29,11 @@ def auto_order(device: torch.device) -> tuple[str, ...]:
     return _AUTO_ORDERS.get(device.type, ("sdpa", "eager"))
 
 
-def unavailable(implementation: str, device: torch.device) -> str | None:
+def unavailable(implementation: str, device: torch.device, dtype: torch.dtype | None = None) -> str | None:
     """Why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
+
+    Args:
+        dtype: of the products, which autocast may set apart from that of the tensors; None asks for the device alone.
 
     Under ``TRITON_INTERPRET=1`` Triton's kernels run on a CPU, slowly and exactly, to be tested.
     """
@@ -31,11 +44,19 @@ def unavailable(implementation: str, device: torch.device) -> str | None:
     interpreted = implementation == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     if device.type != "cuda" and not (interpreted and device.type == "cpu"):
         return f"{implementation} runs on CUDA tensors only, and these are on {device.type!r}"
-    if implementation in ("xformers", "triton") and importlib.util.find_spec(implementation) is None:
-        return f"the package {implementation!r} is not installed"
+    for module in _MODULES.get(implementation, ()):
+        if importlib.util.find_spec(module) is None:
+            return f"the package {_PACKAGES.get(module, repr(module))} is not installed"
+    if implementation == "fla" and dtype not in (None, FLA_DTYPE):
+        return f"fla multiplies in {FLA_DTYPE}, and these are {dtype}; use autocast"
     return None
 
 
-def auto_may_take(implementation: str, device: torch.device) -> bool:
-    """Whether ``auto`` may choose it for tensors of ``device``: it is in its order, and runs there."""
-    return implementation in auto_order(device) and unavailable(implementation, device) is None
+def auto_may_take(implementation: str, device: torch.device, dtype: torch.dtype | None = None) -> bool:
+    """Whether ``auto`` may choose it for tensors of ``device``: it is in its order, and runs there.
+
+    Args:
+        dtype: of the products; None is torch's default.
+    """
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    return implementation in auto_order(device) and unavailable(implementation, device, dtype) is None

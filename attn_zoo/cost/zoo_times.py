@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from attn_zoo.contract import Geometry, UnsupportedError, plain_options
-from attn_zoo.cost.bench import Bench, Subject
+from attn_zoo.cost.bench import PRECISIONS, Bench, Subject
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.step_cost.levels import Sizes, rig_for
 from attn_zoo.cost.workers import Worker, WorkerError
@@ -101,7 +101,7 @@ class _Timer:
         geometry = Geometry(grid.heads, grid.head_dim, length, length)
         try:
             options = attention_options(entry, geometry, {})
-            taken = choose_implementation(entry, geometry, options, self.device)
+            taken = choose_implementation(entry, geometry, options, self.device, PRECISIONS[grid.precision])
             own = self._bench(Subject(name, {}, taken))
             found: Point = {"implementation": taken, "options": plain_options(options)}
             for kind in KINDS:

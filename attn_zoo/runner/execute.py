@@ -40,7 +40,8 @@ from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.processes import ElsewhereError, LostProcessError, Processes
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
 
-_PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+_PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), "fp16": ("fp16", torch.float16)}
+"""Accelerate's name of a precision, and the type of products in it."""
 
 
 def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> RunSpec:
@@ -197,7 +198,7 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
 
 
 def _implementation(spec: RunSpec, task: TaskSpec) -> str:
-    """Implementation that runs: the one asked for, or the one that ``auto`` takes on the device of the run.
+    """Implementation that runs: the one asked for, or the one that ``auto`` takes on the device and in the precision of the run.
 
     Raises:
         UnsupportedError: the attention does not claim what the task needs.
@@ -206,7 +207,8 @@ def _implementation(spec: RunSpec, task: TaskSpec) -> str:
         return spec.implementation
     geometry = geometry_of(spec, task)
     with torch.device("meta"):
-        built = build_attention(spec.attention, geometry, implementation="auto", device=spec.device, **spec.options)
+        dtype = _PRECISIONS[spec.precision][1]
+        built = build_attention(spec.attention, geometry, implementation="auto", device=spec.device, dtype=dtype, **spec.options)
     return built.implementation
 
 
@@ -222,7 +224,7 @@ def _accelerator(spec: RunSpec) -> Accelerator:
     AcceleratorState._reset_state()  # one process runs many specs, and accelerate remembers the first one's precision
     return Accelerator(
         cpu=spec.device == "cpu",
-        mixed_precision=_PRECISIONS[spec.precision],
+        mixed_precision=_PRECISIONS[spec.precision][0],
         gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # whatever a launcher was configured to ask for
         dataloader_config=DataLoaderConfiguration(split_batches=True),  # a step of the schedule is one of all processes
     )

@@ -28,6 +28,7 @@ _IMPLEMENTATIONS = {
     "sdpa": "PyTorch's `scaled_dot_product_attention`, whose fused kernels keep no attention weights; runs everywhere",
     "flex": "PyTorch's FlexAttention, compiled for the pattern; needs a GPU",
     "xformers": "the kernels of the package xformers; need a GPU and the package",
+    "fla": "Triton kernels of flash-linear-attention, in bfloat16; need a GPU and the extra `gpu`",
     "triton": "kernels of our own, in `attn_zoo/kernels`; need a GPU and Triton",
 }
 _CLAIM_NAMES = {

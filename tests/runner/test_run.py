@@ -16,8 +16,10 @@ from attn_zoo import Attention, Capabilities, Cost, UnknownNameError, registry
 from attn_zoo.contract import UNASKED, AttentionCard, Batch, Examples, Growth, TaskSpec, Tokens
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
+from attn_zoo.registry import build_task
 from attn_zoo.runner import metrics, resolve_spec, run
 from attn_zoo.runner import train as training
+from attn_zoo.runner.execute import _implementation
 
 
 class Rows(Examples):
@@ -295,6 +297,14 @@ def test_records_name_the_implementation_that_auto_took():
     assert run(spec("softmax", implementation="eager"), Quiet()).implementation == "eager"
     refused = run(replace(spec("fnet"), task="listops", task_options={}), Quiet())
     assert (refused.status, refused.implementation) == ("refused", "eager")
+
+
+def test_auto_knows_the_precision_of_the_run(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    asked = replace(spec("gated_linear"), device="cuda")
+    task = build_task(asked.task, **asked.task_options).spec
+    taken = {precision: _implementation(replace(asked, precision=precision), task) for precision in ("fp32", "bf16", "fp16")}
+    assert taken == {"fp32": "eager", "bf16": "fla", "fp16": "eager"}
 
 
 def test_an_option_added_later_is_left_out_of_specs_where_it_is_off():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention._states import check_state
+from attn_zoo.attention.linear import _fla
 from attn_zoo.attention.linear._feature_maps import divide_features
 from attn_zoo.contract import Attention, Geometry
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks
@@ -43,13 +45,14 @@ class MemoryState:
 
 
 Read = Callable[..., tuple[Tensor, MemoryState]]
+Answer = Callable[..., Tensor]
 
 
 class RecurrentAttention(Attention):
     """Mechanism that reads a sequence whole, in pieces or token by token, from a ``MemoryState``.
 
     A mechanism writes ``read``, and ``read_all`` where the paper has a form without causality. ``read_tiled`` and
-    ``read_all_tiled`` are the same for a CPU's caches.
+    ``read_all_tiled`` are the same for a CPU's caches, ``answer_fla`` by the kernels of flash-linear-attention.
     """
 
     has_mass = False
@@ -62,28 +65,20 @@ class RecurrentAttention(Attention):
         """Answer each position from ``state`` and the positions up to it. All tensors are float32 or float64."""
 
     read_tiled: Read
+    answer_fla: Answer
+    """Causal answers to a whole sequence."""
 
     def read_all(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> Float[Tensor, "batch heads queries d"]:
         """Answer without causality; by default the sum of ``read`` from the first position on and from the last one back."""
-        return self.read_both_ways(self.read, query, key, value, key_valid, **streams)
+        return read_both_ways(self._from_start(self.read), query, key, value, key_valid, **streams)
 
     def read_all_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> Float[Tensor, "batch heads queries d"]:
         """``read_all`` through ``read_tiled``."""
-        return self.read_both_ways(self.read_tiled, query, key, value, key_valid, **streams)
-
-    def read_both_ways(
-        self, read: Read, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> Float[Tensor, "batch heads n d"]:
-        """Sum of what ``read`` answers to the sequence and, turned back, to the reversed sequence."""
-        valid = None if key_valid is None else key_valid.flip(1)
-        reversed_streams = {name: stream.flip(2) for name, stream in streams.items()}
-        forward, _ = read(self._start(value), query, key, value, key_valid, **streams)
-        backward, _ = read(self._start(value), query.flip(2), key.flip(2), value.flip(2), valid, **reversed_streams)
-        return forward + backward.flip(2)
+        return read_both_ways(self._from_start(self.read_tiled), query, key, value, key_valid, **streams)
 
     def finish(self, out: Float[Tensor, "batch heads n d"]) -> Float[Tensor, "batch heads n d"]:
         """Last step, of each position alone."""
@@ -92,6 +87,11 @@ class RecurrentAttention(Attention):
     def features(self) -> int:
         """m, the rows of S."""
         return self.geometry.head_dim
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """Averages over all keys by flash-linear-attention, which has no kernel for them."""
+        return _fla.causal_only(cls.card.name, geometry) if implementation == "fla" and cls.has_mass else None
 
     def attend(
         self,
@@ -102,18 +102,30 @@ class RecurrentAttention(Attention):
         **streams: Float[Tensor, "batch heads keys head_dim"],
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Float32 at least, also under autocast, as long sums need it."""
-        return self._attend(self.read, self.read_all, query, key, value, key_valid, **streams)
+        return self._attend(self._from_start(self.read), self.read_all, query, key, value, key_valid, **streams)
 
     def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """``attend`` in tiles."""
-        return self._attend(self.read_tiled, self.read_all_tiled, query, key, value, key_valid, **streams)
+        return self._attend(self._from_start(self.read_tiled), self.read_all_tiled, query, key, value, key_valid, **streams)
+
+    def attend_fla(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """flash-linear-attention's kernels, which multiply in bfloat16 and add up in float32.
+
+        Raises:
+            UnsupportedError: inputs are of another type, and autocast does not change it.
+        """
+        _fla.check_dtype(self.card, value)
+        both_ways = partial(read_both_ways, self.answer_fla)
+        return self._attend(self.answer_fla, both_ways, query, key, value, key_valid, **streams)
 
     def _attend(
         self,
-        read: Read,
-        read_all: Callable[..., Tensor],
+        past: Answer,
+        everything: Answer,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -121,14 +133,19 @@ class RecurrentAttention(Attention):
         **streams: Tensor,
     ) -> Tensor:
         dtype = torch.promote_types(value.dtype, torch.float32)
+        answer = past if self.geometry.causal else everything
         with without_autocast(value.device):
-            inputs = query.to(dtype), key.to(dtype), value.to(dtype), key_valid
             others = {name: stream.to(dtype) for name, stream in streams.items()}
-            out = read(self._start(inputs[2]), *inputs, **others)[0] if self.geometry.causal else read_all(*inputs, **others)
-            return self.finish(out).to(value.dtype)
+            return self.finish(answer(query.to(dtype), key.to(dtype), value.to(dtype), key_valid, **others)).to(value.dtype)
 
-    def _start(self, value: Tensor) -> MemoryState:
-        return self.initial_state(value.shape[0], dtype=value.dtype, device=value.device)
+    def _from_start(self, read: Read) -> Answer:
+        """What ``read`` answers to a sequence from its first position on."""
+
+        def answer(query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
+            state = self.initial_state(value.shape[0], dtype=value.dtype, device=value.device)
+            return read(state, query, key, value, key_valid, **streams)[0]
+
+        return answer
 
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
@@ -174,6 +191,16 @@ class NormalisedMemory(RecurrentAttention):
         return unit_rms(out) if self.options.normalise else out
 
 
+def read_both_ways(
+    answer: Answer, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+) -> Float[Tensor, "batch heads n d"]:
+    """Sum of causal answers to the sequence and, turned back, to the reversed sequence."""
+    valid = None if key_valid is None else key_valid.flip(1)
+    reversed_streams = {name: stream.flip(2) for name, stream in streams.items()}
+    backward = answer(query.flip(2), key.flip(2), value.flip(2), valid, **reversed_streams)
+    return answer(query, key, value, key_valid, **streams) + backward.flip(2)
+
+
 def average_of_past(
     phi_query: Float[Tensor, "batch heads n m"],
     phi_key: Float[Tensor, "batch heads n m"],
@@ -192,6 +219,17 @@ def average_of_past(
     out = (queries @ keys.mT).tril() @ values + queries @ sums[:, :, :-1]
     after = sums[:, :, -1]
     return weighted_mean(out.flatten(2, 3)[:, :, :n]), MemoryState(after[..., :-1], after[..., -1], state.position + n)
+
+
+def average_of_past_fla(
+    phi_query: Float[Tensor, "batch heads n m"], phi_key: Float[Tensor, "batch heads n m"], value: Float[Tensor, "batch heads n d"]
+) -> Float[Tensor, "batch heads n d"]:
+    """``average_of_past`` of a whole sequence by a kernel of flash-linear-attention.
+
+    Its own division, which is by a sum in the type of the keys and a constant more, is left out.
+    """
+    counted = F.pad(value, (0, 1), value=1.0)
+    return weighted_mean(_fla.answers("linear_attn", phi_query, phi_key, counted, scale=1.0, normalize=False))
 
 
 def weighted_mean(sums: Float[Tensor, "*front d1"]) -> Float[Tensor, "*front d"]:

@@ -12,7 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.attention._masks import allowed_pairs
-from attn_zoo.attention.linear._recurrence import CHUNK, MemoryState, RecurrentAttention, average_of_past, weighted_mean
+from attn_zoo.attention.linear._recurrence import (
+    CHUNK,
+    MemoryState,
+    RecurrentAttention,
+    average_of_past,
+    average_of_past_fla,
+    weighted_mean,
+)
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, UnsupportedError
 from attn_zoo.registry import register_attention
 
@@ -47,6 +54,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n d^2",
     memory="n d",
     cost=cost,
+    implementations=("eager", "fla"),
 )
 class CosFormer(RecurrentAttention):
     """Linear attention with ReLU features whose weights fall with the distance like a cosine.
@@ -113,6 +121,12 @@ class CosFormer(RecurrentAttention):
         """Sums over the past, from those of ``state`` on."""
         start = state.position
         return average_of_past(self._phi(query, start=start), self._phi(key, key_valid, start), value, state)
+
+    def answer_fla(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Sums over the past by flash-linear-attention."""
+        return average_of_past_fla(self._phi(query), self._phi(key, key_valid), value)
 
     def _phi(self, x: Tensor, valid: Tensor | None = None, start: int = 0) -> Float[Tensor, "batch heads n m"]:
         """[relu(x) cos θ, relu(x) sin θ] with θ = π/2 · i/M; no features where a token is padding."""

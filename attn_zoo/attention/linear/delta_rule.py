@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attn_zoo.attention.linear import _fla
 from attn_zoo.attention.linear._recurrence import MemoryState, NormalisedMemory
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream, added_later
 from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
@@ -17,6 +19,8 @@ from attn_zoo.registry import register_attention
 
 CHUNK = 32
 """Positions whose corrections of each other are solved for at once."""
+WIDEST = 256
+"""Widest head that flash-linear-attention's kernel takes."""
 LENGTH_FLOOR = 1e-6
 """Added to the square of a key's length before it is divided by its length."""
 
@@ -63,7 +67,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     time="n d^2",
     memory="n d",
     cost=cost,
-    implementations=("eager", "tiled"),
+    implementations=("eager", "tiled", "fla"),
     streams=streams,
     variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
@@ -81,6 +85,13 @@ class DeltaRule(NormalisedMemory):
     """
 
     options: Options
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """Heads too wide for flash-linear-attention's kernel."""
+        if implementation == "fla" and geometry.head_dim > WIDEST:
+            return f"delta_rule by fla takes a head_dim of up to {WIDEST}, got {geometry.head_dim}; use implementation=eager"
+        return super().refuses(implementation, geometry, options)
 
     def definition(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, strength: Tensor
@@ -114,6 +125,13 @@ class DeltaRule(NormalisedMemory):
         """The same, some chunks at a time, which are recomputed for the gradient."""
         out, summed = in_blocks(self._by_chunks, state.summed, query, key, value, streams["strength"])
         return out, replace(state, summed=summed, position=state.position + query.shape[2])
+
+    def answer_fla(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Rule by flash-linear-attention, with β in float32."""
+        query, key, beta = self._prepared(query, key, streams["strength"])
+        return _fla.answers("delta_rule", query, key, value, beta[..., 0], scale=1.0)
 
     def _prepared(self, query: Tensor, key: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Float[Tensor, "batch heads n 1"]]:
         """Queries and keys of unit length, and β."""

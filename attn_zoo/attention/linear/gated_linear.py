@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attn_zoo.attention.linear import _fla
 from attn_zoo.attention.linear._recurrence import MemoryState, NormalisedMemory
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
@@ -63,7 +64,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     time="n d^2",
     memory="n d",
     cost=cost,
-    implementations=("eager", "tiled"),
+    implementations=("eager", "tiled", "fla"),
     streams=streams,
     variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
 )
@@ -112,6 +113,13 @@ class GatedLinear(NormalisedMemory):
         """The same, some chunks at a time, which are recomputed for the gradient."""
         out, summed = in_blocks(self._by_chunks, state.summed, *_rows(query, key, value, streams["gate"], key_valid))
         return out, replace(state, summed=summed, position=state.position + query.shape[2])
+
+    def answer_fla(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Recurrence by flash-linear-attention, with log gates in float32."""
+        query, key, value, *gate = _rows(query, key, value, streams["gate"], key_valid)
+        return _fla.answers("gla", query, key, value, self._log_gates(*gate), scale=query.shape[-1] ** -0.5)
 
     def _log_gates(self, gate: Tensor, valid: Tensor | None = None) -> Float[Tensor, "batch heads n head_dim"]:
         """log α; 0 where a token is padding, which forgets nothing."""

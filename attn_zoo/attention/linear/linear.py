@@ -11,7 +11,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.attention._masks import allowed_pairs
-from attn_zoo.attention.linear._recurrence import MemoryState, RecurrentAttention, average_flops, average_of_past, weighted_mean
+from attn_zoo.attention.linear._recurrence import (
+    MemoryState,
+    RecurrentAttention,
+    average_flops,
+    average_of_past,
+    average_of_past_fla,
+    weighted_mean,
+)
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry
 from attn_zoo.kernels.cpu import linear as cpu
 from attn_zoo.registry import register_attention
@@ -74,7 +81,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n d^2",
     memory="n d",
     cost=cost,
-    implementations=("eager", "tiled"),
+    implementations=("eager", "tiled", "fla"),
     variants={name: {"feature_map": name} for name in ("relu", "squared_relu", "softmax")},
 )
 class Linear(RecurrentAttention):
@@ -84,8 +91,8 @@ class Linear(RecurrentAttention):
         Eq. 13 to 15 for the gradients of tiles.
     Symbols: S → MemoryState.summed, Z → MemoryState.mass, φ → feature_map.
     Differs: causally, chunks of positions compare directly and only their sums are carried on. Feature maps besides elu + 1 are
-        not the paper's. Everything is computed in float32 at least, also under autocast. Padded keys have no features at all; a
-        query whose weights all vanish yields zeros.
+        not the paper's. Everything but the products of ``fla`` is computed in float32 at least, also under autocast. Padded keys
+        have no features at all; a query whose weights all vanish yields zeros.
     """
 
     has_mass = True
@@ -117,6 +124,12 @@ class Linear(RecurrentAttention):
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
         """Eq. 9, from the S and z of ``state`` on."""
         return average_of_past(self._phi(query), self._phi(key, key_valid), value, state)
+
+    def answer_fla(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
+    ) -> Float[Tensor, "batch heads n head_dim"]:
+        """Eq. 9 by flash-linear-attention."""
+        return average_of_past_fla(self._phi(query), self._phi(key, key_valid), value)
 
     def _phi(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """φ(x); no features where a token is padding."""

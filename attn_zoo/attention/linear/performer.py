@@ -14,7 +14,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention._masks import allowed_pairs
+from attn_zoo.attention.linear import _fla
 from attn_zoo.attention.linear._feature_maps import FEATURES, divide_features, draw_directions, feature_count, log_positive_features
+from attn_zoo.attention.linear._recurrence import weighted_mean
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, by_length
 from attn_zoo.kernels.cpu.favor import HIDDEN, ReluFeatures, average_over_features
 from attn_zoo.precision import without_autocast
@@ -24,6 +26,8 @@ CHUNK = 128
 """Positions that the causal form compares directly; earlier ones reach it through a running sum of size m × d."""
 RELU_FLOOR = 1e-3
 """Added to ReLU features, so that no denominator vanishes; the paper's kernel epsilon."""
+LOWEST_GATE = -87.0
+"""Of the log gates of ``fla``: exp(-87) is about the smallest float32, and beside lower ones their sums would lose the others."""
 
 
 class Kernel(Enum):
@@ -90,7 +94,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     time="n m d",
     memory="n m + n d",
     cost=cost,
-    implementations=("eager", "tiled"),
+    implementations=("eager", "tiled", "fla"),
     variants={"relu": {"kernel": "relu"}, "independent": {"orthogonal": False, "features": 24}, "redrawn": {"redraw": 1}},
 )
 class Performer(Attention):
@@ -123,6 +127,11 @@ class Performer(Attention):
         words = f"features={m} are no fewer than the {n} keys: a query's features are as many as the weights they stand for"
         return (words,) if m >= n else ()
 
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """Averages over all keys by flash-linear-attention, which has no kernel for them."""
+        return _fla.causal_only("performer", geometry) if implementation == "fla" else None
+
     @torch.no_grad()
     def redraw_features(self) -> None:
         """Draw new directions from torch's global generator."""
@@ -146,23 +155,31 @@ class Performer(Attention):
         key_valid: Bool[Tensor, "batch keys"] | None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Float32 at least, also under autocast: exponentials of long sums need its range and precision."""
-        return self._attend(self._over_features, query, key, value, key_valid)
+        return self._attend(self._causal if self.geometry.causal else self._over_features, query, key, value, key_valid)
 
     def attend_tiled(
         self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """``attend``; without causality in tiles, so that no n × m tensor is made."""
-        return self._attend(self._over_features_tiled, query, key, value, key_valid)
+        return self._attend(self._causal if self.geometry.causal else self._over_features_tiled, query, key, value, key_valid)
 
-    def _attend(
-        self, over_all: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Tensor:
+    def attend_fla(
+        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Causal sums by flash-linear-attention's kernel, which multiplies in bfloat16 and adds up in float32.
+
+        Raises:
+            UnsupportedError: inputs are of another type, and autocast does not change it.
+        """
+        _fla.check_dtype(self.card, value)
+        return self._attend(self._causal_fla, query, key, value, key_valid)
+
+    def _attend(self, form: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if self.training and self.options.redraw:
             if self._training_calls % self.options.redraw == 0:
                 self.redraw_features()
             self._training_calls += 1
         dtype = torch.promote_types(query.dtype, torch.float32)
-        form = self._causal if self.geometry.causal else over_all
         with without_autocast(query.device):
             return form(query.to(dtype), key.to(dtype), value.to(dtype), key_valid).to(query.dtype)
 
@@ -216,6 +233,18 @@ class Performer(Attention):
         top = weights @ value + carried @ states
         bottom = weights.sum(dim=-1, keepdim=True) + carried @ masses[..., None]
         return divide_features(top, bottom).flatten(2, 3)[:, :, :n]
+
+    def _causal_fla(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        """Sums relative to the highest maximum so far, as gated linear attention: where that rises, a gate shrinks all features."""
+        phi_query = self._log_features(query, is_key=False)
+        phi_query = (phi_query - phi_query.detach().amax(dim=-1, keepdim=True)).exp()
+        logs, valid = self._log_features(key, is_key=True), None if key_valid is None else key_valid[:, None, :, None]
+        logs = logs if valid is None else logs.masked_fill(~valid, HIDDEN)
+        highest = logs.detach().amax(dim=-1, keepdim=True).cummax(dim=2).values
+        phi_key = (logs - highest).exp()
+        phi_key = phi_key if valid is None else phi_key * valid
+        gate = F.pad(highest[:, :, :-1] - highest[:, :, 1:], (0, 0, 1, 0)).clamp(min=LOWEST_GATE).expand_as(phi_key)
+        return weighted_mean(_fla.answers("gla", phi_query, phi_key, F.pad(value, (0, 1), value=1.0), gate, scale=1.0))
 
     @staticmethod
     def _prefixes(

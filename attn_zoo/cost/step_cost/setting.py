@@ -72,7 +72,7 @@ class Setting:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{unit} must be above 0; got {getattr(self, name)}")
         for subject in self.subjects.values():
-            if reason := unavailable(subject.implementation, self.device):
+            if reason := unavailable(subject.implementation, self.device, PRECISIONS[self.precision]):
                 known = ", ".join(card(subject.attention).implementations)
                 raise ValueError(f"{subject.attention}:{subject.implementation} cannot run: {reason}; choose another of {known}")
 

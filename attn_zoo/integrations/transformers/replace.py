@@ -126,7 +126,9 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
     torch.set_default_dtype(torch.float32)
     try:
         with torch.device("cpu"):
-            mechanism = build_attention(entry.name, geometry, implementation=replacement.implementation, device=device, **options)
+            mechanism = build_attention(
+                entry.name, geometry, implementation=replacement.implementation, device=device, dtype=dtype, **options
+            )
             convolution = _convolution(site, replacement.short_convolution)
     finally:
         torch.set_default_dtype(before)

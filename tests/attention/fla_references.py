@@ -1,0 +1,52 @@
+"""flash-linear-attention's plain PyTorch references in the place of its Triton kernels, which need a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attn_zoo.attention.linear import _fla
+from attn_zoo.cost.peers.layers import fla_naive
+
+CHUNK = 64
+
+
+def linear_attn(query: Tensor, key: Tensor, value: Tensor, *, scale: float, normalize: bool) -> tuple[Tensor, None]:
+    """By chunks, which must be whole."""
+    n = query.shape[1]
+    filled = (F.pad(x, (0, 0, 0, 0, 0, -n % CHUNK)) for x in (query, key, value))
+    return fla_naive("linear_attn").naive_chunk_linear_attn(*filled, scale=scale, normalize=normalize)[:, :n], None
+
+
+def gla(query: Tensor, key: Tensor, value: Tensor, gate: Tensor, *, scale: float) -> tuple[Tensor, None]:
+    """Token by token in float32; it divides queries by √m."""
+    assert query.shape == key.shape == gate.shape, "the kernel wants gates of all features"
+    return fla_naive("gla").naive_recurrent_gla(query * (scale * query.shape[-1] ** 0.5), key, value, gate)
+
+
+def delta_rule(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale: float) -> tuple[Tensor, None]:
+    """By chunks, which must be whole and are added up in float32 at least; it divides queries by √d, and heads stand first."""
+    dtype, n = query.dtype, query.shape[1]
+    query = query * (scale * query.shape[-1] ** 0.5)
+    rows = (x.to(torch.promote_types(dtype, torch.float32)).transpose(1, 2) for x in (query, key, value))
+    filled = (F.pad(x, (0, 0, 0, -n % CHUNK)) for x in rows)
+    beta = F.pad(beta.transpose(1, 2), (0, -n % CHUNK))
+    out, _ = fla_naive("delta_rule").delta_rule_chunkwise(*filled, beta)
+    return out[:, :, :n].transpose(1, 2).to(dtype), None
+
+
+KERNELS: dict[str, Callable[..., Any]] = {"linear_attn": linear_attn, "gla": gla, "delta_rule": delta_rule}
+
+
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Let ``fla`` run on CPU tensors by the references, multiplying in ``dtype``."""
+    for module in ("contract.attention", "conformance.subject", "attention.linear._fla"):
+        monkeypatch.setattr(f"attn_zoo.{module}.unavailable", lambda *_: None)
+    for module in ("contract.implementations", "conformance.subject"):
+        monkeypatch.setattr(f"attn_zoo.{module}.FLA_DTYPE", dtype)
+    monkeypatch.setattr(_fla, "kernel", KERNELS.__getitem__)

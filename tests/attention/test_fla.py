@@ -1,0 +1,208 @@
+"""The ``fla`` implementations: maps on a CPU by the package's plain references, what is refused, and where ``auto`` takes them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import fla_references
+import pytest
+import torch
+
+from attn_zoo import Geometry, UnsupportedError, attentions, build_attention, card
+from attn_zoo.attention.linear import _fla
+from attn_zoo.attention.linear.gated_linear import GatedLinear
+from attn_zoo.conformance.attention_suite import attention_checks
+from attn_zoo.conformance.harness import Violation, run_cases
+from attn_zoo.conformance.requests import answers, draw
+from attn_zoo.contract import unavailable
+
+pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
+
+N, D = 100, 9  # the kernels want widths in multiples of 16
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CASES: list[tuple[str, dict[str, Any], bool]] = [
+    *(("linear", {"feature_map": name}, True) for name in ("elu", "relu", "squared_relu", "softmax")),
+    ("cosformer", {}, True),
+    ("performer", {}, True),
+    ("performer", {"kernel": "relu"}, True),
+    *(("gated_linear", {"temperature": t}, causal) for t in (1.0, 16.0) for causal in (False, True)),
+    ("gated_linear", {"normalise": False}, True),
+    *(("delta_rule", {"negative_eigenvalues": n}, causal) for n in (False, True) for causal in (False, True)),
+    ("delta_rule", {"normalise": False}, True),
+]
+NAMES = sorted({name for name, _, _ in CASES})
+SINGLE = {"gated_linear", "performer"}
+"""Their reference computes in float32."""
+
+
+def holes(n: int = N) -> torch.Tensor:
+    valid = torch.arange(n) < torch.tensor([n, n // 2, 0])[:, None]
+    valid[0, 2::5] = False
+    valid[1, :7] = False
+    return valid
+
+
+def test_every_mechanism_that_has_it_is_proved_here():
+    assert [name for name in attentions() if "fla" in card(name).implementations] == NAMES
+
+
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+@pytest.mark.parametrize(("name", "options", "causal"), CASES, ids=str)
+def test_gives_what_eager_gives(name, options, causal, scale, monkeypatch):
+    dtype, allowed = (torch.float32, 2e-5) if name in SINGLE else (torch.float64, 1e-10)
+    fla_references.on_a_cpu(monkeypatch, dtype)
+    geometry = Geometry(2, D, N, N, causal)
+    eager, fused = (build_attention(name, geometry, implementation=which, **options) for which in ("eager", "fla"))
+    fused.load_state_dict(eager.state_dict())
+    eager, fused = eager.double(), fused.to(dtype)
+    request = draw(eager, dtype, CPU).changed(lambda _, tensor: scale * tensor)
+    for valid in (None, holes()):
+        padded = request.padded(valid)
+        want, got = answers(padded.cast(torch.float64), eager), answers(padded, fused)
+        for what in want:
+            assert got[what].isfinite().all(), what
+            gap, largest = (got[what] - want[what]).abs().max().item(), want[what].abs().max().item()
+            assert gap <= allowed * max(1.0, largest), (what, gap, largest)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_holds_the_contract_in_its_own_type(name, monkeypatch):
+    """The kit, in bfloat16."""
+    fla_references.on_a_cpu(monkeypatch)
+    cases = [case for case in attention_checks(name) if case.implementation == "fla" and case.variant == "default"]
+    report = run_cases(name, cases)
+    assert report.ok, report
+    proved = {result.case.check for result in report.results if result.status == "passed"}
+    assert {"implementation_agrees_with_eager", "padding_has_no_influence", "causal_output_ignores_the_future"} <= proved
+
+
+def forgets_at_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = GatedLinear.answer_fla
+    monkeypatch.setattr(
+        GatedLinear, "answer_fla", lambda self, q, k, v, key_valid, **streams: right(self, q, k, v, None, **streams)
+    )
+
+
+def sees_keys_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = fla_references.linear_attn
+    monkeypatch.setitem(fla_references.KERNELS, "linear_attn", lambda q, k, v, **settings: right(q, k.roll(1, 1), v, **settings))
+
+
+def writes_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = fla_references.delta_rule
+    monkeypatch.setitem(fla_references.KERNELS, "delta_rule", lambda q, k, v, beta, scale: right(q, k, v, beta / 2, scale=scale))
+
+
+def swaps_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = fla_references.gla
+    monkeypatch.setitem(fla_references.KERNELS, "gla", lambda *rows, scale: right(*(x.flip(2) for x in rows), scale=scale))
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("gated_linear", forgets_at_padding),
+        ("linear", sees_keys_late),
+        ("delta_rule", writes_half),
+        ("performer", swaps_heads),
+    ],
+)
+def test_the_kit_sees_mistakes_through_bfloat16(name, mistake, monkeypatch):
+    fla_references.on_a_cpu(monkeypatch)
+    monkeypatch.setattr(fla_references, "KERNELS", dict(fla_references.KERNELS))
+    monkeypatch.setattr(_fla, "kernel", lambda operator: fla_references.KERNELS[operator])
+    agreement = next(case for case in attention_checks(name) if case.setting == "default-fla-implementation_agrees_with_eager")
+    assert agreement()
+    mistake(monkeypatch)
+    with pytest.raises(Violation):
+        agreement()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_are_taken_in_bfloat16_and_gates_in_float32(name, monkeypatch):
+    fla_references.on_a_cpu(monkeypatch)
+    seen = []
+
+    def kernel(operator):
+        def called(*tensors, **settings):
+            seen.append([x.dtype for x in tensors])
+            return fla_references.KERNELS[operator](*tensors, **settings)
+
+        return called
+
+    monkeypatch.setattr(_fla, "kernel", kernel)
+    module = build_attention(name, Geometry(2, D, N, N, True), implementation="fla")
+    with torch.autocast("cpu", torch.bfloat16):
+        draw(module, torch.float32, CPU)(module)
+    assert seen
+    for dtypes in seen:
+        assert dtypes[:3] == [torch.bfloat16] * 3 and set(dtypes[3:]) <= {torch.float32}
+
+
+def test_other_types_are_refused_unless_autocast_changes_them(monkeypatch):
+    fla_references.on_a_cpu(monkeypatch)
+    monkeypatch.setattr(_fla, "unavailable", lambda name, device, dtype: unavailable(name, GPU, dtype))
+    module = build_attention("linear", Geometry(2, D, N, N, True), implementation="fla")
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        with pytest.raises(
+            UnsupportedError, match=f"linear: fla multiplies in torch.bfloat16, and these are {dtype}; use autocast"
+        ):
+            draw(module, dtype, CPU)(module)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert draw(module, torch.float32, CPU)(module).dtype is torch.float32
+    assert draw(module, torch.bfloat16, CPU)(module).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_refused_on_a_cpu(name):
+    module = build_attention(name, Geometry(2, D, N, N, True), implementation="fla")
+    with pytest.raises(UnsupportedError, match=f"{name}: fla runs on CUDA tensors only"):
+        draw(module, torch.bfloat16, CPU)(module)
+
+
+@pytest.mark.parametrize(
+    ("name", "geometry", "words"),
+    [
+        ("linear", Geometry(2, D, N, N), "linear without causality is two products"),
+        ("cosformer", Geometry(2, D, N, N), "cosformer without causality is two products"),
+        ("performer", Geometry(2, D, N, N), "performer without causality is two products"),
+        ("delta_rule", Geometry(2, 272, N, N), "takes a head_dim of up to 256, got 272"),
+    ],
+)
+def test_what_the_kernels_do_not_take_is_refused_by_name_and_not_taken_by_auto(name, geometry, words):
+    with pytest.raises(UnsupportedError, match=words):
+        build_attention(name, geometry, implementation="fla")
+    taken = build_attention(name, geometry, implementation="auto", device=GPU, dtype=torch.bfloat16)
+    assert taken.implementation == "eager"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_auto_takes_it_on_a_gpu_in_bfloat16_where_it_is_installed(name, monkeypatch):
+    def taken(device: torch.device, dtype: torch.dtype | None) -> str:
+        return build_attention(name, Geometry(2, D, N, N, True), implementation="auto", device=device, dtype=dtype).implementation
+
+    assert taken(GPU, torch.bfloat16) == "fla"
+    assert taken(CPU, torch.bfloat16) != "fla"
+    assert [taken(GPU, dtype) for dtype in (None, torch.float32, torch.float16)] == ["eager"] * 3
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "fla" else find_spec(name))
+    assert taken(GPU, torch.bfloat16) == "eager"
+    assert unavailable("fla", GPU) == "the package 'fla-core' (extra gpu) is not installed"
+
+
+def test_the_kernels_that_are_called_are_there():
+    """In a process of its own: whether Triton interprets is decided when it is first imported."""
+    program = """
+import inspect
+from attn_zoo.attention.linear._fla import kernel
+tensors = {"linear_attn": "qkv", "gla": "qkvg", "delta_rule": ["q", "k", "v", "beta"]}
+settings = {"linear_attn": {"scale": 1.0, "normalize": False}, "gla": {"scale": 1.0}, "delta_rule": {"scale": 1.0}}
+for operator, names in tensors.items():
+    parameters = inspect.signature(kernel(operator)).parameters
+    assert list(parameters)[: len(names)] == list(names), (operator, parameters)
+    assert set(settings[operator]) <= set(parameters), (operator, parameters)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr

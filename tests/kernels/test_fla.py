@@ -1,0 +1,80 @@
+"""flash-linear-attention's own kernels under our calls: in Triton's interpreter where there is no GPU."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.conformance.requests import answers, draw
+
+pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
+
+ALLOWED = 0.02
+"""Of the largest number: some five roundings to bfloat16."""
+
+
+@pytest.fixture
+def kernels(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU: no search for the fastest tile, which takes a GPU, and loops whose counters are Triton's, as compiled ones are."""
+    if device.type == "cuda":
+        return
+    import triton.language as tl
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.interpreter import TensorHandle
+
+    def first_tile(tuner: Any, *arguments: Any, **named: Any) -> Any:
+        return tuner.fn.run(*arguments, **named, **tuner.configs[0].all_kwargs())
+
+    def counters(*ends: Any) -> Iterator[Any]:
+        for i in builtins.range(*(end if isinstance(end, int) else end.handle.data.item() for end in ends)):
+            yield tl.tensor(TensorHandle(np.array([i], dtype=np.int32), tl.int32), tl.int32)
+
+    monkeypatch.setattr(Autotuner, "run", first_tile)
+    for module in ("contract.attention", "attention.linear._fla"):
+        monkeypatch.setattr(f"attn_zoo.{module}.unavailable", lambda *_: None)
+    for operator in ("linear_attn", "gla", "delta_rule"):
+        importlib.import_module(f"fla.ops.{operator}")
+    for name, loaded in list(sys.modules.items()):
+        if name.startswith("fla.ops.") and getattr(loaded, "tl", None) is tl:
+            monkeypatch.setattr(loaded, "range", counters, raising=False)
+
+
+@pytest.mark.filterwarnings("ignore:Triton is not supported on current platform")
+@pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")  # weights of later keys, which are masked afterwards
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(
+    ("name", "options", "causal"),
+    [
+        ("linear", {}, True),
+        ("cosformer", {}, True),
+        ("performer", {"features": 48}, True),
+        ("performer", {"features": 272}, True),
+        ("gated_linear", {"normalise": False}, True),
+        ("gated_linear", {"normalise": False}, False),
+        ("delta_rule", {"normalise": False, "negative_eigenvalues": True}, True),
+        ("delta_rule", {"normalise": False}, False),
+    ],
+    ids=str,
+)
+def test_kernels_give_what_eager_gives(name, options, causal, device):
+    n = 70
+    geometry = Geometry(2, 16, n, n, causal)
+    eager, fused = (build_attention(name, geometry, implementation=which, **options) for which in ("eager", "fla"))
+    fused.load_state_dict(eager.state_dict())
+    eager, fused = eager.to(device, torch.float64), fused.to(device)
+    request = draw(eager, torch.bfloat16, device, batch=2)
+    valid = torch.ones(2, n, dtype=torch.bool, device=device)
+    valid[0, 3:60:5] = valid[1, :9] = valid[1, 50:] = False
+    padded = request.padded(valid)
+    want, got = answers(padded.cast(torch.float64), eager), answers(padded, fused)
+    for what in want:
+        gap, largest = (got[what] - want[what]).abs().max().item(), want[what].abs().max().item()
+        assert gap <= ALLOWED * largest, (what, gap, largest)
