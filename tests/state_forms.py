@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
-from attn_zoo.attention.content._hashing import hash_positions
-from attn_zoo.attention.content.reformer import SELF_SCORE
+from attn_zoo.attention.content._hashing import lsh_buckets
 from attn_zoo.attention.linear._feature_maps import log_positive_features
 from attn_zoo.attention.sparse.fixed import sizes
 from attn_zoo.attention.sparse.strided import stride_of
 from attn_zoo.conformance.requests import Request
 from attn_zoo.contract import Attention
+from attn_zoo.kernels.cpu.lsh import SELF_SCORE
 
 Step = tuple[Tensor, int]
 """Answer to one token, (heads, head_dim), and how many numbers were held meanwhile."""
@@ -168,7 +168,7 @@ def reformer(mechanism: Any, request: Request) -> Iterator[Step]:
     counts: dict[tuple[int, int, int], int] = {}
     held: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in range(h)]
     for t, token in enumerate(reading(request)):
-        codes = hash_positions(token["query"][None, :, None], mechanism.rotations, o.buckets)[:, 0, :, 0].tolist()
+        codes = lsh_buckets(token["query"][None, :, None], mechanism.rotations, o.buckets)[:, 0, :, 0].tolist()
         outs, numbers = [], 0
         for head in range(h):
             held[head][t] = token["query"][head], token["value"][head]

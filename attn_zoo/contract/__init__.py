@@ -20,6 +20,7 @@ from attn_zoo.contract.options import (
     length_rules,
     plain_options,
 )
+from attn_zoo.contract.redraw import RedrawnAttention, check_redraw
 from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 from attn_zoo.contract.stack import StackedAttention
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
@@ -55,6 +56,7 @@ __all__ = [
     "Pairs",
     "Patches",
     "Queries",
+    "RedrawnAttention",
     "Split",
     "StackedAttention",
     "Stream",
@@ -71,6 +73,7 @@ __all__ = [
     "by_length",
     "check_counts",
     "check_dropout",
+    "check_redraw",
     "check_state",
     "hide_rows_without_keys",
     "left_out",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -48,7 +50,9 @@ def reachable(buckets: list[int], valid: list[bool], chunk: int, causal: bool) -
 def written_out(built: Reformer, query: Tensor, value: Tensor, valid: Tensor) -> Tensor:
     """Eq. 2 to 5 over all pairs: weights of each round, a key found N times taken by a factor 1/N, rounds summed."""
     o, causal = built.options, built.geometry.causal
-    buckets = hashing.hash_positions(query, built.rotations, o.buckets or hashing.default_buckets(built.geometry.keys, o.chunk))
+    buckets = hashing.lsh_buckets(
+        query, built.rotations, o.buckets or hashing.default_buckets(built.geometry.keys, o.chunk), tiled=True
+    )
     out = torch.zeros_like(query)
     for b in range(query.shape[0]):
         for h in range(query.shape[1]):
@@ -115,7 +119,7 @@ def test_who_sees_nobody_else_weighs_one_in_single_precision(duplicates, impleme
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("lsh", [hashing.lsh_buckets, hashing.hash_positions])
+@pytest.mark.parametrize("lsh", [hashing.lsh_buckets, partial(hashing.lsh_buckets, tiled=True)])
 def test_a_hash_is_the_first_of_the_nearest_directions(dtype, lsh):
     """Digit by digit. Whole numbers leave no rounding and many equals; a vector of zeros has nothing but equals."""
     torch.manual_seed(0)
@@ -135,7 +139,7 @@ def test_tiles_hash_as_eager_does(buckets, monkeypatch):
     monkeypatch.setattr(lsh, "ROWS", 64)
     torch.manual_seed(0)
     x, rotations = torch.randn(2, 3, 300, 8), torch.randn(3, 2, 8, hashing.ROTATIONS)
-    assert torch.equal(hashing.hash_positions(x, rotations, buckets), hashing.lsh_buckets(x, rotations, buckets))
+    assert torch.equal(hashing.lsh_buckets(x, rotations, buckets, tiled=True), hashing.lsh_buckets(x, rotations, buckets))
 
 
 def test_near_directions_share_a_bucket_more_often_than_far_ones():
@@ -145,7 +149,7 @@ def test_near_directions_share_a_bucket_more_often_than_far_ones():
     shares = []
     for noise in (0.05, 0.3, 3.0):
         y = torch.nn.functional.normalize(x + noise * torch.randn_like(x) / 4, dim=-1)
-        together = hashing.hash_positions(x, rotations, 64) == hashing.hash_positions(y, rotations, 64)
+        together = hashing.lsh_buckets(x, rotations, 64, tiled=True) == hashing.lsh_buckets(y, rotations, 64, tiled=True)
         shares.append(together.double().mean().item())
     assert shares[0] > 0.7 > shares[1] > 0.15 > shares[2], shares
 
@@ -165,7 +169,7 @@ def test_a_far_token_of_equal_direction_is_found():
 @pytest.mark.parametrize("buckets", [1, 2, 16, 32, 256, 4096])
 def test_bucket_codes_are_in_range_and_used(buckets):
     torch.manual_seed(0)
-    codes = hashing.hash_positions(torch.randn(1, 1, 20_000, 16), torch.randn(1, 1, 16, hashing.ROTATIONS), buckets)
+    codes = hashing.lsh_buckets(torch.randn(1, 1, 20_000, 16), torch.randn(1, 1, 16, hashing.ROTATIONS), buckets, tiled=True)
     assert codes.min() >= 0
     assert codes.max() < buckets
     assert len(codes.unique()) > 0.5 * buckets

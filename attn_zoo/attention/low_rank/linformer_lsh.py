@@ -11,15 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attn_zoo.attention.content._hashing import (
-    MOST_HASHES,
-    RADIX,
-    ROTATIONS,
-    default_buckets,
-    hash_positions,
-    lsh_buckets,
-    rotation_columns,
-)
+from attn_zoo.attention.content._hashing import ROTATIONS, check_buckets, default_buckets, lsh_buckets, rotation_columns
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.attention.low_rank._window import attend_near, naive_attention
 from attn_zoo.contract import Capabilities, Cost, Geometry, LengthMap, by_length, check_dropout
@@ -43,11 +35,7 @@ class Options(LowRankOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_window("linformer_lsh", self.window)
-        most = RADIX**MOST_HASHES
-        if self.buckets and (self.buckets < 1 or self.buckets & (self.buckets - 1) or self.buckets > most):
-            raise ValueError(
-                f"linformer_lsh.buckets is a power of two up to {most}, or 0 for a number by length; got {self.buckets}"
-            )
+        check_buckets("linformer_lsh", self.buckets)
         check_dropout("linformer_lsh", self.dropout)
 
 
@@ -156,12 +144,9 @@ class LinformerLSH(LowRankAttention):
     @torch.no_grad()
     def _order(self, query: Queries, heads: Sequence[int], valid: KeyValid) -> Int[Tensor, "batch heads queries"]:
         """Each head's positions by bucket, those of one bucket as they come, padding behind all."""
-        find, buckets = (
-            hash_positions if self.implementation == "tiled" else lsh_buckets,
-            bucket_count(self.geometry.keys, self.options),
-        )
+        buckets, tiled = bucket_count(self.geometry.keys, self.options), self.implementation == "tiled"
         with without_autocast(query.device):  # a bucket must not depend on the precision of the rest
-            bucket = find(query, self.rotations[list(heads)], buckets)[0]
+            bucket = lsh_buckets(query, self.rotations[list(heads)], buckets, tiled=tiled)[0]
         return (bucket if valid is None else bucket.masked_fill(~valid[:, None], buckets)).argsort(dim=-1, stable=True)
 
 

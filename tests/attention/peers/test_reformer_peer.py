@@ -58,7 +58,7 @@ def test_equals_reformer_pytorch_on_the_same_hashes(monkeypatch, causal, chunks,
     # One row for each head of each example; rounds follow each other, each with numbers of its own.
     numbered = hashed + n // CHUNK * torch.arange(rounds)[:, None, None, None]
     monkeypatch.setattr(theirs, "hash_vectors", lambda *_, **__: numbered.permute(1, 2, 0, 3).reshape(BATCH * HEADS, -1))
-    monkeypatch.setattr(reformer, "lsh_buckets", lambda *_: hashed)
+    monkeypatch.setattr(reformer, "lsh_buckets", lambda *_, **__: hashed)
     options = {"chunk": CHUNK, "buckets": buckets, "rounds": rounds, "duplicates": duplicates}
     ours = build_attention("reformer", Geometry(HEADS, D, n, n, causal), **options)
     mine, other = draw(n), draw(n)

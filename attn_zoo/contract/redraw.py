@@ -1,0 +1,48 @@
+"""Random numbers that a mechanism is built with, and draws anew in training if asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_zoo.contract.attention import Attention
+from attn_zoo.contract.claims import Geometry
+
+
+class RedrawnAttention(Attention):
+    """A mechanism whose buffer, named by ``drawn``, is drawn when it is built, and anew every ``options.redraw`` training calls."""
+
+    drawn: str
+
+    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.register_buffer(self.drawn, self.draw())
+        self._training_calls = 0
+
+    def draw(self) -> Tensor:
+        """Numbers from torch's global generator. Overridden."""
+        raise NotImplementedError(f"{type(self).__name__} has no method draw")
+
+    @torch.no_grad()
+    def redraw(self) -> None:
+        """Draw in place of what there is."""
+        self.get_buffer(self.drawn).copy_(self.draw())
+
+    def redraw_in_training(self) -> None:
+        """Draw if it is the turn of this call."""
+        if self.training and self.options.redraw:
+            if self._training_calls % self.options.redraw == 0:
+                self.redraw()
+            self._training_calls += 1
+
+
+def check_redraw(owner: str, redraw: int) -> None:
+    """Refuse a negative number of training calls.
+
+    Raises:
+        ValueError: naming the mechanism, the rule and the number.
+    """
+    if redraw < 0:
+        raise ValueError(f"{owner}.redraw counts training calls, 0 for never; got {redraw}")

@@ -1,0 +1,67 @@
+"""Tables of positions by bucket, which plain PyTorch and tiles read alike."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Layout(NamedTuple):
+    """Positions of each round by bucket, in chunks that hold positions of one bucket in their order.
+
+    The rank of a position in its bucket counts earlier valid positions only, so which chunk it shares with whom depends on
+    nothing later, and padding takes no place. Each bucket starts a chunk of its own.
+    """
+
+    position: Int[Tensor, "rounds batch heads slots"]
+    """The position in each of ``chunks × chunk`` slots; n where a slot is empty."""
+    slot: Int[Tensor, "rounds batch heads n"]
+    """The inverse; padding lies in one place behind all slots."""
+    before: Int[Tensor, "rounds batch heads chunks"]
+    """Chunk before each one in the same bucket, or -1. If the layout wraps, the last chunk of a bucket is before its first."""
+
+    @classmethod
+    def make(
+        cls,
+        bucket: Int[Tensor, "rounds batch heads n"],
+        valid: Bool[Tensor, "batch n"] | None,
+        buckets: int,
+        chunk: int,
+        *,
+        wraps: bool,
+    ) -> Layout:
+        """Lay out all rounds."""
+        n, count = bucket.shape[-1], most_chunks(bucket.shape[-1], buckets, chunk)
+        if valid is not None:
+            bucket = bucket.masked_fill(~valid[:, None, :], buckets)  # padding is a bucket behind all others
+        in_order, order = bucket.sort(dim=-1, stable=True)
+        rank = torch.arange(n, device=bucket.device) - torch.searchsorted(in_order, in_order)
+        number = ((rank % chunk == 0).cumsum(dim=-1) - 1).masked_fill(in_order == buckets, count)
+        slot = torch.where(number < count, number * chunk + rank % chunk, count * chunk)
+        last = number.gather(-1, torch.searchsorted(in_order, in_order, right=True) - 1)
+        before = torch.where(rank >= chunk, number - 1, torch.where(last > number, last, -1) if wraps else -1)
+        front = bucket.shape[:-1]
+        position = bucket.new_full((*front, count * chunk + 1), n).scatter(-1, slot, order)[..., :-1]
+        before = bucket.new_full((*front, count + 1), -1).scatter(-1, number, before)[..., :-1]
+        return cls(position.int(), torch.empty_like(slot).scatter(-1, order, slot).int(), before.int())
+
+    def of_positions(self) -> tuple[Int[Tensor, "rounds batch heads n"], Int[Tensor, "rounds batch heads n"]]:
+        """Number of each position's chunk, and of the one before it, or -1."""
+        chunk = self.slot.long() // (self.position.shape[3] // self.before.shape[3])
+        return chunk, F.pad(self.before.long(), (0, 1), value=-1).gather(3, chunk)
+
+    def pairs(self) -> tuple[Int[Tensor, "rounds batch heads chunks c"], Int[Tensor, "rounds batch heads chunks 2*c"]]:
+        """Positions of each chunk, and of the chunk before it and itself; n for none."""
+        n, chunks = self.slot.shape[3], self.before.shape[3]
+        own = self.position.long().unflatten(3, (chunks, -1))
+        before = self.before.long().masked_fill(self.before < 0, chunks)[..., None].expand_as(own)
+        return own, torch.cat([F.pad(own, (0, 0, 0, 1), value=n).gather(3, before), own], dim=4)
+
+
+def most_chunks(n: int, buckets: int, chunk: int) -> int:
+    """Chunks that are enough however the positions fall: each bucket wastes less than one."""
+    return (n + min(buckets, n) * (chunk - 1)) // chunk
