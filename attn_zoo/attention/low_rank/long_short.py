@@ -62,7 +62,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     memory="n w + n r + n d",
     cost=cost,
     implementations=("eager", "tiled"),
-    variants={"plain": {"norms": False, "window": 5, "rank": 3}, "wide": {"window": 65}},
+    variants={"plain": {"norms": False, "window": 5, "rank": 3}, "wide": {"window": 65, "rank": 8}},
 )
 class LongShort(Attention):
     """A window and a low-rank projection that follows the input, in one softmax.
