@@ -1,4 +1,4 @@
-"""What an attention, a task and their cards promise. Imports nothing else of the zoo."""
+"""What an attention, a task and their cards promise. Imports nothing else of the zoo but ``precision``."""
 
 from attn_zoo.contract.attention import Attention, AttentionCard, hide_rows_without_keys
 from attn_zoo.contract.carried import CarriedState, check_state
@@ -9,7 +9,8 @@ from attn_zoo.contract.errors import DamagedDataError, MissingDataError, Unknown
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import FLA_DTYPE, IMPLEMENTATIONS, auto_may_take, auto_order, unavailable
 from attn_zoo.contract.length_maps import LengthMap, LengthMappedAttention, resample
-from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
+from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid, weighted_mean
+from attn_zoo.contract.memory import MemoryAttention, MemoryState
 from attn_zoo.contract.options import (
     LengthRule,
     added_later,
@@ -52,6 +53,8 @@ __all__ = [
     "LengthMappedAttention",
     "LengthRule",
     "Level",
+    "MemoryAttention",
+    "MemoryState",
     "MissingDataError",
     "Pairs",
     "Patches",
@@ -83,4 +86,5 @@ __all__ = [
     "resample",
     "softmax_over_valid",
     "unavailable",
+    "weighted_mean",
 ]

@@ -21,6 +21,7 @@ from attn_zoo.contract.claims import Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import unavailable
+from attn_zoo.precision import autocast_dtype
 
 
 def _no_streams(geometry: Geometry, options: Any) -> tuple[Stream, ...]:
@@ -343,7 +344,7 @@ class Attention(nn.Module):
             shape = (value.shape[0], g.heads, held, g.head_dim)
             if streams[name].shape != shape:
                 raise ValueError(f"{card.name}: stream {name} must have shape {shape}, got {tuple(streams[name].shape)}")
-        if reason := unavailable(self.implementation, value.device):
+        if reason := unavailable(self.implementation, value.device, autocast_dtype(value)):
             raise UnsupportedError(f"{card.name}: {reason}; choose another implementation of {', '.join(card.implementations)}")
         return queries
 

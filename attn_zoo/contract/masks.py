@@ -1,4 +1,4 @@
-"""Keys left out of a softmax: padding, and causally the future."""
+"""Keys left out of a softmax or a mean: padding, and causally the future."""
 
 from __future__ import annotations
 
@@ -30,3 +30,15 @@ def allowed_pairs(
         past = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()[None, None]
         allowed = past if allowed is None else past & allowed
     return allowed
+
+
+def weighted_mean(sums: Float[Tensor, "..."], weights: Float[Tensor, "... 1"] | None = None) -> Float[Tensor, "..."]:
+    """Weighted sums divided by the sums of weights; zeros where no key has any weight, because then both are zeros.
+
+    None as ``weights`` takes the last column of ``sums``. The floor is the root of the smallest number, so that the gradient, which
+    divides by its square, stays finite. Only causal rows of inputs far from unit scale can come near it, whose best feature and
+    that of every past key differ.
+    """
+    if weights is None:
+        sums, weights = sums[..., :-1], sums[..., -1:]
+    return sums / weights.clamp(min=torch.finfo(weights.dtype).tiny ** 0.5)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attn_zoo.attention.linear import _fla
 from attn_zoo.cost.peers.layers import fla_naive
+from attn_zoo.kernels import fla
 
 CHUNK = 64
 
@@ -45,8 +45,9 @@ KERNELS: dict[str, Callable[..., Any]] = {"linear_attn": linear_attn, "gla": gla
 
 def on_a_cpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype = torch.bfloat16) -> None:
     """Let ``fla`` run on CPU tensors by the references, multiplying in ``dtype``."""
-    for module in ("contract.attention", "conformance.subject", "attention.linear._fla"):
+    for module in ("contract.attention", "conformance.subject"):
         monkeypatch.setattr(f"attn_zoo.{module}.unavailable", lambda *_: None)
     for module in ("contract.implementations", "conformance.subject"):
         monkeypatch.setattr(f"attn_zoo.{module}.FLA_DTYPE", dtype)
-    monkeypatch.setattr(_fla, "kernel", KERNELS.__getitem__)
+    monkeypatch.setattr(fla, "DTYPE", dtype)
+    monkeypatch.setattr(fla, "kernel", KERNELS.__getitem__)

@@ -10,9 +10,9 @@ from stepping import step
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.attention.linear import _recurrence
 from attn_zoo.attention.linear.cosformer import CosFormer
 from attn_zoo.contract import UnsupportedError
+from attn_zoo.kernels.cpu import _chunks
 
 
 def build(n: int = 33, *, causal: bool = False, queries: int | None = None) -> CosFormer:
@@ -50,7 +50,7 @@ def require_same(got: Tensor, expected: Tensor, inputs: list[Tensor]) -> None:
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
     """Chunks of 16 positions."""
-    monkeypatch.setattr(_recurrence, "CHUNK", 16)
+    monkeypatch.setattr(_chunks, "CHUNK", 16)
 
 
 @pytest.mark.parametrize("causal", [False, True])

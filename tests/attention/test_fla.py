@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from attn_zoo import Geometry, UnsupportedError, attentions, build_attention, card
-from attn_zoo.attention.linear import _fla
 from attn_zoo.attention.linear.gated_linear import GatedLinear
 from attn_zoo.conformance.attention_suite import attention_checks
 from attn_zoo.conformance.harness import Violation, run_cases
 from attn_zoo.conformance.requests import answers, draw
-from attn_zoo.contract import unavailable
+from attn_zoo.contract import FLA_DTYPE, unavailable
+from attn_zoo.kernels import fla
 
 pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
 
@@ -43,6 +43,10 @@ def holes(n: int = N) -> torch.Tensor:
     valid[0, 2::5] = False
     valid[1, :7] = False
     return valid
+
+
+def test_the_kernels_multiply_in_the_type_that_requests_are_held_to():
+    assert fla.DTYPE is FLA_DTYPE
 
 
 def test_every_mechanism_that_has_it_is_proved_here():
@@ -80,9 +84,9 @@ def test_holds_the_contract_in_its_own_type(name, monkeypatch):
 
 
 def forgets_at_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = GatedLinear.answer_fla
+    right = GatedLinear.read_fla
     monkeypatch.setattr(
-        GatedLinear, "answer_fla", lambda self, q, k, v, key_valid, **streams: right(self, q, k, v, None, **streams)
+        GatedLinear, "read_fla", lambda self, state, q, k, v, valid, **streams: right(self, state, q, k, v, None, **streams)
     )
 
 
@@ -113,7 +117,7 @@ def swaps_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_kit_sees_mistakes_through_bfloat16(name, mistake, monkeypatch):
     fla_references.on_a_cpu(monkeypatch)
     monkeypatch.setattr(fla_references, "KERNELS", dict(fla_references.KERNELS))
-    monkeypatch.setattr(_fla, "kernel", lambda operator: fla_references.KERNELS[operator])
+    monkeypatch.setattr(fla, "kernel", lambda operator: fla_references.KERNELS[operator])
     agreement = next(case for case in attention_checks(name) if case.setting == "default-fla-implementation_agrees_with_eager")
     assert agreement()
     mistake(monkeypatch)
@@ -133,7 +137,7 @@ def test_products_are_taken_in_bfloat16_and_gates_in_float32(name, monkeypatch):
 
         return called
 
-    monkeypatch.setattr(_fla, "kernel", kernel)
+    monkeypatch.setattr(fla, "kernel", kernel)
     module = build_attention(name, Geometry(2, D, N, N, True), implementation="fla")
     with torch.autocast("cpu", torch.bfloat16):
         draw(module, torch.float32, CPU)(module)
@@ -144,7 +148,7 @@ def test_products_are_taken_in_bfloat16_and_gates_in_float32(name, monkeypatch):
 
 def test_other_types_are_refused_unless_autocast_changes_them(monkeypatch):
     fla_references.on_a_cpu(monkeypatch)
-    monkeypatch.setattr(_fla, "unavailable", lambda name, device, dtype: unavailable(name, GPU, dtype))
+    monkeypatch.setattr("attn_zoo.contract.attention.unavailable", lambda name, device, dtype: unavailable(name, GPU, dtype))
     module = build_attention("linear", Geometry(2, D, N, N, True), implementation="fla")
     for dtype in (torch.float16, torch.float32, torch.float64):
         with pytest.raises(
@@ -196,7 +200,7 @@ def test_the_kernels_that_are_called_are_there():
     """In a process of its own: whether Triton interprets is decided when it is first imported."""
     program = """
 import inspect
-from attn_zoo.attention.linear._fla import kernel
+from attn_zoo.kernels.fla import kernel
 tensors = {"linear_attn": "qkv", "gla": "qkvg", "delta_rule": ["q", "k", "v", "beta"]}
 settings = {"linear_attn": {"scale": 1.0, "normalize": False}, "gla": {"scale": 1.0}, "delta_rule": {"scale": 1.0}}
 for operator, names in tensors.items():

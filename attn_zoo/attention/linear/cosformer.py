@@ -7,20 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention._masks import allowed_pairs
-from attn_zoo.attention.linear._recurrence import (
-    CHUNK,
-    MemoryState,
-    RecurrentAttention,
-    average_of_past,
-    average_of_past_fla,
-    weighted_mean,
-)
+from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, UnsupportedError
+from attn_zoo.contract.masks import allowed_pairs, weighted_mean
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.kernels.cpu._chunks import filled
 from attn_zoo.registry import register_attention
 
 RELU_FLOOR = 1e-3
@@ -37,8 +31,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     m, width, chunk = 2 * geometry.head_dim, geometry.head_dim + 1, 0
     queries, keys = geometry.queries, geometry.keys
     if geometry.causal:
-        chunk = min(CHUNK, keys)
-        queries = keys = math.ceil(keys / chunk) * chunk
+        chunk, queries = filled(keys)
+        keys = queries
     flops = 2 * geometry.heads * ((queries + keys) * m * width + queries * chunk * (m + width))
     state = FLOAT * geometry.heads * m * width if geometry.causal else None
     return Cost(flops, 0, backward_flops=2 * flops, state_bytes=state)
@@ -56,7 +50,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     cost=cost,
     implementations=("eager", "fla"),
 )
-class CosFormer(RecurrentAttention):
+class CosFormer(Linear):
     """Linear attention with ReLU features whose weights fall with the distance like a cosine.
 
     Paper: Qin et al. 2022, Section 3 (ReLU features, cos-based re-weighting).
@@ -68,17 +62,15 @@ class CosFormer(RecurrentAttention):
         carried on. Padded keys have no features at all.
     """
 
-    has_mass = True
-
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Warn where features are no fewer than keys."""
         m, n = 2 * geometry.head_dim, geometry.keys
         return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
 
-    def features(self) -> int:
-        """Each number of a head twice."""
-        return 2 * self.geometry.head_dim
+    def state_shape(self) -> tuple[int, int]:
+        """Each number of a head twice; S, and z as one more column."""
+        return 2 * self.geometry.head_dim, self.geometry.head_dim + 1
 
     @property
     def reach(self) -> int:
@@ -98,37 +90,16 @@ class CosFormer(RecurrentAttention):
         """Go over to another M."""
         self.geometry = self.geometry_at(length)
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """n × n weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M)."""
         rows, columns = (torch.arange(x.shape[2], dtype=x.dtype, device=x.device) for x in (query, key))
         near = (math.pi / 2 * (rows[:, None] - columns) / self.reach).cos()
         weights = (query.relu() + RELU_FLOOR) @ (key.relu() + RELU_FLOOR).mT * near
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         weights = weights if allowed is None else weights * allowed
-        return weighted_mean(weights @ F.pad(value, (0, 1), value=1.0))
+        return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
-    def read_all(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Sums over all keys, made once for all queries."""
-        return weighted_mean(self._phi(query) @ (self._phi(key, key_valid).mT @ F.pad(value, (0, 1), value=1.0)))
-
-    def read(
-        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """Sums over the past, from those of ``state`` on."""
-        start = state.position
-        return average_of_past(self._phi(query, start=start), self._phi(key, key_valid, start), value, state)
-
-    def answer_fla(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Sums over the past by flash-linear-attention."""
-        return average_of_past_fla(self._phi(query), self._phi(key, key_valid), value)
-
-    def _phi(self, x: Tensor, valid: Tensor | None = None, start: int = 0) -> Float[Tensor, "batch heads n m"]:
+    def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
         """[relu(x) cos θ, relu(x) sin θ] with θ = π/2 · i/M; no features where a token is padding."""
         theta = torch.arange(start, start + x.shape[2], dtype=x.dtype, device=x.device)[:, None] * (math.pi / 2 / self.reach)
         positive = x.relu() + RELU_FLOOR

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear import _fla
-from attn_zoo.attention.linear._recurrence import MemoryState, NormalisedMemory
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream, added_later
-from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
+from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream, added_later
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.kernels import fla
+from attn_zoo.kernels.cpu._chunks import filled, into_chunks
 from attn_zoo.registry import register_attention
 
 CHUNK = 32
@@ -44,12 +45,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     chunk, n = filled(geometry.keys, CHUNK)
     ends = 1 if geometry.causal else 2
     flops = geometry.inner_dim * 6 * n * (chunk + d) * ends
-    return Cost(
-        flops,
-        0,
-        backward_flops=3 * flops + geometry.inner_dim * 4 * n * chunk * ends,
-        state_bytes=FLOAT * geometry.inner_dim * d if geometry.causal else None,
-    )
+    state = FLOAT * geometry.inner_dim * d if geometry.causal else None
+    return Cost(flops, 0, backward_flops=3 * flops + geometry.inner_dim * 4 * n * chunk * ends, state_bytes=state)
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
@@ -93,9 +90,7 @@ class DeltaRule(NormalisedMemory):
             return f"delta_rule by fla takes a head_dim of up to {WIDEST}, got {geometry.head_dim}; use implementation=eager"
         return super().refuses(implementation, geometry, options)
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, strength: Tensor
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: Keys) -> Queries:
         """Rule, token by token: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ; from both ends without causality."""
 
         def scan(order: range) -> Tensor:
@@ -112,26 +107,11 @@ class DeltaRule(NormalisedMemory):
         out = scan(range(n))
         return self.finish(out if self.geometry.causal else out + scan(range(n - 1, -1, -1)))
 
-    def read(
-        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """Rule by chunks. Padded keys are zeros, which write nothing."""
-        out, summed = self._by_chunks((query, key, value, streams["strength"]), state.summed)
-        return out, replace(state, summed=summed, position=state.position + query.shape[2])
-
-    def read_tiled(
-        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """The same, some chunks at a time, which are recomputed for the gradient."""
-        out, summed = in_blocks(self._by_chunks, state.summed, query, key, value, streams["strength"])
-        return out, replace(state, summed=summed, position=state.position + query.shape[2])
-
-    def answer_fla(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Rule by flash-linear-attention, with β in float32."""
-        query, key, beta = self._prepared(query, key, streams["strength"])
-        return _fla.answers("delta_rule", query, key, value, beta[..., 0], scale=1.0)
+        query, key, value, strength = self.rows(*inputs, **streams)
+        query, key, beta = self._prepared(query, key, strength)
+        return fla.answers("delta_rule", query, key, value, beta[..., 0], scale=1.0), state
 
     def _prepared(self, query: Tensor, key: Tensor, strength: Tensor) -> tuple[Tensor, Tensor, Float[Tensor, "batch heads n 1"]]:
         """Queries and keys of unit length, and β."""
@@ -139,15 +119,15 @@ class DeltaRule(NormalisedMemory):
         most = 2.0 if self.options.negative_eigenvalues else 1.0
         return query, key, most * (strength.sum(dim=-1, keepdim=True) * strength.shape[-1] ** -0.5).sigmoid()
 
-    def _by_chunks(self, inputs: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+    def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Answers of some positions, and the state after them, from the state before them.
 
-        With A = β K Kᵀ below the diagonal and (I + A) [U W] = β [V K], the corrections of a chunk are U - W S.
+        With A = β K Kᵀ below the diagonal and (I + A) [U W] = β [V K], the corrections of a chunk are U - W S. Padded keys are
+        zeros, which write nothing.
         """
-        n, value = inputs[0].shape[2], inputs[2]
-        chunk = min(CHUNK, n)
-        prepared = self._prepared(inputs[0], inputs[1], inputs[3])
-        query, key, beta, value = (into_chunks(x, chunk) for x in (*prepared, value))
+        query, key, value, strength = rows
+        n, prepared = query.shape[2], self._prepared(query, key, strength)
+        query, key, beta, value = (into_chunks(x, min(CHUNK, n)) for x in (*prepared, value))
         among = (beta * key @ key.mT).tril(-1)
         both = torch.cat([beta * value, beta * key], dim=-1)
         solved = torch.linalg.solve_triangular(among, both, upper=False, unitriangular=True)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear import _fla
-from attn_zoo.attention.linear._recurrence import MemoryState, NormalisedMemory
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream
-from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
+from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.kernels import fla
+from attn_zoo.kernels.cpu._chunks import filled, into_chunks
 from attn_zoo.registry import register_attention
 
 CHUNK = 32
@@ -41,12 +42,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
     flops = geometry.inner_dim * 4 * n * (chunk + d) * (1 if geometry.causal else 2)
-    return Cost(
-        flops,
-        0,
-        backward_flops=3 * flops,
-        state_bytes=FLOAT * geometry.inner_dim * d if geometry.causal else None,
-    )
+    state = FLOAT * geometry.inner_dim * d if geometry.causal else None
+    return Cost(flops, 0, backward_flops=3 * flops, state_bytes=state)
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
@@ -83,9 +80,7 @@ class GatedLinear(NormalisedMemory):
 
     options: Options
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, gate: Tensor
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
         """Recurrence, token by token: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d; from both ends without causality."""
 
         def scan(order: range) -> Tensor:
@@ -96,37 +91,25 @@ class GatedLinear(NormalisedMemory):
                 answers[t] = (query[:, :, t, None, :] @ state)[:, :, 0] * query.shape[3] ** -0.5
             return torch.stack([answers[t] for t in range(n)], dim=2)
 
-        n, alpha = query.shape[2], self._log_gates(*_rows(query, key, value, gate, key_valid)[3:]).exp()
+        n, alpha = query.shape[2], self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()
         out = scan(range(n))
         return self.finish(out if self.geometry.causal else out + scan(range(n - 1, -1, -1)))
 
-    def read(
-        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """Recurrence by chunks."""
-        out, summed = self._by_chunks(_rows(query, key, value, streams["gate"], key_valid), state.summed)
-        return out, replace(state, summed=summed, position=state.position + query.shape[2])
+    def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
+        """Queries, keys, values, the gates' logits, and the mask of valid keys where there is one."""
+        return [query, key, value, streams["gate"], *(() if key_valid is None else (key_valid[:, None, :, None],))]
 
-    def read_tiled(
-        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """The same, some chunks at a time, which are recomputed for the gradient."""
-        out, summed = in_blocks(self._by_chunks, state.summed, *_rows(query, key, value, streams["gate"], key_valid))
-        return out, replace(state, summed=summed, position=state.position + query.shape[2])
-
-    def answer_fla(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+    def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Recurrence by flash-linear-attention, with log gates in float32."""
-        query, key, value, *gate = _rows(query, key, value, streams["gate"], key_valid)
-        return _fla.answers("gla", query, key, value, self._log_gates(*gate), scale=query.shape[-1] ** -0.5)
+        query, key, value, *gate = self.rows(*inputs, **streams)
+        return fla.answers("gla", query, key, value, self._log_gates(*gate), scale=query.shape[-1] ** -0.5), state
 
-    def _log_gates(self, gate: Tensor, valid: Tensor | None = None) -> Float[Tensor, "batch heads n head_dim"]:
+    def _log_gates(self, gate: Keys, valid: Tensor | None = None) -> Keys:
         """log α; 0 where a token is padding, which forgets nothing."""
         logs = (F.logsigmoid(gate) / self.options.temperature).clamp(min=LOWEST)
         return logs if valid is None else logs.masked_fill(~valid, 0)
 
-    def _by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
+    def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
         """Answers of some positions, and the state after them, from the state before them.
 
         With bᵢ the sum of log α up to position i of a chunk, key j weighs (qᵢ exp bᵢ)·(kⱼ exp -bⱼ) for query i; both exponents
@@ -145,8 +128,3 @@ class GatedLinear(NormalisedMemory):
             state = (before[-1] + summed) * keep
         out = (query @ key.mT).tril() @ value + query @ torch.stack(before, dim=2)
         return out.flatten(2, 3)[:, :, :n], state
-
-
-def _rows(query: Tensor, key: Tensor, value: Tensor, gate: Tensor, key_valid: Tensor | None) -> list[Tensor]:
-    """Tensors with a row for each position; the mask of valid keys where there is one."""
-    return [query, key, value, gate, *(() if key_valid is None else (key_valid[:, None, :, None],))]

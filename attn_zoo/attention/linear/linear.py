@@ -6,21 +6,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention._masks import allowed_pairs
-from attn_zoo.attention.linear._recurrence import (
-    MemoryState,
-    RecurrentAttention,
-    average_flops,
-    average_of_past,
-    average_of_past_fla,
-    weighted_mean,
-)
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry
+from attn_zoo.attention.linear._recurrence import Answer, Read, RecurrentAttention
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState
+from attn_zoo.contract.masks import allowed_pairs, weighted_mean
+from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu import linear as cpu
+from attn_zoo.kernels.cpu._chunks import filled, into_chunks
 from attn_zoo.registry import register_attention
 
 RELU_FLOOR = 1e-3
@@ -47,11 +44,6 @@ class FeatureMap(Enum):
             return x.clamp(max=0).exp() + x.relu()  # elu(x) + 1 would round small features away
         return (x.relu().square() if self is FeatureMap.squared_relu else x.relu()) + RELU_FLOOR
 
-    @property
-    def tiled(self) -> cpu.Features:
-        """The same with its gradient, for tiles."""
-        return cpu.SoftmaxOverHead() if self is FeatureMap.softmax else cpu.Elementwise(self.value, RELU_FLOOR)
-
 
 @dataclass
 class Options:
@@ -60,15 +52,21 @@ class Options:
     feature_map: FeatureMap = FeatureMap.elu
 
     def __post_init__(self) -> None:
-        if isinstance(self.feature_map, str):
-            self.feature_map = FeatureMap(self.feature_map)
+        self.feature_map = FeatureMap(self.feature_map)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums over keys and values, read once for each query; causal adds comparisons within chunks. State: both sums."""
-    forward, backward = average_flops(geometry, geometry.head_dim)
-    state = FLOAT * geometry.inner_dim * (geometry.head_dim + 1) if geometry.causal else None
-    return Cost(forward, 0, backward_flops=backward, state_bytes=state)
+    """φ(K)ᵀ V and φ(Q) times it; causal: within chunks φ(Q) φ(K)ᵀ and its product with V besides. State: both sums.
+
+    Backward, four products of their size; causal: comparisons and sums are computed anew in tiles.
+    """
+    d, inner = geometry.head_dim, geometry.inner_dim
+    if not geometry.causal:
+        flops = 2 * (geometry.queries + geometry.keys) * d * inner
+        return Cost(flops, 0, backward_flops=2 * flops)
+    chunk, n = filled(geometry.keys)
+    flops, backward = 4 * n * inner * (chunk + d), 10 * n * inner * (chunk + d)
+    return Cost(flops, 0, backward_flops=backward, state_bytes=FLOAT * inner * (d + 1))
 
 
 @register_attention(
@@ -95,58 +93,60 @@ class Linear(RecurrentAttention):
         have no features at all; a query whose weights all vanish yields zeros.
     """
 
-    has_mass = True
-
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn where features are no fewer than keys."""
-        d, n = geometry.head_dim, geometry.keys
-        return (f"{d} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if d >= n else ()
+        """Features no fewer than keys."""
+        m, n = geometry.head_dim, geometry.keys
+        return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
 
-    def definition(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        """Averages over all keys by flash-linear-attention, which has no kernel for them."""
+        return fla.without_causality(cls.card.name) if implementation == "fla" and not geometry.causal else None
+
+    def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Eq. 4 with its n × n weights φ(qᵢ)·φ(kⱼ)."""
-        weights = self._phi(query) @ self._phi(key).mT
+        weights = self.phi(query) @ self.phi(key).mT
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         weights = weights if allowed is None else weights * allowed
-        return weighted_mean(weights @ F.pad(value, (0, 1), value=1.0))
+        return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
-    def read_all(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def read_all(self, read: Read, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
         """Eq. 5: [S z] = φ(K)ᵀ [V 1], made once for all queries."""
-        sums = self._phi(key, key_valid).mT @ F.pad(value, (0, 1), value=1.0)
-        return weighted_mean(self._phi(query) @ sums)
+        if self.implementation == "tiled":
+            return cpu.average_of_all(self._tiled(), query, key, value, key_valid)
+        sums = self.phi(key, key_valid).mT @ F.pad(value, (0, 1), value=1.0)
+        return weighted_mean(self.phi(query) @ sums)
 
-    def read(
-        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """Eq. 9, from the S and z of ``state`` on."""
-        return average_of_past(self._phi(query), self._phi(key, key_valid), value, state)
+    def read(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
+        """Eq. 9 chunk by chunk, from [S z] of the state on."""
+        n, (chunk, _) = value.shape[2], filled(value.shape[2])
+        phi_query, phi_key = self.phi(query, start=state.position), self.phi(key, key_valid, state.position)
+        queries, keys, values = (into_chunks(x, chunk) for x in (phi_query, phi_key, F.pad(value, (0, 1), value=1.0)))
+        sums = torch.cat([state.summed[:, :, None], keys.mT @ values], dim=2).cumsum(dim=2)  # before each chunk, and after all
+        out = (queries @ keys.mT).tril() @ values + queries @ sums[:, :, :-1]
+        return weighted_mean(out.flatten(2, 3)[:, :, :n]), state.after(sums[:, :, -1], n)
 
-    def answer_fla(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """Eq. 9 by flash-linear-attention."""
-        return average_of_past_fla(self._phi(query), self._phi(key, key_valid), value)
+    def read_tiled(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
+        """``read`` in tiles."""
+        sums = state.summed[..., :-1], state.summed[..., -1]
+        out, summed, mass = cpu.average_of_past(self._tiled(), *sums, query, key, value, key_valid)
+        return out, state.after(torch.cat([summed, mass[..., None]], dim=-1), query.shape[2])
 
-    def _phi(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+    def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
+        """Eq. 9 by flash-linear-attention, whose own division, by a sum in the type of the keys and a constant, is left out."""
+        counted = F.pad(value, (0, 1), value=1.0)
+        out = fla.answers("linear_attn", self.phi(query), self.phi(key, key_valid), counted, scale=1.0, normalize=False)
+        return weighted_mean(out), state
+
+    def _tiled(self) -> cpu.Features:
+        return cpu.features_of(self.options.feature_map.value, RELU_FLOOR)
+
+    def state_shape(self) -> tuple[int, int]:
+        """S, and z as one more column."""
+        return self.geometry.head_dim, self.geometry.head_dim + 1
+
+    def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
         """φ(x); no features where a token is padding."""
         phi: Tensor = self.options.feature_map(x)
         return phi if valid is None else phi * valid[:, None, :, None]
-
-    def read_all_tiled(
-        self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """``read_all`` in tiles."""
-        return cpu.average_of_all(self.options.feature_map.tiled, query, key, value, key_valid)
-
-    def read_tiled(
-        self, state: MemoryState, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor
-    ) -> tuple[Float[Tensor, "batch heads n head_dim"], MemoryState]:
-        """``read`` in tiles."""
-        assert state.mass is not None
-        features = self.options.feature_map.tiled
-        out, summed, mass = cpu.average_of_past(features, state.summed, state.mass, query, key, value, key_valid)
-        return out, MemoryState(summed, mass, state.position + query.shape[2])

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.attention.linear._feature_maps import FEATURES, divide_features, draw_directions, feature_count, log_positive_features
+from attn_zoo.attention.linear._feature_maps import FEATURES, draw_directions, feature_count, log_positive_features
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_counts
+from attn_zoo.contract.masks import weighted_mean
 from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -103,7 +104,7 @@ class KernelizedLinformer(LowRankAttention):
                 log_query, log_key = (log_positive_features(x, self.directions, is_key=x is ek) for x in (q, ek))
                 weights = log_query.exp() @ log_key.exp().mT
             weights = weights if valid is None else weights * valid[:, None, None]
-            return divide_features(weights @ fv, weights.sum(dim=-1, keepdim=True))
+            return weighted_mean(weights @ fv, weights.sum(dim=-1, keepdim=True))
 
         return self.by_compressed(naive, query, key, value, key_valid)
 
@@ -114,7 +115,7 @@ class KernelizedLinformer(LowRankAttention):
             key_features, top = self._key_features(key.to(dtype), valid)
             summed, mass = key_features.mT @ value.to(dtype), key_features.sum(dim=2).unsqueeze(-1)
             features = self._query_features(query.to(dtype), top)
-            return divide_features(features @ summed, features @ mass).to(query.dtype)
+            return weighted_mean(features @ summed, features @ mass).to(query.dtype)
 
     def _key_features(self, key: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """φ(K̄), zero where invalid; for favor divided by the maximum of each feature, whose logarithm φ(Q) takes over."""

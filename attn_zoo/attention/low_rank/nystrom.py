@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, softmax_over_valid
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_counts, softmax_over_valid
 from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu import landmarks as tiles
+from attn_zoo.kernels.sdpa import sdpa_over_valid
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 
@@ -33,9 +35,7 @@ class Options:
     """Positions that a depthwise convolution of the values, added to the output, spans: odd, or 0 for none. The paper's is 33."""
 
     def __post_init__(self) -> None:
-        for name in ("landmarks", "iterations"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"nystrom.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+        check_counts("nystrom", landmarks=self.landmarks, iterations=self.iterations)
         if self.convolution < 0 or (self.convolution and self.convolution % 2 == 0):
             raise ValueError(
                 f"nystrom.convolution spans as many positions on either side, so it is odd, or 0 for none; got {self.convolution}; "
@@ -131,7 +131,8 @@ class Nystrom(Attention):
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """The long softmaxes by PyTorch's fused kernels."""
-        return self._attend(_fused, _fused, query, key, value, key_valid)
+        fused = partial(sdpa_over_valid, scale=1.0)
+        return self._attend(fused, fused, query, key, value, key_valid)
 
     def _attend(
         self,
@@ -193,10 +194,3 @@ def segment_means(
     holds = (part[:, None] == torch.arange(m, device=valid.device)[:, None]) & valid[:, None]
     size = holds.sum(dim=-1, keepdim=True)
     return holds / size.clamp(min=1).to(dtype), size[..., 0] > 0
-
-
-def _fused(query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Float[Tensor, "batch heads queries d"]:
-    """softmax(Q Kᵀ) V over valid keys by PyTorch's kernels."""
-    # Rows without any key become zero later; until then they see all, because fused kernels may answer NaN.
-    mask = None if valid is None else (valid | ~valid.any(dim=-1, keepdim=True))[:, None, None]
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=1.0)

@@ -7,7 +7,7 @@ and sums before them are computed anew block by block, so that the answers and t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -64,7 +64,7 @@ def average_of_past(
 class Elementwise:
     """Feature maps of single numbers, with their gradients; ``floor`` is added to features that may be zero."""
 
-    name: Literal["elu", "relu", "squared_relu"]
+    name: str
     floor: float
 
     def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r d"]:
@@ -92,6 +92,11 @@ class SoftmaxOverHead:
     def gradient(self, x: Tensor, features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
         """Gradient of x from that of φ(x)."""
         return features.mul_(gradient - (gradient * features).sum(dim=-1, keepdim=True))
+
+
+def features_of(name: str, floor: float) -> Features:
+    """Map of the name: ``elu``, ``relu``, ``squared_relu`` or ``softmax``."""
+    return SoftmaxOverHead() if name == "softmax" else Elementwise(name, floor)
 
 
 class _All(torch.autograd.Function):
@@ -250,7 +255,7 @@ def _sums_after(last: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"]) ->
 
 
 def _divide(top: Tensor, bottom: Tensor, out: Tensor, scale: Tensor) -> None:
-    """Write the quotient and by what it was multiplied; zero where there is nothing to average, as ``divide_features`` does."""
+    """Write the quotient and by what it was multiplied; zero where there is nothing to average, as ``weighted_mean`` does."""
     rows = out.shape[2]
     inverse = bottom.clamp_(min=_floor(bottom)).reciprocal_().view(*out.shape[:2], -1, 1)[:, :, :rows]
     scale.copy_(inverse)

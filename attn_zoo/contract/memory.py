@@ -1,0 +1,78 @@
+"""A memory of fixed size that is carried from token to token: one matrix for each head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.contract.attention import Attention
+from attn_zoo.contract.carried import check_state
+from attn_zoo.contract.shapes import Keys, Queries
+from attn_zoo.precision import without_autocast
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """State after some tokens; its size does not depend on their number."""
+
+    summed: Float[Tensor, "batch heads m d"]
+    """S: Σ φ(k) vᵀ, or what a mechanism makes of it; where answers are averages, its last column is z = Σ φ(k)."""
+    position: int = 0
+    """Number of tokens read."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of S."""
+        return self.summed.nbytes
+
+    def after(self, summed: Float[Tensor, "batch heads m d"], tokens: int) -> MemoryState:
+        """State after so many more tokens."""
+        return MemoryState(summed, self.position + tokens)
+
+
+class MemoryAttention(Attention):
+    """A mechanism that reads tokens into a ``MemoryState``, in float32 at least and outside autocast, as long sums need it.
+
+    A mechanism writes ``read``, and ``state_shape`` where S is not head_dim × head_dim.
+    """
+
+    read: Callable[..., tuple[Tensor, MemoryState]]
+    """(state, query, key, value, key_valid, **streams) → each position's answer from the state and the positions up to it, and the
+    state after them. All tensors are float32 or float64."""
+
+    def finish(self, out: Queries) -> Queries:
+        """Last step, of each position alone."""
+        return out
+
+    def state_shape(self) -> tuple[int, int]:
+        """Rows and columns of S."""
+        return self.geometry.head_dim, self.geometry.head_dim
+
+    def initial_state(
+        self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+    ) -> MemoryState:
+        """Zeros, in float32 at least."""
+        wide = torch.promote_types(dtype, torch.float32)
+        return MemoryState(torch.zeros(batch, self.geometry.heads, *self.state_shape(), dtype=wide, device=device))
+
+    def start(self, value: Keys) -> MemoryState:
+        """The initial state for inputs of the type and device of ``value``."""
+        return self.initial_state(len(value), dtype=value.dtype, device=value.device)
+
+    def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, MemoryState]:
+        """Read on from ``state``.
+
+        Raises:
+            ValueError: the state is of another mechanism, batch, dtype or device.
+        """
+        dtype = torch.promote_types(value.dtype, torch.float32)
+        check_state(self.card.name, state, "summed", (len(value), self.geometry.heads, *self.state_shape()), dtype, value)
+        with without_autocast(value.device):
+            streams = {name: stream.to(dtype) for name, stream in streams.items()}
+            out, after = self.read(state, query.to(dtype), key.to(dtype), value.to(dtype), None, **streams)
+            return self.finish(out).to(value.dtype), after
