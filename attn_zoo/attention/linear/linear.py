@@ -87,7 +87,7 @@ class Linear(RecurrentAttention):
 
     Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (the past), Eq. 7 for elu + 1, Eq. 18 to 20 for ``step``,
         Eq. 13 to 15 for the gradients of tiles.
-    Symbols: S → MemoryState.summed, Z → MemoryState.mass, φ → feature_map.
+    Symbols: S and, as its last column, Z → MemoryState.summed; φ → feature_map.
     Differs: causally, chunks of positions compare directly and only their sums are carried on. Feature maps besides elu + 1 are
         not the paper's. Everything but the products of ``fla`` is computed in float32 at least, also under autocast. Padded keys
         have no features at all; a query whose weights all vanish yields zeros.
