@@ -51,7 +51,7 @@ def _check_options(subject: Subject) -> None:
     hints = get_type_hints(kind)
     for option in fields(kind):
         bare = option.default is MISSING and option.default_factory is MISSING and option.name not in length_rules(kind)
-        require(not bare, f"option {option.name} has no default and is no by_length")
+        require(not bare, f"option {option.name} has no default; give it one, or by_length")
         hint = hints[option.name]
         plain = isclass(hint) and (hint in (int, float, bool, str) or issubclass(hint, Enum))
         require(

@@ -125,7 +125,7 @@ class Subject:
 
     @cached_property
     def always_causal(self) -> bool:
-        """Whether the implementation refuses to be without causality."""
+        """True for an implementation that has the causal form alone."""
         plain, causal = (self._refused(self._sized(LENGTHS[0], causal=causal)) for causal in (False, True))
         return self.card.can.causal and plain is not None and causal is None
 

@@ -1,4 +1,4 @@
-"""What an attention, a task and their cards promise. Imports nothing else of the zoo but ``precision``."""
+"""Promises of an attention, a task and their cards. Imports nothing else of the zoo but ``precision``."""
 
 from attn_zoo.contract.attention import Attention, AttentionCard, hide_rows_without_keys
 from attn_zoo.contract.carried import CarriedState, check_state

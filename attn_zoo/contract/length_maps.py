@@ -109,7 +109,7 @@ class LengthMappedAttention(StackedAttention, CompressingAttention):
         return torch.cat(parts, dim=1)[:, self.order_of_heads(query.device)]
 
     def order_of_heads(self, device: torch.device) -> Tensor:
-        """Where each head stands when the heads of all maps are put behind each other."""
+        """Indices that put the answers of all maps, one behind the other, back in the order of heads."""
         return torch.tensor([head for map_ in self.maps for head in map_.heads], device=device).argsort()
 
     def compressed_length(self) -> int | None:

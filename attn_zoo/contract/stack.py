@@ -34,7 +34,7 @@ class StackedAttention(Attention):
 
     @property
     def shares_maps(self) -> bool:
-        """Whether all layers have the first one's maps."""
+        """True where all layers use the maps of the first."""
         return False
 
     @property

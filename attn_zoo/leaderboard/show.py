@@ -92,7 +92,7 @@ def _facts(shown: Shown) -> str:
     facts += [["claims", ", ".join(claims)]] if claims else []
     facts += [
         ["options", _pairs(row.options) or "none"],
-        ["defaults by length", _pairs(row.card.get("length_rules", {})) or "none"],
+        *([["defaults by length", _pairs(rules)]] if (rules := card.get("length_rules")) else []),
         *([["tuned", tuning_notes([row], lambda value: f"{figure(value, table)}{unit(table, ' %')}")[0]]] if row.tuning else []),
         ["implementation", row.implementation],
         ["task", f"{task['name']}, version {task['version']}, {task['length']} positions, {task['metric']}"],

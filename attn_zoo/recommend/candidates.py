@@ -33,7 +33,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """As tables name it: options that are not the defaults, and the implementation unless eager."""
+        """Name in tables: the attention, its implementation unless auto or eager, and options that are not the defaults."""
         defaults = stated_options(card(self.attention), {})
         changed = [f"{name}={value}" for name, value in self.options.items() if defaults.get(name) != value]
         kernel = ", ".join(word for word in (self.implementation, self.backend) if word and word not in ("auto", "eager"))
@@ -62,7 +62,7 @@ class Counted:
 
 
 def candidate(attention: str, options: Mapping[str, Any], implementation: str, backend: str | None = None) -> Candidate:
-    """With all options filled in but those whose default follows the length.
+    """Candidate with all options filled in but those whose default follows the length.
 
     Raises:
         UnknownNameError: no such attention or option.

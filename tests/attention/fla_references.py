@@ -17,7 +17,7 @@ CHUNK = 64
 
 
 def linear_attn(query: Tensor, key: Tensor, value: Tensor, *, scale: float, normalize: bool) -> tuple[Tensor, None]:
-    """By chunks, which must be whole."""
+    """Chunks by the plain reference, which must be whole."""
     n = query.shape[1]
     filled = (F.pad(x, (0, 0, 0, 0, 0, -n % CHUNK)) for x in (query, key, value))
     return fla_naive("linear_attn").naive_chunk_linear_attn(*filled, scale=scale, normalize=normalize)[:, :n], None
@@ -30,7 +30,7 @@ def gla(query: Tensor, key: Tensor, value: Tensor, gate: Tensor, *, scale: float
 
 
 def delta_rule(query: Tensor, key: Tensor, value: Tensor, beta: Tensor, *, scale: float) -> tuple[Tensor, None]:
-    """By chunks, which must be whole and are added up in float32 at least; it divides queries by √d, and heads stand first."""
+    """Chunks by the plain reference, whole and added up in float32 at least; it divides queries by √d, and heads stand first."""
     dtype, n = query.dtype, query.shape[1]
     query = query * (scale * query.shape[-1] ** 0.5)
     rows = (x.to(torch.promote_types(dtype, torch.float32)).transpose(1, 2) for x in (query, key, value))

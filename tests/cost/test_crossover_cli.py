@@ -56,10 +56,16 @@ def scripted(monkeypatch, tmp_path):
 
 @needs_matplotlib
 def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
-    words = ["attentions=[linformer,performer]", "set.linformer.projected_length=128", "output=x.json", "plot=x.svg"]
+    words = [
+        "attentions=[linformer,performer]",
+        "set.linformer.projected_length=128",
+        "set.performer.features=256",
+        "output=x.json",
+        "plot=x.svg",
+    ]
     assert main([*CROSSOVER, *words]) == 0
     table = capsys.readouterr().out
-    assert "linformer projected_length=128" in table and "performer " in table
+    assert "linformer projected_length=128" in table and "performer features=256" in table
     written = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert written["complete"] and len(written["points"]) == 2 * 4 * 2
     assert written["protocol"]["rounds"] == 6 and "protocol" not in written["setting"]

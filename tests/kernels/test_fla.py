@@ -18,7 +18,7 @@ from attn_zoo.conformance.requests import answers, draw
 pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
 
 ALLOWED = 0.02
-"""Of the largest number: some five roundings to bfloat16."""
+"""Tolerance as a share of the largest number: some five roundings to bfloat16."""
 
 
 @pytest.fixture

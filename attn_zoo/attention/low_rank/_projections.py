@@ -158,7 +158,7 @@ class LowRankAttention(LengthMappedAttention):
 
     @property
     def shares_maps(self) -> bool:
-        """Whether there is one E for all layers."""
+        """True for ``layerwise``: one E serves all layers."""
         return self.options.sharing is Sharing.layerwise
 
     def by_layer(self) -> list[LowRankOptions]:

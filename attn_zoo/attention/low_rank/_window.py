@@ -15,7 +15,7 @@ SMALLEST_BLOCK = 32
 """Queries of a block, where the window is narrower."""
 
 Rows = Float[Tensor, "batch heads keys head_dim"]
-"""As many queries as keys, and the answers to them."""
+"""Queries, as many as keys, or the answers to them."""
 
 
 def attend_near(
