@@ -11,11 +11,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 ALLOWED = {
-    "contract": {"precision"},  # the type of products under autocast, which an implementation may be bound to
+    "shapes": set(),
+    "contract": {"precision", "shapes"},  # the type of products under autocast, which an implementation may be bound to
     "registry": {"contract", "attention"},  # attention only to register the built-in entries, inside load_plugins
-    "attention": {"contract", "registry", "kernels", "precision"},
+    "attention": {"contract", "registry", "kernels", "precision", "shapes"},
     "precision": set(),
-    "kernels": {"precision"},
+    "kernels": {"precision", "shapes"},
     "short_convolution": set(),
     "layer": {"contract", "registry", "short_convolution"},
     "integrations": {"contract", "registry", "layer", "short_convolution"},

@@ -1,4 +1,4 @@
-"""Promises of an attention, a task and their cards. Imports nothing else of the zoo but ``precision``."""
+"""Promises of an attention, a task and their cards. Imports nothing else of the zoo but ``precision`` and ``shapes``."""
 
 from attn_zoo.contract.attention import Attention, AttentionCard, hide_rows_without_keys
 from attn_zoo.contract.carried import CarriedState, check_state
@@ -22,7 +22,6 @@ from attn_zoo.contract.options import (
     plain_options,
 )
 from attn_zoo.contract.redraw import RedrawnAttention, check_redraw
-from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 from attn_zoo.contract.stack import StackedAttention
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
@@ -37,8 +36,6 @@ __all__ = [
     "Batch",
     "Capabilities",
     "CarriedState",
-    "Compressed",
-    "CompressedValid",
     "CompressingAttention",
     "Cost",
     "DamagedDataError",
@@ -46,8 +43,6 @@ __all__ = [
     "Examples",
     "Geometry",
     "Growth",
-    "KeyValid",
-    "Keys",
     "Layout",
     "LengthMap",
     "LengthMappedAttention",
@@ -58,7 +53,6 @@ __all__ = [
     "MissingDataError",
     "Pairs",
     "Patches",
-    "Queries",
     "RedrawnAttention",
     "Split",
     "StackedAttention",

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from attn_zoo.contract.claims import Cost, Geometry
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.errors import UnsupportedError
-from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 from attn_zoo.contract.stack import StackedAttention
+from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
 """Made for keys, and made for values."""

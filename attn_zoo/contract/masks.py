@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.contract.shapes import KeyValid
+from attn_zoo.shapes import KeyValid
 
 
 def softmax_over_valid(scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None) -> Float[Tensor, "... keys"]:

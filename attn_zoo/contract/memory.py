@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attn_zoo.contract.attention import Attention
 from attn_zoo.contract.carried import check_state
-from attn_zoo.contract.shapes import Keys, Queries
 from attn_zoo.precision import without_autocast
+from attn_zoo.shapes import Keys, Queries
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.kernels.cpu import projection as cpu
+from attn_zoo.shapes import Keys
 
 KeyValid = Bool[Tensor, "batch keys"] | None
 Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
@@ -14,7 +15,7 @@ Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
 
 
 def project_heads(
-    implementation: str, matrix: Float[Tensor, "#heads r keys"], tokens: Float[Tensor, "batch heads keys head_dim"], valid: KeyValid
+    implementation: str, matrix: Float[Tensor, "#heads r keys"], tokens: Keys, valid: KeyValid
 ) -> Float[Tensor, "batch heads r head_dim"]:
     """E X of every head, by one matrix for all heads or one for each."""
     if _tiled(implementation, tokens):

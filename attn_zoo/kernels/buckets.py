@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
+
+from attn_zoo.shapes import KeyValid
 
 
 class Layout(NamedTuple):
@@ -25,15 +27,7 @@ class Layout(NamedTuple):
     """Chunk before each one in the same bucket, or -1. If the layout wraps, the last chunk of a bucket is before its first."""
 
     @classmethod
-    def make(
-        cls,
-        bucket: Int[Tensor, "rounds batch heads n"],
-        valid: Bool[Tensor, "batch n"] | None,
-        buckets: int,
-        chunk: int,
-        *,
-        wraps: bool,
-    ) -> Layout:
+    def make(cls, bucket: Int[Tensor, "rounds batch heads n"], valid: KeyValid, buckets: int, chunk: int, *, wraps: bool) -> Layout:
         """Lay out all rounds."""
         n, count = bucket.shape[-1], most_chunks(bucket.shape[-1], buckets, chunk)
         if valid is not None:

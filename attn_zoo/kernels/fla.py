@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.kernels.cpu.favor import HIDDEN
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 DTYPE = torch.bfloat16
 """Type in which the kernels multiply, ``contract.FLA_DTYPE``."""
@@ -44,11 +45,8 @@ def answers(
 
 
 def sums_of_past(
-    log_query: Float[Tensor, "batch heads n m"],
-    log_key: Float[Tensor, "batch heads n m"],
-    value: Float[Tensor, "batch heads n d"],
-    valid: Bool[Tensor, "batch n"] | None,
-) -> Float[Tensor, "batch heads n d"]:
+    log_query: Float[Tensor, "batch heads n m"], log_key: Float[Tensor, "batch heads n m"], value: Keys, valid: KeyValid
+) -> Queries:
     """Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, times a number for each i, from log φ.
 
     Sums are relative to the highest feature of the keys so far, as gated linear attention: where that rises, a gate shrinks all.

@@ -8,8 +8,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
+
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -73,13 +75,7 @@ def _make_tables(mask_mod: MaskMod, n: int, heads: int, device: torch.device) ->
     return PairTables(mask_mod, plain, padded)
 
 
-def flex_attention_over(
-    tables: PairTables,
-    query: Float[Tensor, "batch heads n head_dim"],
-    key: Float[Tensor, "batch heads n head_dim"],
-    value: Float[Tensor, "batch heads n head_dim"],
-    key_valid: Bool[Tensor, "batch n"] | None,
-) -> Float[Tensor, "batch heads n head_dim"]:
+def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
     """Softmax attention of each query to the valid keys it sees; zeros where there is none."""
     mask = tables.plain
     if key_valid is not None:

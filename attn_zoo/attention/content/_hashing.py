@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from attn_zoo.contract.shapes import Queries
 from attn_zoo.kernels.cpu.lsh import hash_tiled
+from attn_zoo.shapes import Queries
 
 RADIX, MOST_HASHES = 16, 6
 """Buckets of one cross-polytope hash, and how many of them may be combined, so that hashing costs N log N, not N²."""

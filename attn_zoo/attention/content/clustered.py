@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_dropout, softmax_over_valid
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_counts, check_dropout, softmax_over_valid
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
@@ -30,9 +30,7 @@ class Options:
     """Share of attention weights set to zero in training; the queries of a cluster lose the same ones."""
 
     def __post_init__(self) -> None:
-        for name in ("clusters", "bits"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"clustered.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+        check_counts("clustered", clusters=self.clusters, bits=self.bits)
         if self.iterations < 0:
             raise ValueError(f"clustered.iterations counts steps of k-means, 0 for the first centroids; got {self.iterations}")
         check_dropout("clustered", self.dropout)
@@ -64,10 +62,9 @@ class Clustered(Attention):
     Paper: Vyas et al. 2020: Eq. 3 to 6 (centroids, their attention, its broadcast), Section 3.2.1 (k-means in Hamming space on
         hashes by sign).
     Symbols: C → clusters, B → bits, L → iterations, S → cluster.
-    Differs: without the improved form, which attends again to the keys of highest weight. k-means starts from queries evenly
-        spaced among the valid ones, where the paper's code draws them, so that evaluation is deterministic; the hash is drawn
-        once, one for all heads. Equal distances go to the first cluster. Queries at padded positions are a cluster
-        of their own.
+    Differs: without the improved form, which attends again to the keys of highest weight. k-means starts from queries evenly spaced
+        among the valid ones, where the paper's code draws them, so that evaluation is deterministic; the hash is drawn once, one
+        for all heads. Equal distances go to the first cluster. Queries at padded positions are a cluster of their own.
     """
 
     directions: Float[Tensor, "head_dim bits"]

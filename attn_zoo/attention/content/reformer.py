@@ -13,11 +13,11 @@ from torch import Tensor
 from attn_zoo.attention.content._hashing import ROTATIONS, check_buckets, default_buckets, lsh_buckets, rotation_columns, take
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, RedrawnAttention, check_redraw, softmax_over_valid
 from attn_zoo.contract.options import by_length, check_counts, check_dropout
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.buckets import Layout, most_chunks
 from attn_zoo.kernels.cpu.lsh import SELF_SCORE, Rule, attend_buckets, buckets_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 class Duplicates(Enum):
@@ -91,14 +91,13 @@ class Reformer(RedrawnAttention):
     Paper: Kitaev et al. 2020: Eq. 2 and 3 (attention over a set), Eq. 5 and 6 (bucket and chunk), Section 2 (shared-QK, chunks,
         rounds), Appendix A (rounds combined by their normalisers z and the correction log N for keys found more than once).
     Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
-    Differs: the chunk looked back at belongs to the same bucket (Eq. 6 alone also reaches into the bucket sorted before, which
-        lets later or padded positions decide who sees whom), and without causality a bucket's first chunk looks back at its
-        last, so that no position goes unseen; each bucket starts a new chunk and padding takes no place; many buckets are
-        products of cross-polytope hashes of at most 16, where the paper's single hash costs N × buckets; by default buckets
-        hold two chunks on average, where the paper's hold half a chunk; a key found N times counts in the first of these rounds
-        alone, which is the sum of N times 1/N, and dropout strikes it once; rotations are kept, so that evaluation is
-        deterministic, and drawn anew in training only if asked. Scores are divided by √d as in Eq. 1, which transformers' code
-        leaves out.
+    Differs: the chunk looked back at belongs to the same bucket (Eq. 6 alone also reaches into the bucket sorted before, which lets
+        later or padded positions decide who sees whom), and without causality a bucket's first chunk looks back at its last, so
+        that no position goes unseen; each bucket starts a new chunk and padding takes no place; many buckets are products of
+        cross-polytope hashes of at most 16, where the paper's single hash costs N × buckets; by default buckets hold two chunks on
+        average, where the paper's hold half a chunk; a key found N times counts in the first of these rounds alone, which is the
+        sum of N times 1/N, and dropout strikes it once; rotations are kept, so that evaluation is deterministic, and drawn anew in
+        training only if asked. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
     """
 
     options: Options

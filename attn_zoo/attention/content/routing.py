@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attn_zoo.attention.content._hashing import take
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
@@ -70,11 +70,10 @@ class Routing(Attention):
         averages.
     Symbols: μ → centroids, k → clusters, w → window, λ → decay.
     Differs: queries are keys, as the paper has it for causal attention only, for there is no causal form here: which positions a
-        cluster takes depends on all of them, later ones included, so the paper's masks inside clusters still leak. A position
-        that several clusters take gets the mean of their answers, not the last one; one that none takes gets zeros, as in
-        the paper. Keys are scaled to the length √d by their norm alone, without subtracting a mean. Centroids move in training
-        only, after the call, towards the mean of the positions nearest them, and stay of unit length. w counts valid
-        positions of each example.
+        cluster takes depends on all of them, later ones included, so the paper's masks inside clusters still leak. A position that
+        several clusters take gets the mean of their answers, not the last one; one that none takes gets zeros, as in the paper.
+        Keys are scaled to the length √d by their norm alone, without subtracting a mean. Centroids move in training only, after the
+        call, towards the mean of the positions nearest them, and stay of unit length. w counts valid positions of each example.
     """
 
     centroids: Float[Tensor, "heads clusters head_dim"]

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
@@ -32,12 +32,8 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Sums of scaled values; no matrix product. State: the values within reach, none of a kernel of one."""
     held = min(options.kernel, geometry.keys)
-    return Cost(
-        flops=0,
-        parameters=options.kernel * geometry.inner_dim,
-        backward_flops=0,
-        state_bytes=FLOAT * held * geometry.inner_dim * (options.kernel > 1) if geometry.causal else None,
-    )
+    state = FLOAT * held * geometry.inner_dim * (options.kernel > 1) if geometry.causal else None
+    return Cost(0, options.kernel * geometry.inner_dim, backward_flops=0, state_bytes=state)
 
 
 @register_attention(
@@ -59,9 +55,8 @@ class LocalConvolution(Attention):
 
     Paper: none; a control.
     Symbols: none.
-    Differs: none. Positions before the first and after the last count as zeros, as padded ones do. Weights start from
-        N(0, 1/kernel), which keeps the scale of the values; there is no bias, so that a position without a real neighbour
-        gives zeros.
+    Differs: none. Positions before the first and after the last count as zeros, as padded ones do. Weights start from N(0,
+        1/kernel), which keeps the scale of the values; there is no bias, so that a position without a real neighbour gives zeros.
     """
 
     options: Options

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, softmax_over_valid
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass

@@ -8,10 +8,10 @@ import torch
 
 from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisection, entmax_over_valid
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu import entmax as tiles
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
@@ -32,12 +32,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """
     blocks = tiles.spans(geometry.queries, geometry.keys, geometry.causal)
     product = 2 * sum((end - start) * seen for start, end, seen in blocks) * geometry.inner_dim
-    return Cost(
-        flops=2 * product,
-        parameters=0,
-        backward_flops=5 * product,
-        state_bytes=2 * FLOAT * geometry.keys * geometry.inner_dim if geometry.causal else None,
-    )
+    state = 2 * FLOAT * geometry.keys * geometry.inner_dim if geometry.causal else None
+    return Cost(2 * product, 0, backward_flops=5 * product, state_bytes=state)
 
 
 @register_attention(

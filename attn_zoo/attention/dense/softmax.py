@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, check_dropout, softmax_over_valid
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
@@ -30,12 +30,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """
     n, m, inner = geometry.queries, geometry.keys, geometry.inner_dim
     flops = 4 * n * m * inner
-    return Cost(
-        flops=flops,
-        parameters=0,
-        backward_flops=2 * flops,
-        state_bytes=2 * FLOAT * m * inner if geometry.causal else None,
-    )
+    state = 2 * FLOAT * m * inner if geometry.causal else None
+    return Cost(flops, 0, backward_flops=2 * flops, state_bytes=state)
 
 
 @register_attention(

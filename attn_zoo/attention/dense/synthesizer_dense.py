@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from attn_zoo.attention.dense._synthesizer import Synthesizer, check_size, synthesizer_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
@@ -59,9 +59,8 @@ class DenseSynthesizer(Synthesizer):
     Paper: Tay et al. 2020, Section 3.1; ``factor`` is the factorised dense form of its Section 3.3.
     Symbols: F(X) = W₂ ReLU(W₁ X) → W₁ is the layer's query projection, W₂ → weights, b → biases; N → keys, the most there may be.
     Differs: W₁ leads to head_dim and not to the width of the model, so that heads cost what they cost in softmax attention.
-        Factorised, key j takes the numbers j mod a and ⌊j/a⌋, and a need not divide N. W₂ starts from N(0, 2/d), b from
-        zero, which gives scores the scale that unit queries and keys would give them. Inputs shorter than N use the
-        first columns of W₂.
+        Factorised, key j takes the numbers j mod a and ⌊j/a⌋, and a need not divide N. W₂ starts from N(0, 2/d), b from zero, which
+        gives scores the scale that unit queries and keys would give them. Inputs shorter than N use the first columns of W₂.
     """
 
     options: Options

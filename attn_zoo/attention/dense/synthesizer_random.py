@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from attn_zoo.attention.dense._synthesizer import Synthesizer, synthesizer_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.contract import Geometry
-from attn_zoo.contract.shapes import Keys
+from attn_zoo.shapes import Keys
 
 FEATURES = "min(8⌈d ln d / 8⌉, n/2)"
 """Rule of ``feature_count``: Theorem 4 asks for m = Θ(d ln d) features, and multiples of 8 run faster on CPUs."""

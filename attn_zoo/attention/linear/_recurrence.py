@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from attn_zoo.contract import Geometry, MemoryAttention, MemoryState
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu._chunks import in_blocks
 from attn_zoo.precision import without_autocast
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RMS_FLOOR = 1e-5
 """Added to the mean square of an answer, so that an answer of zeros stays zeros."""

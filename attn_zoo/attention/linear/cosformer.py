@@ -13,9 +13,9 @@ from torch import Tensor
 from attn_zoo.attention.linear.linear import Linear
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, UnsupportedError
 from attn_zoo.contract.masks import allowed_pairs, weighted_mean
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu._chunks import filled
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RELU_FLOOR = 1e-3
 """Added to every feature, so that no query is without a key; the paper's code puts a floor under the denominator instead."""
@@ -55,10 +55,9 @@ class CosFormer(Linear):
 
     Paper: Qin et al. 2022, Section 3 (ReLU features, cos-based re-weighting).
     Symbols: M → reach, Q' and K' → relu(q) and relu(k), Q^cos and Q^sin → the two halves of the features.
-    Differs: M is the length the mechanism is built for, where the published code takes that of each input: so
-        padding and later tokens change no weight, and longer inputs are refused until
-        ``resize_length``. Positions count from 0, of queries and keys alike. Each feature is 0.001
-        larger (see RELU_FLOOR). Causally, chunks of positions compare directly and only sums are
+    Differs: M is the length the mechanism is built for, where the published code takes that of each input: so padding and later
+        tokens change no weight, and longer inputs are refused until ``resize_length``. Positions count from 0, of queries and keys
+        alike. Each feature is 0.001 larger (see RELU_FLOOR). Causally, chunks of positions compare directly and only sums are
         carried on. Padded keys have no features at all.
     """
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream, added_later
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
 """Positions whose corrections of each other are solved for at once."""

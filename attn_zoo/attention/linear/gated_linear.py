@@ -12,10 +12,10 @@ from torch import Tensor
 
 from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
 """Positions compared directly, through products of gates relative to the middle of the chunk."""
@@ -70,12 +70,11 @@ class GatedLinear(NormalisedMemory):
 
     Paper: Yang et al. 2024, Section 4 (the recurrence, its chunks, gates with a temperature, the norm).
     Symbols: α → gates, τ → temperature, W_α x → the stream gate.
-    Differs: the gate's projection is of full rank (theirs has 16). Keys have as many numbers as values (theirs
-        half as many). The norm has no scale of its own, which the output projection makes up for; their
-        output gate is left out, for it belongs to the layer around. A gate keeps at least exp(-3.75) of
-        a feature a step, which binds for logits below -3.75 τ. Without causality, which the paper does
-        not treat, the sequence is read from both ends and the answers are added. Padded tokens neither
-        write nor forget.
+    Differs: the gate's projection is of full rank (theirs has 16). Keys have as many numbers as values (theirs half as many). The
+        norm has no scale of its own, which the output projection makes up for; their output gate is left out, for it belongs to the
+        layer around. A gate keeps at least exp(-3.75) of a feature a step, which binds for logits below -3.75 τ. Without causality,
+        which the paper does not treat, the sequence is read from both ends and the answers are added. Padded tokens neither write
+        nor forget.
     """
 
     options: Options

@@ -14,11 +14,11 @@ from torch import Tensor
 from attn_zoo.attention.linear._recurrence import Answer, Read, RecurrentAttention
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState
 from attn_zoo.contract.masks import allowed_pairs, weighted_mean
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu import linear as cpu
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RELU_FLOOR = 1e-3
 """Added to features that may be zero, so that no query is without a key; as in Performer."""

@@ -14,11 +14,11 @@ from torch import Tensor
 from attn_zoo.attention.linear._feature_maps import FEATURES, draw_directions, feature_count, log_positive_features
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, RedrawnAttention, by_length, check_counts, check_redraw
 from attn_zoo.contract.masks import allowed_pairs, weighted_mean
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu.favor import HIDDEN, ReluFeatures, average_over_features
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 128
 """Positions that the causal form compares directly; earlier ones reach it through a running sum of size m × d."""

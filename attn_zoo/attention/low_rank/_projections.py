@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from attn_zoo.contract import Cost, Geometry, LengthMap, LengthMappedAttention, UnsupportedError, by_length
 from attn_zoo.contract.length_maps import Pair, mapped_cost
-from attn_zoo.contract.shapes import Compressed, Keys, KeyValid
 from attn_zoo.contract.stack import read_by_layer
 from attn_zoo.kernels import along_length
+from attn_zoo.shapes import Compressed, Keys, KeyValid
 
 
 class Projection(Enum):

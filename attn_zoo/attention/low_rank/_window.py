@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.contract import softmax_over_valid
-from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid
 from attn_zoo.kernels.cpu.window import banded_attention
+from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid
 
 SMALLEST_BLOCK = 32
 """Queries of a block, where the window is narrower."""

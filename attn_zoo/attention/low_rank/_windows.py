@@ -11,8 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.low_rank._projections import LENGTH_MAPS, LowRankOptions, Projection
-from attn_zoo.contract import Compressed, CompressedValid, Geometry, Keys, KeyValid, LengthMap
+from attn_zoo.contract import Geometry, LengthMap
 from attn_zoo.contract.length_maps import Pair, resample
+from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid
 
 
 class WindowMap(LengthMap):

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_dropout
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass

@@ -14,9 +14,9 @@ from attn_zoo.attention.linear._feature_maps import FEATURES, draw_directions, f
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_counts
 from attn_zoo.contract.masks import weighted_mean
-from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 
 class FeatureMap(Enum):
@@ -78,9 +78,8 @@ class KernelizedLinformer(LowRankAttention):
     Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1;
         Choromanski et al. 2021, Lemma 1, for the random features.
     Symbols: E, F → weight of MatrixMap, k → projected_length, φ → feature_map, m → features.
-    Differs: the combination is in none of the papers. Everything that Linformer's entry says about padding, shorter
-        inputs and initialisation holds here; random features are one draw for all heads, and are computed
-        in float32 at least.
+    Differs: the combination is in none of the papers. Everything that Linformer's entry says about padding, shorter inputs and
+        initialisation holds here; random features are one draw for all heads, and are computed in float32 at least.
 
     Raises:
         UnsupportedError: projected_length is not below the number of keys.

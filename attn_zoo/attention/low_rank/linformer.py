@@ -9,9 +9,9 @@ import torch.nn.functional as F
 
 from attn_zoo.attention.low_rank._projections import LENGTH_MAPS, LowRankAttention, LowRankOptions, MatrixMap, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
-from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 from attn_zoo.kernels.sdpa import sdpa_over_valid
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 
 @dataclass
@@ -66,11 +66,10 @@ class Linformer(LowRankAttention):
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
     Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys.
-    Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of
-        padding alone takes no part, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which
-        keeps the scale of keys and values, where the paper's theorems use N(0, 1/k); the random projection
-        is drawn in the same way. Windows hold ⌈n/k⌉ tokens, so that there may be a few less than k. The
-        convolution runs over all channels of a head and has no bias.
+    Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of padding alone takes
+        no part, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which keeps the scale of keys and
+        values, where the paper's theorems use N(0, 1/k); the random projection is drawn in the same way. Windows hold ⌈n/k⌉ tokens,
+        so that there may be a few less than k. The convolution runs over all channels of a head and has no bias.
 
     Raises:
         UnsupportedError: projected_length is not below the number of keys.

@@ -12,9 +12,9 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, check_dropout, resample, softmax_over_valid
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.linformer_causal import attend_blocks, spans
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
@@ -57,12 +57,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         products += 2 * rows * (rows + seen * k)
     held = max(at * k + end - start for at, (start, end) in enumerate(blocks))
     flops = 2 * products * geometry.inner_dim
-    return Cost(
-        flops=flops,
-        parameters=2 * k * c,
-        backward_flops=2 * flops,
-        state_bytes=2 * FLOAT * geometry.inner_dim * held if geometry.causal else None,
-    )
+    state = 2 * FLOAT * geometry.inner_dim * held if geometry.causal else None
+    return Cost(flops, 2 * k * c, backward_flops=2 * flops, state_bytes=state)
 
 
 def one_block(geometry: Geometry) -> Attention:
@@ -87,14 +83,12 @@ def one_block(geometry: Geometry) -> Attention:
 class LinformerCausal(Attention):
     """Softmax over the tokens of a query's own block and the projected keys of the other blocks it may see.
 
-    Paper: Wang et al. 2020, Eq. 7, whose E mixes all positions and so has no causal form. Here E maps one block
-        of c tokens to k, and a block is seen through it only by later blocks. With c = √(n k) a query
-        has at most about 2 √(n k) keys.
+    Paper: Wang et al. 2020, Eq. 7, whose E mixes all positions and so has no causal form. Here E maps one block of c tokens to k,
+        and a block is seen through it only by later blocks. With c = √(n k) a query has at most about 2 √(n k) keys.
     Symbols: E → key_projection, F → value_projection, k → projected_length, c → block.
-    Differs: everything above; the paper has no such form. Without causality a query sees all other
-        blocks projected. One E and one F serve all blocks and heads and start from N(0, 1/c). A
-        block of padding alone is left out, other padded tokens are zero before they are projected.
-        At lengths other than the one built for c stays, and with it the parameters; far beyond it the
+    Differs: everything above; the paper has no such form. Without causality a query sees all other blocks projected. One E and one
+        F serve all blocks and heads and start from N(0, 1/c). A block of padding alone is left out, other padded tokens are zero
+        before they are projected. At lengths other than the one built for c stays, and with it the parameters; far beyond it the
         work grows with the square of the length.
     """
 

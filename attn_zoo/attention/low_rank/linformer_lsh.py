@@ -15,10 +15,10 @@ from attn_zoo.attention.content._hashing import ROTATIONS, check_buckets, defaul
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.attention.low_rank._window import attend_near, naive_attention
 from attn_zoo.contract import Capabilities, Cost, Geometry, LengthMap, by_length, check_dropout
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass

@@ -16,11 +16,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, Stream, by_length, check_dropout, softmax_over_valid
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu._chunks import filled
 from attn_zoo.kernels.cpu.luna import attend_packed_past
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 64
 """Positions that are compared directly in the causal form; those before arrive as sums."""
@@ -150,14 +150,8 @@ class Luna(Attention):
         return shares @ key, shares @ value
 
     def _attend_past(
-        self,
-        attend: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor],
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_valid: Tensor | None,
-        context: Tensor,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
+        self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys
+    ) -> Queries:
         """A = elu(P Cᵀ / √d) + 1, then both products. Long sums need float32, so autocast is left for the length of the call."""
         (_, _, n, d), dtype = query.shape, torch.promote_types(value.dtype, torch.float32)
         with without_autocast(query.device):

@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_counts, softmax_over_valid
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu import landmarks as tiles
 from attn_zoo.kernels.sdpa import sdpa_over_valid
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 PAPER_KERNEL = 33
 """Size of the convolution of the values in the paper's experiments."""
@@ -77,10 +77,9 @@ class Nystrom(Attention):
     Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
         (convolution of the values).
     Symbols: m → landmarks, Z → inverse, F̃, Ã, B̃ → the three softmax kernels.
-    Differs: landmarks are means of valid tokens, and of any number of them: the first n mod m segments hold one token more.
-        The pseudo-inverse starts from A of each head of each example, scaled by its own norms, where the paper's code takes
-        maxima over the whole batch. The convolution is one kernel a head over positions, padding being zeros. Computed in
-        float32 at least.
+    Differs: landmarks are means of valid tokens, and of any number of them: the first n mod m segments hold one token more. The
+        pseudo-inverse starts from A of each head of each example, scaled by its own norms, where the paper's code takes maxima over
+        the whole batch. The convolution is one kernel a head over positions, padding being zeros. Computed in float32 at least.
     """
 
     options: Options

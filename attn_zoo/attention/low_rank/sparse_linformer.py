@@ -11,10 +11,10 @@ from torch import Tensor
 from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisection, entmax_over_valid
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry, check_dropout
-from attn_zoo.contract.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu import entmax as tiles
 from attn_zoo.kernels.cpu.projection import in_row_blocks
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 
 @dataclass

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass

@@ -15,21 +15,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.recurrent._moving_average import moving_average, moving_average_flops
-from attn_zoo.contract import (
-    FLOAT,
-    Attention,
-    Capabilities,
-    Cost,
-    Geometry,
-    allowed_pairs,
-    by_length,
-    check_dropout,
-    softmax_over_valid,
-)
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
+from attn_zoo.contract.options import by_length, check_counts, check_dropout
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
@@ -44,9 +36,7 @@ class Options:
     """Share of attention weights set to zero in training."""
 
     def __post_init__(self) -> None:
-        for name in ("chunk", "expansion"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"mega.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+        check_counts("mega", chunk=self.chunk, expansion=self.expansion)
         check_dropout("mega", self.dropout)
 
 
@@ -61,12 +51,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     slots = math.ceil(geometry.keys / chunk) * chunk
     flops = moving_average_flops(geometry, ways, options.expansion) + 4 * inner * slots * chunk
     held = options.expansion + 2 * chunk
-    return Cost(
-        flops,
-        parameters=inner * (4 * ways * options.expansion + 3),
-        backward_flops=2 * flops,
-        state_bytes=FLOAT * inner * held if geometry.causal else None,
-    )
+    state = FLOAT * inner * held if geometry.causal else None
+    return Cost(flops, inner * (4 * ways * options.expansion + 3), backward_flops=2 * flops, state_bytes=state)
 
 
 @register_attention(

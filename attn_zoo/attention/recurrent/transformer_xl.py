@@ -11,22 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import (
-    FLOAT,
-    Attention,
-    Capabilities,
-    Cost,
-    Geometry,
-    allowed_pairs,
-    by_length,
-    check_dropout,
-    check_state,
-    softmax_over_valid,
-)
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, check_state
+from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
+from attn_zoo.contract.options import by_length, check_counts, check_dropout
 from attn_zoo.kernels.cpu.segments import Distances, Segmentation, attend_segments, segment_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 LONGEST_WAVE = 10000.0
 """Of the sines s, as in Vaswani et al. 2017."""
@@ -46,8 +37,7 @@ class Options:
     """Share of attention weights set to zero in training."""
 
     def __post_init__(self) -> None:
-        if self.segment < 1:
-            raise ValueError(f"transformer_xl.segment counts positions, so it is at least 1; got {self.segment}")
+        check_counts("transformer_xl", segment=self.segment)
         if self.memory < 0:
             raise ValueError(f"transformer_xl.memory counts cached positions, so it is at least 0; got {self.memory}")
         check_dropout("transformer_xl", self.dropout)
@@ -193,14 +183,7 @@ class TransformerXL(Attention):
         nothing = torch.zeros(batch, self.geometry.heads, 0, self.geometry.head_dim, dtype=dtype, device=device)
         return SegmentState(nothing, nothing)
 
-    def advance(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        state: Any,
-        **streams: Tensor,
-    ) -> tuple[Float[Tensor, "batch heads n head_dim"], SegmentState]:
+    def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, SegmentState]:
         """Segment by segment.
 
         Raises:

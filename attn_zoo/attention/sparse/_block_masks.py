@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import FLOAT, Cost, Geometry, softmax_over_valid
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.block_sparse import attend_tables, table_flops
 from attn_zoo.kernels.flex import MaskMod
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 SPREAD, MIX = 0x1E3779B97F4A7C15, (0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
 """Odd constants without a pattern, as in splitmix64."""
@@ -31,7 +31,7 @@ class BlockTable(NamedTuple):
     """Numbers of the blocks of keys, each once in a row; -1 for none."""
 
 
-def into_blocks(tokens: Float[Tensor, "batch heads n head_dim"], block: int) -> Float[Tensor, "batch heads blocks block head_dim"]:
+def into_blocks(tokens: Keys, block: int) -> Float[Tensor, "batch heads blocks block head_dim"]:
     """Tokens in blocks, the last one filled up with zeros."""
     return F.pad(tokens, (0, 0, 0, -tokens.shape[2] % block)).unflatten(2, (-1, block))
 
@@ -122,49 +122,6 @@ class Pattern:
 
         return seen
 
-    def attend(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-        *,
-        dropout: float,
-        seeds: Int[Tensor, "heads"] | None = None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """One softmax for each query over the keys of all blocks that its block sees."""
-        n, device = query.shape[2], query.device
-        valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
-        real = F.pad(valid, (0, -n % self.block)).unflatten(1, (-1, self.block))
-        queries, keys, values = (into_blocks(tokens, self.block) for tokens in (query, key, value))
-        positions = torch.arange(queries.shape[2] * self.block, device=device).unflatten(0, (-1, self.block))
-        tables = self.tables(n, _zero_seed(device) if seeds is None else seeds)
-        answers = []
-        for rows, seen in tables:
-            known = seen.clamp(min=0)
-            allowed = (real[:, known] & (seen >= 0)[..., None]).flatten(3)[:, :, :, None]
-            if self.causal:
-                allowed = allowed & (positions[known].flatten(2)[:, :, None] <= positions[rows][..., None])
-            scores = queries.index_select(2, rows) @ _gather(keys, known).mT * query.shape[-1] ** -0.5
-            weights = F.dropout(softmax_over_valid(scores, allowed), dropout)
-            answers.append(weights @ _gather(values, known))
-        order = torch.cat([table.queries for table in tables]).argsort()
-        return torch.cat(answers, dim=2).index_select(2, order).flatten(2, 3)[:, :, :n]
-
-    def attend_tiled(
-        self,
-        query: Float[Tensor, "batch heads n head_dim"],
-        key: Float[Tensor, "batch heads n head_dim"],
-        value: Float[Tensor, "batch heads n head_dim"],
-        key_valid: Bool[Tensor, "batch n"] | None,
-        *,
-        dropout: float,
-        seeds: Int[Tensor, "heads"] | None = None,
-    ) -> Float[Tensor, "batch heads n head_dim"]:
-        """``attend`` in tiles for a CPU's caches."""
-        tables = self.tables(query.shape[2], _zero_seed(query.device) if seeds is None else seeds)
-        return attend_tables(query, key, value, key_valid, tables, block=self.block, causal=self.causal, dropout=dropout)
-
     def cost(self, geometry: Geometry) -> Cost:
         """FLOPs of tiles: blocks against all blocks that they see, absent ones included.
 
@@ -175,10 +132,6 @@ class Pattern:
         held = n if self.random else min(n, (self.first + self.window + 1) * self.block)
         state = 2 * FLOAT * held * geometry.inner_dim if geometry.causal else None
         return Cost(flops=flops, parameters=0, backward_flops=backward, state_bytes=state)
-
-
-def _zero_seed(device: torch.device) -> Int[Tensor, "1"]:
-    return torch.zeros(1, dtype=torch.long, device=device)
 
 
 def _gather(
@@ -193,13 +146,16 @@ def _gather(
 class BlockPatternAttention(PairwiseAttention):
     """One softmax for each query over all blocks that its block sees. Subclasses name these in ``pattern``."""
 
-    @abstractmethod
+    layout: Callable[[Geometry, Any], Pattern]
+    """The pattern for a geometry and options."""
+
     def pattern(self) -> Pattern:
         """The layout of blocks."""
+        return self.layout(self.geometry, self.options)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
         """A seed for each head, by which blocks are drawn; one for all where none are."""
-        return _zero_seed(device)
+        return torch.zeros(1, dtype=torch.long, device=device)
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
         """Pairs of positions whose blocks see each other."""
@@ -217,11 +173,27 @@ class BlockPatternAttention(PairwiseAttention):
         return (f"block={options.block} is no shorter than the {geometry.keys} tokens: every token sees all",)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Blocks of queries against gathered blocks of keys; see ``Pattern.attend``."""
-        dropout = self.options.dropout if self.training else 0.0
-        return self.pattern().attend(query, key, value, key_valid, dropout=dropout, seeds=self.head_seeds(query.device))
+        """Blocks of queries against gathered blocks of keys, in one softmax over all blocks that a block sees."""
+        pattern, n, device = self.pattern(), query.shape[2], query.device
+        valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
+        real = F.pad(valid, (0, -n % pattern.block)).unflatten(1, (-1, pattern.block))
+        queries, keys, values = (into_blocks(tokens, pattern.block) for tokens in (query, key, value))
+        positions = torch.arange(queries.shape[2] * pattern.block, device=device).unflatten(0, (-1, pattern.block))
+        tables = pattern.tables(n, self.head_seeds(device))
+        answers = []
+        for rows, seen in tables:
+            known = seen.clamp(min=0)
+            allowed = (real[:, known] & (seen >= 0)[..., None]).flatten(3)[:, :, :, None]
+            if pattern.causal:
+                allowed = allowed & (positions[known].flatten(2)[:, :, None] <= positions[rows][..., None])
+            scores = queries.index_select(2, rows) @ _gather(keys, known).mT * query.shape[-1] ** -0.5
+            weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
+            answers.append(weights @ _gather(values, known))
+        order = torch.cat([table.queries for table in tables]).argsort()
+        return torch.cat(answers, dim=2).index_select(2, order).flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """``attend`` in tiles for a CPU's caches."""
-        dropout = self.options.dropout if self.training else 0.0
-        return self.pattern().attend_tiled(query, key, value, key_valid, dropout=dropout, seeds=self.head_seeds(query.device))
+        pattern, dropout = self.pattern(), self.options.dropout if self.training else 0.0
+        tables = pattern.tables(query.shape[2], self.head_seeds(query.device))
+        return attend_tables(query, key, value, key_valid, tables, block=pattern.block, causal=pattern.causal, dropout=dropout)

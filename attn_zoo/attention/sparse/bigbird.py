@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_dropout
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_counts, check_dropout
 from attn_zoo.registry import register_attention
 
 
@@ -29,8 +29,7 @@ class Options:
     """Share of attention weights set to zero in training."""
 
     def __post_init__(self) -> None:
-        if self.block < 1:
-            raise ValueError(f"bigbird.block counts positions, so it is at least 1; got {self.block}")
+        check_counts("bigbird", block=self.block)
         if self.window_blocks < 1 or self.window_blocks % 2 == 0:
             raise ValueError(
                 f"bigbird.window_blocks counts the own block and as many on either side, so it is odd; got {self.window_blocks}"
@@ -82,6 +81,7 @@ class BigBird(BlockPatternAttention):
     """
 
     options: Options
+    layout = staticmethod(pattern)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
@@ -95,10 +95,6 @@ class BigBird(BlockPatternAttention):
         if (o.window_blocks + o.global_blocks + o.random_blocks) * o.block < geometry.keys:
             return ()
         return (f"a block of {o.block} sees as many blocks as {geometry.keys} tokens have: nothing is saved",)
-
-    def pattern(self) -> Pattern:
-        """The layout of blocks."""
-        return pattern(self.geometry, self.options)
 
     def head_seeds(self, device: torch.device) -> Tensor:
         """The numbers that were drawn when it was built."""

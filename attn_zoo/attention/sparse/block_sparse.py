@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_dropout
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_counts, check_dropout
 from attn_zoo.registry import register_attention
 
 MOST_SEEDS = 2**31
@@ -33,8 +33,7 @@ class Options:
     """Share of attention weights set to zero in training."""
 
     def __post_init__(self) -> None:
-        if self.block < 1:
-            raise ValueError(f"block_sparse.block counts positions, so it is at least 1; got {self.block}")
+        check_counts("block_sparse", block=self.block)
         for name in ("local_blocks", "global_blocks", "random_blocks"):
             if getattr(self, name) < 0:
                 raise ValueError(f"block_sparse.{name} counts blocks, so it is at least 0; got {getattr(self, name)}")
@@ -81,12 +80,9 @@ class BlockSparse(BlockPatternAttention):
     """
 
     options: Options
+    layout = staticmethod(pattern)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
         """A number for each head, which follows from the option."""
         heads = self.geometry.heads
         return torch.arange(heads, device=device) + heads * self.options.seed
-
-    def pattern(self) -> Pattern:
-        """The layout of blocks."""
-        return pattern(self.geometry, self.options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_dropout
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_counts, check_dropout
 from attn_zoo.registry import register_attention
 
 
@@ -21,8 +21,7 @@ class Options:
     """Share of attention weights set to zero in training."""
 
     def __post_init__(self) -> None:
-        if self.block < 1:
-            raise ValueError(f"local.block counts positions, so it is at least 1; got {self.block}")
+        check_counts("local", block=self.block)
         if self.neighbours < 0:
             raise ValueError(f"local.neighbours counts blocks on either side, so it is at least 0; got {self.neighbours}")
         check_dropout("local", self.dropout)
@@ -62,7 +61,4 @@ class Local(BlockPatternAttention):
     """
 
     options: Options
-
-    def pattern(self) -> Pattern:
-        """The layout of blocks."""
-        return pattern(self.geometry, self.options)
+    layout = staticmethod(pattern)

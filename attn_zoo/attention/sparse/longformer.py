@@ -16,10 +16,10 @@ from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
 from attn_zoo.contract.options import by_length, check_counts, check_dropout
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu import window as band
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
@@ -106,12 +106,10 @@ class Longformer(PairwiseAttention):
     """Sliding-window attention with dilation and global tokens.
 
     Paper: Beltagy et al. 2020, Section 3.1 (window, dilation, global attention, its projections).
-    Symbols: w → window - 1 for the symmetric form (theirs counts w/2 keys on each side and leaves
-        the position itself out of the count), Q_g, K_g, V_g → the streams global_query, global_key,
-        global_value.
-    Differs: global tokens are the first positions, not any; window and dilation are the same for
-        all heads of a layer; causal attention keeps the window wholly in the past, and a global
-        token then sees and is seen along the order of positions.
+    Symbols: w → window - 1 for the symmetric form (theirs counts w/2 keys on each side and leaves the position itself out of the
+        count), Q_g, K_g, V_g → the streams global_query, global_key, global_value.
+    Differs: global tokens are the first positions, not any; window and dilation are the same for all heads of a layer; causal
+        attention keeps the window wholly in the past, and a global token then sees and is seen along the order of positions.
     """
 
     @classmethod

@@ -13,10 +13,10 @@ from torch import Tensor
 from attn_zoo.attention.sparse._block_masks import into_blocks
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
-from attn_zoo.contract.shapes import Keys, KeyValid, Queries
 from attn_zoo.kernels.cpu.strided import attend_grid
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.precision import autocast_dtype, without_autocast
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 Table = tuple[Int[Tensor, "rows"], Int[Tensor, "#heads rows width"]]
 """Numbers of some blocks of queries, and of the blocks of keys that each of them sees, each once; -1 for none."""
@@ -43,16 +44,8 @@ def attend_tables(
 
 
 def attend_summaries(
-    query: Float[Tensor, "batch heads n head_dim"],
-    key: Float[Tensor, "batch heads n head_dim"],
-    value: Float[Tensor, "batch heads n head_dim"],
-    key_valid: Bool[Tensor, "batch n"] | None,
-    *,
-    block: int,
-    summary: int,
-    causal: bool,
-    dropout: float,
-) -> Float[Tensor, "batch heads n head_dim"]:
+    query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, block: int, summary: int, causal: bool, dropout: float
+) -> Queries:
     """One softmax over the own block and the last ``summary`` keys of every block.
 
     Summaries stand once more behind the blocks, in blocks of their own, and are left out of the block they come from.

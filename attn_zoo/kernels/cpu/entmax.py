@@ -13,6 +13,7 @@ from torch.library import custom_op
 
 from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES, exported
 from attn_zoo.precision import without_autocast
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α with closed forms."""
@@ -170,15 +171,7 @@ def spans(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int, int
         yield start, end, end if causal else keys
 
 
-def entmax_attention(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch heads keys head_dim"],
-    value: Float[Tensor, "batch heads keys head_dim"],
-    key_valid: Bool[Tensor, "batch keys"] | None,
-    alpha: float,
-    *,
-    causal: bool,
-) -> Float[Tensor, "batch heads queries head_dim"]:
+def entmax_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, alpha: float, *, causal: bool) -> Queries:
     """α-entmax(Q Kᵀ / √d) V, heads of all examples one after the other, in blocks of queries. The gradient can be taken once."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)

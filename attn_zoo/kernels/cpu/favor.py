@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._softmax import softmax_and_lse
 from attn_zoo.kernels.cpu._tiling import like_tokens, rows_of_step, sequences
 from attn_zoo.precision import without_autocast
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 HIDDEN = -1e30
 """Logarithm of the weight of a hidden key: finite, so that examples of padding alone have no NaN, and zero beside any other."""
@@ -36,13 +37,8 @@ class LogFeatureMap(Protocol):
 
 
 def average_over_features(
-    log_map: LogFeatureMap | None,
-    directions: Float[Tensor, "m d"],
-    query: Float[Tensor, "b h queries d"],
-    key: Float[Tensor, "b h keys d"],
-    value: Float[Tensor, "b h keys d"],
-    key_valid: Bool[Tensor, "b keys"] | None,
-) -> Float[Tensor, "b h queries d"]:
+    log_map: LogFeatureMap | None, directions: Float[Tensor, "m d"], query: Queries, key: Keys, value: Keys, key_valid: KeyValid
+) -> Queries:
     """Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys, where inputs x are scaled by d^-1/4.
 
     Beside the inputs, an average and a number for each feature and head are all that is kept for the gradient.

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._tiling import exported, like_tokens
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CACHED_BYTES = 2**19
 """Scores of one block. A few temporaries of that size stand beside each other in the second-level cache."""
@@ -29,10 +30,7 @@ def few_keys(
 
 
 def few_queries(
-    query: Float[Tensor, "batch heads m d"],
-    key: Float[Tensor, "batch heads n d"],
-    value: Float[Tensor, "batch heads n d"],
-    valid: Bool[Tensor, "batch n"] | None,
+    query: Float[Tensor, "batch heads m d"], key: Keys, value: Keys, valid: KeyValid
 ) -> Float[Tensor, "batch heads m d"]:
     """The same with few queries over many keys."""
     out: Tensor = _FewQueries.apply(query, key, value, valid)
@@ -121,7 +119,7 @@ def _blocks(long: Tensor, short: int) -> Iterator[tuple[slice, slice]]:
 
 
 def landmarks(
-    query: Float[Tensor, "batch heads n d"], key: Float[Tensor, "batch heads n d"], m: int, valid: Bool[Tensor, "batch n"] | None
+    query: Queries, key: Keys, m: int, valid: KeyValid
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Bool[Tensor, "batch m"] | None]:
     """Queries and keys, to go on with, each with its means of m consecutive parts, and the parts that hold a valid token."""
     if valid is None:
@@ -138,9 +136,7 @@ def segment_means(tokens: Float[Tensor, "batch heads n d"], segments: int) -> Fl
     return torch.cat([*parts, tokens[:, :, cut:].unflatten(2, (-1, each)).mean(dim=3)], dim=2)
 
 
-def with_segment_means(
-    tokens: Float[Tensor, "batch heads n d"], segments: int
-) -> tuple[Float[Tensor, "batch heads n d"], Float[Tensor, "batch heads segments d"]]:
+def with_segment_means(tokens: Keys, segments: int) -> tuple[Queries, Float[Tensor, "batch heads segments d"]]:
     """The tokens, to go on with, and their ``segment_means``: both gradients are joined in one pass, where autograd takes three."""
     same, means = _WithMeans.apply(tokens, segments)
     return same, means

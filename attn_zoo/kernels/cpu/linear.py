@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks, row_bytes, spans
 from attn_zoo.kernels.cpu._tiling import like_tokens
 from attn_zoo.precision import without_autocast
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @runtime_checkable
@@ -30,13 +31,7 @@ class Features(Protocol):
         """From φ(x) and the gradient of it that of x; may write into either."""
 
 
-def average_of_all(
-    features: Features,
-    query: Float[Tensor, "b h n d"],
-    key: Float[Tensor, "b h keys d"],
-    value: Float[Tensor, "b h keys d"],
-    key_valid: Bool[Tensor, "b keys"] | None,
-) -> Float[Tensor, "b h n d"]:
+def average_of_all(features: Features, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
     """Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys; zeros where all weights vanish."""
     out: Tensor = _All.apply(features, query, key, value, key_valid)
     return out
@@ -151,14 +146,7 @@ class _Past(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        features: Features,
-        summed: Tensor,
-        mass: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        valid: Tensor | None,
+        ctx: Any, features: Features, summed: Tensor, mass: Tensor, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         n = query.shape[2]
         out, scale = like_tokens(query), query.new_empty(*query.shape[:3], 1)
@@ -208,13 +196,7 @@ class _Past(torch.autograd.Function):
 
 
 def _chunks_of(
-    features: Features,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    valid: Tensor | None,
-    rows: slice,
-    length: int,
+    features: Features, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, rows: slice, length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Features of queries and keys and the values of some rows, cut into chunks; what fills the last one up has no features."""
     chunk, _ = filled(length)

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from attn_zoo.kernels.cpu._softmax import dropout_mask, softmax_and_lse
 from attn_zoo.kernels.cpu._tiling import like_tokens, rows_of_step, sequences
 from attn_zoo.precision import autocast_dtype, without_autocast
+from attn_zoo.shapes import Keys
 
 SELF_SCORE = -1e5
 """Score of a position with itself: no weight beside any other key, all of it where there is none."""
@@ -44,9 +45,7 @@ class Rule:
 
 
 def hash_tiled(
-    x: Float[Tensor, "batch heads n head_dim"],
-    rotations: Float[Tensor, "heads rounds head_dim columns"],
-    radices: Sequence[int],
+    x: Keys, rotations: Float[Tensor, "heads rounds head_dim columns"], radices: Sequence[int]
 ) -> Int[Tensor, "rounds batch heads n"]:
     """Bucket of each position in each round: argmax over [x R; -x R], a digit for each radix, which uses half as many columns."""
     if not radices:
@@ -56,7 +55,7 @@ def hash_tiled(
 
 
 def _hash(
-    x: Float[Tensor, "batch heads n head_dim"], used: Float[Tensor, "heads rounds columns head_dim"], radices: Sequence[int]
+    x: Keys, used: Float[Tensor, "heads rounds columns head_dim"], radices: Sequence[int]
 ) -> Int[Tensor, "rounds batch heads n"]:
     heads, rounds, columns, _ = used.shape
     # Positions last: numbers of one direction are compared all together, several times as fast as position by position.

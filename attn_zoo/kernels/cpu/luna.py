@@ -10,15 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
+from attn_zoo.shapes import Keys, Queries
 
 
 def attend_packed_past(
-    query: Float[Tensor, "batch heads n head_dim"],
-    key: Float[Tensor, "batch heads n head_dim"],
-    value: Float[Tensor, "batch heads n head_dim"],
-    shares: Float[Tensor, "batch heads n l"],
-    count: Int[Tensor, "#batch 1 n 1"],
-) -> Float[Tensor, "batch heads n head_dim"]:
+    query: Queries, key: Keys, value: Keys, shares: Float[Tensor, "batch heads n l"], count: Int[Tensor, "#batch 1 n 1"]
+) -> Queries:
     """yₜ = uₜ Σⱼ aⱼ vⱼᵀ / t with uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ / (t √d)), j ≤ t, aⱼ the rows of ``shares`` and t the ``count``."""
     batch, heads, n, d = query.shape
     start = query.new_zeros(batch, heads, shares.shape[3], 2 * d)

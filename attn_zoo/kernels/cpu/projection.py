@@ -11,14 +11,13 @@ from torch import Tensor
 
 from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES, exported
 from attn_zoo.precision import autocast_dtype
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 FEW = 4
 """Examples of which each is worth a matrix product of its own."""
 
 
-def project_heads(
-    matrix: Float[Tensor, "#heads r keys"], tokens: Float[Tensor, "batch heads keys head_dim"]
-) -> Float[Tensor, "batch heads r head_dim"]:
+def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float[Tensor, "batch heads r head_dim"]:
     """E X of every head, by one matrix for all heads or one for each."""
     batch, heads, keys, head_dim = tokens.shape
     if matrix.shape[0] == 1:
@@ -29,9 +28,7 @@ def project_heads(
     return torch.bmm(matrix, by_head).unflatten(-1, (batch, head_dim)).permute(2, 0, 1, 3)
 
 
-def in_row_blocks(
-    answer: Callable[[Tensor], Tensor], query: Float[Tensor, "batch heads queries head_dim"], columns: int
-) -> Float[Tensor, "batch heads queries head_dim"]:
+def in_row_blocks(answer: Callable[[Tensor], Tensor], query: Queries, columns: int) -> Queries:
     """``answer`` blocks of queries, whose (batch, heads, rows, columns) temporaries stay below ``CHEAP_BYTES``."""
     if exported():
         return answer(query)
@@ -40,11 +37,7 @@ def in_row_blocks(
 
 
 def mix(
-    weight: Float[Tensor, "r keys"],
-    tokens: Float[Tensor, "batch keys width"],
-    key_valid: Bool[Tensor, "batch keys"] | None = None,
-    *,
-    weigh: bool = False,
+    weight: Float[Tensor, "r keys"], tokens: Float[Tensor, "batch keys width"], key_valid: KeyValid = None, *, weigh: bool = False
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
     """``weight @ tokens``, and if asked for what ones at the real tokens become; under autocast in its type."""
     dtype = autocast_dtype(tokens)

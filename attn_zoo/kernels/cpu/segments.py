@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
 from attn_zoo.precision import autocast_dtype, without_autocast
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +65,8 @@ class Distances(NamedTuple):
 
 
 def attend_segments(
-    query: Float[Tensor, "batch heads n head_dim"],
-    key: Float[Tensor, "batch heads n head_dim"],
-    value: Float[Tensor, "batch heads n head_dim"],
-    key_valid: Bool[Tensor, "batch n"] | None,
-    cut: Segmentation,
-    *,
-    distances: Distances | None,
-    dropout: float,
-) -> Float[Tensor, "batch heads n head_dim"]:
+    query: Queries, key: Keys, value: Keys, key_valid: KeyValid, cut: Segmentation, *, distances: Distances | None, dropout: float
+) -> Queries:
     """One softmax for each query over the valid keys of its segment, up to itself if causal, and of the memory before it.
 
     Scores are ((q + u)·k + (q + v)·r) / √head_dim with r of the distance between the two, or q·k / √head_dim without

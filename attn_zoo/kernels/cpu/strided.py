@@ -15,18 +15,12 @@ from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, s
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.kernels.cpu.block_sparse import cut
 from attn_zoo.precision import autocast_dtype, without_autocast
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def attend_grid(
-    query: Float[Tensor, "batch heads n head_dim"],
-    key: Float[Tensor, "batch heads n head_dim"],
-    value: Float[Tensor, "batch heads n head_dim"],
-    key_valid: Bool[Tensor, "batch n"] | None,
-    *,
-    stride: int,
-    causal: bool,
-    dropout: float,
-) -> Float[Tensor, "batch heads n head_dim"]:
+    query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, stride: int, causal: bool, dropout: float
+) -> Queries:
     """One softmax for each query over the valid keys a row's length away at most and of its column; zeros where there is none."""
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid

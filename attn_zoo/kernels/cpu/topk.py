@@ -6,26 +6,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES, exported
 from attn_zoo.precision import without_autocast
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 BLOCK = CHEAP_BYTES // 4 // 4
 """Scores computed at once, in float32. Some four temporaries of that size stand beside each other."""
 
 
-def topk_attention(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch heads keys head_dim"],
-    value: Float[Tensor, "batch heads keys head_dim"],
-    key_valid: Bool[Tensor, "batch keys"] | None,
-    kept: int,
-    *,
-    causal: bool,
-) -> Float[Tensor, "batch heads queries head_dim"]:
+def topk_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, kept: int, *, causal: bool) -> Queries:
     """Softmax over the ``kept`` highest scores of each query, heads of all examples one after the other.
 
     The gradient can be taken once.

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.precision import autocast_dtype, without_autocast
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 SMALLEST_BLOCK = 16
 
@@ -92,16 +93,7 @@ def banded_attention(
 
 
 def attend_dilated(
-    query: Float[Tensor, "batch heads n head_dim"],
-    key: Float[Tensor, "batch heads n head_dim"],
-    value: Float[Tensor, "batch heads n head_dim"],
-    key_valid: Bool[Tensor, "batch n"] | None,
-    *,
-    extra: int,
-    dilation: int,
-    left: int,
-    right: int,
-    dropout: float,
+    query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, extra: int, dilation: int, left: int, right: int, dropout: float
 ) -> Float[Tensor, "batch heads rest head_dim"]:
     """``banded_attention`` of the positions after the first ``extra``, whose keys all see, in each residue class of a dilation."""
     batch, heads, n, _ = query.shape
