@@ -53,7 +53,7 @@ class Options(SyntheticOptions):
         ),
         "profile_encoder": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "short_convolution": 4},
-            budget={"steps": 600, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            budget={"steps": 1_200, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
             differs="reads both ways; any of 16 symbols can be the one that is asked, and nothing was published at this size",
         ),
         "smoke": Level(

@@ -44,6 +44,11 @@ def test_the_configuration_says_what_was_replaced(tmp_path):
     assert {file.suffix for file in tmp_path.iterdir()} == {".json", ".safetensors"}
 
 
+def test_numbers_that_a_rule_of_length_gave_are_saved(tmp_path):
+    config = saved(replace_attention(classifier(), "linformer"), tmp_path)
+    assert config["attn_zoo"]["replacements"][0]["options"] == {"projected_length": 6}  # a quarter of 24 tokens
+
+
 @pytest.mark.parametrize("kind", [transformers.AutoModelForSequenceClassification, transformers.BertForSequenceClassification])
 def test_a_loaded_model_is_the_saved_one(kind, tmp_path):
     model = replace_attention(classifier(), "linformer", projected_length=4, sharing="layerwise")

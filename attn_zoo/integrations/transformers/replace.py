@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from attn_zoo.contract import Attention, Geometry, UnsupportedError
+from attn_zoo.contract import Attention, Geometry, UnsupportedError, length_rules
 from attn_zoo.integrations.transformers.attached import Attached, attached_to, hand_tokens, refuse_weights
 from attn_zoo.integrations.transformers.description import NAME, Replacement, add, set_directions
 from attn_zoo.integrations.transformers.library import require_transformers
@@ -25,7 +25,7 @@ def replace_attention(
     attention: str,
     *,
     length: int | None = None,
-    implementation: str = "eager",
+    implementation: str = "auto",
     layers: Collection[int] | None = None,
     attention_dropout: float | None = None,
     short_convolution: int = 0,
@@ -43,7 +43,7 @@ def replace_attention(
         model: a ``PreTrainedModel`` whose modules call transformers' attention interface.
         attention: name of a registered mechanism.
         length: tokens the mechanism is built for; None means as many as the model has positions for.
-        implementation: a name on the mechanism's card, or ``auto``.
+        implementation: a name on the mechanism's card, or ``auto``, the fastest that the device of the inputs can run.
         layers: which modules to change, counted from 0 over all that attend; None means all. Those that were never
             changed go on with softmax.
         attention_dropout: share of attention weights dropped in training; None means the model's own rate.
@@ -73,8 +73,8 @@ def replace_attention(
         short_convolution=short_convolution,
         origin=card(attention).origin,
     )
-    carry_out(model, replacement)
-    add(model.config, replacement)
+    mechanisms = carry_out(model, replacement)
+    add(model.config, replace(replacement, options={**_numbers_by_rule(attention, mechanisms, options), **options}))
     return model
 
 
@@ -83,8 +83,12 @@ def zoo_layers(model: nn.Module) -> list[Attention]:
     return [module.mechanism for module in model.modules() if isinstance(module, Attached)]
 
 
-def carry_out(model: Any, replacement: Replacement) -> None:
-    """What ``replace_attention`` promises, without writing it into the configuration. Nothing is changed where it raises."""
+def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
+    """Replace attention without writing it into the configuration. Nothing is changed where it raises.
+
+    Returns:
+        The mechanisms put in place, in the order of the modules.
+    """
     found = sites(model)
     chosen = _chosen(found, replacement.layers)
     built = {site.name: _attach(site, replacement) for site in chosen}
@@ -96,6 +100,17 @@ def carry_out(model: Any, replacement: Replacement) -> None:
         if site.name in built:
             _put(site, built[site.name])
     _tell_configurations(model, found)
+    return [built[site.name].mechanism for site in chosen]
+
+
+def _numbers_by_rule(attention: str, mechanisms: Sequence[Attention], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers that rules of length gave to options not given, so that a later rule changes no saved model.
+
+    An option that has different numbers in different modules is left to its rule.
+    """
+    ruled = [name for name in length_rules(card(attention).options) if name not in given]
+    found = {name: {getattr(one.options, name) for one in mechanisms} for name in ruled}
+    return {name: values.pop() for name, values in found.items() if len(values) == 1}
 
 
 def _chosen(found: Sequence[Site], layers: Collection[int] | None) -> Sequence[Site]:
