@@ -1,6 +1,7 @@
-"""Tests share two cores between two workers: one thread each, since threads that wait for each other cost more than they give.
+"""Options of the suite (``--all``), and what all tests share.
 
-Without a GPU, Triton's kernels run in its interpreter, which is decided when they are first imported.
+Tests run in two processes where pytest-xdist is installed: one thread each, since threads that wait for each other cost more than
+they give. Without a GPU, Triton's kernels run in its interpreter, which is decided when they are first imported.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Generator
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which the interpreter uses, and torch's fight over the cores
@@ -23,7 +26,10 @@ if "ATTN_ZOO_CACHE" not in os.environ:  # what a user's cache holds may come of 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what it puts in the background, and what that starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+import pytest
 import torch
+from extras import missing, of_absent
+from tiers import TIERS, tier_of
 
 torch.set_num_threads(1)
 gc.set_threshold(20_000)  # among all that tests have imported, looking for garbage at every 700 objects takes a tenth of their time
@@ -34,3 +40,80 @@ elif not torch.cuda.is_available():
     import interpreter
 
     interpreter.repair()
+
+
+WORKERS = 2
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option that adds the tiers."""
+    tiers = "; ".join(f"{name}: {meaning}" for name, meaning in TIERS.items())
+    parser.addoption(
+        "--all", action="store_true", dest="all_tiers", help=f"run every tier of the suite, not the plain one alone ({tiers})"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Divide the tests between processes where pytest-xdist can and the command line does not say how."""
+    given = config.option
+    worker = "PYTEST_XDIST_WORKER" in os.environ  # which must not start workers of its own
+    if not worker and config.pluginmanager.hasplugin("xdist") and given.numprocesses is None and not given.usepdb:
+        given.numprocesses = WORKERS
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the tiers as markers; tests that were named, or selected by marker, are all wanted."""
+    for name, meaning in TIERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+    config.addinivalue_line("markers", "extra(name): needs the packages of an extra, and is skipped without them")
+    if not hasattr(config, "workerinput"):  # a worker is told by the process that started it
+        named = config.args_source is pytest.Config.ArgsSource.ARGS
+        config.option.all_tiers = config.option.all_tiers or named or bool(config.option.markexpr)
+
+
+@pytest.hookimpl(tryfirst=True)  # markers are in place before -m chooses by them
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
+    """Mark each test with its tier; leave the tiers out unless they are wanted."""
+    tiers = [tier_of(item) for item in items]
+    for item, tier in zip(items, tiers, strict=True):
+        if tier is not None:
+            item.add_marker(tier)
+    if config.option.all_tiers:
+        return
+    left_out = [item for item, tier in zip(items, tiers, strict=True) if tier is not None]
+    if left_out:
+        items[:] = [item for item, tier in zip(items, tiers, strict=True) if tier is None]
+        config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip a file that imports a package of an extra that is not installed."""
+    report = yield
+    info = getattr(report, "call", None)
+    if isinstance(collector, pytest.Module) and info is not None and info.excinfo is not None:
+        cause: BaseException | None = info.excinfo.value
+        while cause is not None and of_absent(cause) is None:
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
+            report.outcome, report.longrepr = "skipped", (str(collector.path), 1, f"Skipped: {of_absent(cause)}")
+    return report
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose extra is not installed."""
+    for mark in item.iter_markers("extra"):
+        if (reason := missing(*mark.args)) is not None:
+            pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """Skip a test that comes upon a package of an extra that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (reason := of_absent(error)) is None:
+            raise
+        pytest.skip(reason)

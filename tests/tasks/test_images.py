@@ -173,6 +173,7 @@ def test_missing_and_damaged_files_are_named(small):
         build_task("mnist", root=str(small), valid=10).examples("test")
 
 
+@pytest.mark.data
 @pytest.mark.skipif(not os.environ.get("ATTN_ZOO_DATA"), reason="the real MNIST files are read where ATTN_ZOO_DATA says they are")
 def test_the_real_mnist_has_its_known_content():
     task = build_task("mnist")

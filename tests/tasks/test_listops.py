@@ -333,6 +333,7 @@ def test_what_is_kept_in_the_cache_is_what_was_drawn(monkeypatch, tmp_path):
     listops._generate.cache_clear()
 
 
+@pytest.mark.data
 @pytest.mark.skipif(
     not any(Path(os.environ.get("ATTN_ZOO_DATA") or "nowhere", folder, "basic_test.tsv").exists() for folder in published.FOLDERS),
     reason="the files of Long Range Arena are read where ATTN_ZOO_DATA says they are",

@@ -141,6 +141,7 @@ def test_validation_keeps_the_proportions_and_leaves_every_class_something():
         divide(rows[:8], [], 8)
 
 
+@pytest.mark.data
 @pytest.mark.skipif(not (REAL / "imdb/train.jsonl.xz").exists(), reason="IMDB is not in ATTN_ZOO_DATA")
 def test_imdb_itself(monkeypatch):
     monkeypatch.setattr(imdb, "COUNTS", {"train": 25_000, "test": 25_000})

@@ -231,6 +231,7 @@ def test_options_are_refused_by_name():
             build_task("masked_language", **given)
 
 
+@pytest.mark.data
 @pytest.mark.skipif(not (REAL / "wikitext-2/test.txt.xz").exists(), reason="WikiText-2 is not in ATTN_ZOO_DATA")
 def test_wikitext_itself():
     built = build_task("masked_language", root=str(REAL), files="wikitext_valid")

@@ -177,6 +177,7 @@ def test_options_are_refused_by_name():
             build_task("retrieval", **given)
 
 
+@pytest.mark.data
 @pytest.mark.skipif(not (REAL / "20news/train.jsonl.xz").exists(), reason="20 Newsgroups is not in ATTN_ZOO_DATA")
 def test_20_newsgroups_themselves(monkeypatch):
     monkeypatch.setattr(posts, "COUNTS", {"train": 11_314, "test": 7_532})

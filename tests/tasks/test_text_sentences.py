@@ -241,6 +241,7 @@ def test_options_are_refused_by_name():
             build_task(name, **given)
 
 
+@pytest.mark.data
 @pytest.mark.skipif(not (REAL / "mrpc/train.jsonl.xz").exists(), reason="MRPC is not in ATTN_ZOO_DATA")
 def test_mrpc_itself(monkeypatch):
     monkeypatch.setattr(glue, "COUNTS", {"mrpc/train": 4_076, "mrpc/test": 1_725})

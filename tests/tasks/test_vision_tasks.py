@@ -253,6 +253,7 @@ has_cifar = pytest.mark.skipif(
 )
 
 
+@pytest.mark.data
 @has_cifar
 @pytest.mark.parametrize(
     ("name", "digest"),

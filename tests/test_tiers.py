@@ -1,0 +1,81 @@
+"""Tiers of the suite: they make it up, no test is in two, and a missing extra skips tests instead of breaking the collection."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import extras
+import pytest
+from tiers import TIERS, place_of, tier_of
+
+ROOT = Path(__file__).parent.parent
+FEWEST = 2_000
+"""Tests of the plain tier, at least."""
+
+
+def collected(*options: str) -> set[str]:
+    """Ids of the tests that a command would run."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return {line for line in done.stdout.splitlines() if "::" in line}
+
+
+@pytest.mark.process
+def test_the_tiers_make_up_the_suite():
+    everything, plain = collected("--all"), collected()
+    beyond = {tier: collected("-m", tier) for tier in TIERS}
+    assert plain.union(*beyond.values()) == everything
+    assert len(plain) + sum(map(len, beyond.values())) == len(everything)  # none is in two
+    assert len(plain) >= FEWEST and all(beyond.values())
+
+
+@pytest.mark.process
+def test_a_test_that_is_named_runs_whatever_its_tier():
+    assert collected("tests/docs/test_site.py")
+
+
+class Item:
+    """A test as ``tier_of`` sees it."""
+
+    def __init__(self, path: str, name: str, *markers: str) -> None:
+        self.path, self.name, self.nodeid = Path(__file__).parent / path, name, f"{path}::{name}"
+        self.markers = [getattr(pytest.mark, marker).mark for marker in markers]
+
+    def iter_markers(self) -> list[pytest.Mark]:
+        return self.markers
+
+
+@pytest.mark.parametrize(
+    ("item", "tier"),
+    [
+        (Item("test_layer.py", "test_a"), None),
+        (Item("test_layer.py", "test_a", "process"), "process"),
+        (Item("docs/test_site.py", "test_a"), "docs"),
+        (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-eager-limit]"), None),
+        (Item("test_attention_conformance.py", "test_attention_conforms[linear[relu]-eager-limit]"), "variants"),
+        (Item("../elsewhere/test_b.py", "test_a"), None),
+    ],
+)
+def test_the_tier_of_a_test(item, tier):
+    assert tier_of(item) == tier
+
+
+def test_a_test_in_two_tiers_is_refused():
+    item = Item("docs/test_site.py", "test_a", "process")
+    assert place_of(item) == "docs"
+    with pytest.raises(pytest.UsageError, match="in one tier; got docs, process"):
+        tier_of(item)
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(extras.PACKAGES, "plots", ("matplotlib", "no_such_package"))
+    assert extras.missing("plots") == "no_such_package not installed (extra: plots)"
+    assert (
+        extras.of_absent(ModuleNotFoundError("no", name="no_such_package.part")) == "no_such_package not installed (extra: plots)"
+    )
+    assert extras.of_absent(ModuleNotFoundError("no", name="attn_zoo.gone")) is None
+    with pytest.raises(pytest.UsageError, match="got 'nothing'"):
+        extras.missing("nothing")

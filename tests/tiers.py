@@ -1,0 +1,57 @@
+"""Tiers of the suite: plain ``pytest`` runs the tests that are in none, ``pytest --all`` runs everything.
+
+A test is in the tier of its folder or file in ``PLACES``, or of its marker. A case of the kit is in ``variants`` unless it proves the
+defaults of a card. Tests that are named on the command line run whatever their tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+TIERS: Mapping[str, str] = {
+    "variants": "the kit on settings other than the defaults, and its mutants",
+    "process": "commands, sweeps and workers in processes of their own, and measurements",
+    "kernels": "Triton kernels in the interpreter or compiled, exported and compiled layers",
+    "docs": "the site, the tutorials and every command that the documentation shows",
+    "peers": "comparisons with public packages",
+    "data": "published data sets",
+}
+"""Tests beyond the plain tier, by the marker that selects them."""
+
+PLACES: Mapping[str, str] = {
+    "attention/peers": "peers",
+    "attention/test_linformer_peer.py": "peers",
+    "docs": "docs",
+    "kernels": "kernels",
+    "test_tutorials.py": "docs",
+}
+"""Folders and files whose tests are all in one tier."""
+
+KIT = "test_attention_conformance.py"
+
+TESTS = Path(__file__).parent
+
+
+def place_of(item: pytest.Item) -> str | None:
+    """Tier of a test by its folder or file; None where these have none."""
+    if not item.path.is_relative_to(TESTS):
+        return None
+    path = item.path.relative_to(TESTS).as_posix()
+    if path == KIT and "[default]" not in item.name:
+        return "variants"
+    return next((tier for place, tier in PLACES.items() if path == place or path.startswith(f"{place}/")), None)
+
+
+def tier_of(item: pytest.Item) -> str | None:
+    """Tier of a test, by its marker or its place; None in the plain tier.
+
+    Raises:
+        UsageError: its markers and its place name more than one.
+    """
+    named = {mark.name for mark in item.iter_markers() if mark.name in TIERS} | {place for place in [place_of(item)] if place}
+    if len(named) > 1:
+        raise pytest.UsageError(f"{item.nodeid}: a test is in one tier; got {', '.join(sorted(named))}")
+    return next(iter(named), None)
