@@ -91,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         context_length: number of keys, for cross-attention; None means self-attention.
         context_dim: width of the context; None means ``dim``.
         causal: position i sees positions up to i only.
-        implementation: a name on the mechanism's card, or ``auto``, which decides for torch's default device.
+        implementation: a name on the mechanism's card, or ``auto``, the fastest that the device of the inputs can run.
         fused: one weight for q, k and v (self-attention only).
         bias: whether projections have one.
         output_dropout: share of outputs set to zero in training. Dropout on attention weights is ``dropout``, an
@@ -117,7 +117,7 @@ class MultiHeadAttention(nn.Module):
         context_length: int | None = None,
         context_dim: int | None = None,
         causal: bool = False,
-        implementation: str = "eager",
+        implementation: str = "auto",
         fused: bool = False,
         bias: bool = True,
         output_dropout: float = 0.0,

@@ -20,8 +20,7 @@ from attn_zoo.contract import (
     Task,
     TaskCard,
     UnknownNameError,
-    auto_may_take,
-    auto_order,
+    choose_implementation,
     length_rules,
     plain_options,
 )
@@ -144,7 +143,8 @@ def build_attention(
 
     Args:
         implementation: a name on the card, or ``auto``: the first of ``auto_order(device)`` that the
-            card offers, the options allow and ``device`` can run. The result is in ``.implementation``.
+            card offers, the options allow and ``device`` can run. The result is in ``.implementation``; it is chosen anew where
+            the mechanism comes upon tensors of another type of device.
         device: only read by ``auto``; the mechanism is built on the current default device.
         dtype: in which products will be taken, that of the inputs or of autocast; only read by ``auto``. None is torch's default.
         **options: fields of ``card(name).options``; those left out take their defaults, by length where the card has a rule.
@@ -156,9 +156,12 @@ def build_attention(
     """
     entry = card(name)
     chosen = attention_options(entry, geometry, options)
-    if implementation == "auto":
-        implementation = choose_implementation(entry, geometry, chosen, torch.device(device), dtype)
-    return entry.build(geometry, chosen, implementation)
+    if implementation != "auto":
+        return entry.build(geometry, chosen, implementation)
+    device = torch.device(device)
+    built = entry.build(geometry, chosen, choose_implementation(entry, geometry, chosen, device, dtype))
+    built.chosen_for = device.type
+    return built
 
 
 def build_task(name: str, **options: Any) -> Task:
@@ -234,21 +237,6 @@ def _look_for_plugins() -> None:
     """Load plugins, unless they were looked for on the path as it is."""
     if sys.path != _SEARCHED:
         load_plugins()
-
-
-def choose_implementation(
-    entry: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
-) -> str:
-    """What ``auto`` is on ``device`` for products in ``dtype``, torch's default if None.
-
-    Raises:
-        UnknownNameError: the card offers none that runs there.
-    """
-    for name in auto_order(device):
-        offered = name in entry.implementations and auto_may_take(name, device, dtype)
-        if offered and entry.build.refuses(name, geometry, options) is None:
-            return name
-    raise UnknownNameError(f"implementation of {entry.name} that runs on {device.type}", "auto", entry.implementations)
 
 
 def _restore(entries: dict[str, Any], before: Mapping[str, Any]) -> None:

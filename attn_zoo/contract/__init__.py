@@ -1,6 +1,6 @@
 """Promises of an attention, a task and their cards. Imports nothing else of the zoo but ``precision`` and ``shapes``."""
 
-from attn_zoo.contract.attention import Attention, AttentionCard, hide_rows_without_keys
+from attn_zoo.contract.attention import Attention, AttentionCard, choose_implementation, hide_rows_without_keys
 from attn_zoo.contract.carried import CarriedState, check_state
 from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
@@ -72,6 +72,7 @@ __all__ = [
     "check_dropout",
     "check_redraw",
     "check_state",
+    "choose_implementation",
     "hide_rows_without_keys",
     "left_out",
     "length_rules",

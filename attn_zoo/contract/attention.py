@@ -20,7 +20,7 @@ from attn_zoo.contract.carried import CarriedState
 from attn_zoo.contract.claims import Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
-from attn_zoo.contract.implementations import unavailable
+from attn_zoo.contract.implementations import auto_may_take, auto_order, unavailable
 from attn_zoo.precision import autocast_dtype
 
 
@@ -93,6 +93,8 @@ class Attention(nn.Module):
     card: ClassVar[AttentionCard]
     attend: Callable[..., Tensor]
     definition: Callable[..., Tensor] | None = None
+    chosen_for: str | None = None
+    """Type of the device for which ``auto`` chose the implementation; None where it was named."""
 
     def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
         super().__init__()
@@ -101,15 +103,30 @@ class Attention(nn.Module):
             raise UnsupportedError(f"{card.name} has no causal form; build it with causal=False or choose a causal attention")
         if geometry.queries != geometry.keys and not card.can.cross:
             raise UnsupportedError(f"{card.name} needs as many queries as keys, got {geometry.queries} and {geometry.keys}")
-        offered = (*card.implementations, *(("definition",) if self.definition is not None else ()))
-        if implementation not in offered:
-            raise UnknownNameError(f"implementation of {card.name}", implementation, offered)
-        if reason := self.refuses(implementation, geometry, options):
-            raise UnsupportedError(reason)
         self.geometry = geometry
         self.options = options
+        self.use(implementation)
+
+    def use(self, implementation: str) -> None:
+        """Go over to another implementation in place; parameters and buffers stay.
+
+        Raises:
+            UnknownNameError: the card does not offer it.
+            UnsupportedError: it cannot serve these options.
+        """
+        offered = (*self.card.implementations, *(("definition",) if self.definition is not None else ()))
+        if implementation not in offered:
+            raise UnknownNameError(f"implementation of {self.card.name}", implementation, offered)
+        if reason := self.refuses(implementation, self.geometry, self.options):
+            raise UnsupportedError(reason)
         self.implementation = implementation
-        self._attend_name = {"eager": "attend", "definition": "definition"}.get(implementation, f"attend_{implementation}")
+        for part in self.modules():
+            if "implementation" in part.__dict__:  # maps of the length have one, too
+                part.implementation = implementation
+
+    @property
+    def _attend_name(self) -> str:
+        return {"eager": "attend", "definition": "definition"}.get(self.implementation, f"attend_{self.implementation}")
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
@@ -344,9 +361,36 @@ class Attention(nn.Module):
             shape = (value.shape[0], g.heads, held, g.head_dim)
             if streams[name].shape != shape:
                 raise ValueError(f"{card.name}: stream {name} must have shape {shape}, got {tuple(streams[name].shape)}")
-        if reason := unavailable(self.implementation, value.device, autocast_dtype(value)):
-            raise UnsupportedError(f"{card.name}: {reason}; choose another implementation of {', '.join(card.implementations)}")
+        self._check_device(value)
         return queries
+
+    def _check_device(self, value: Tensor) -> None:
+        """Refuse tensors that the implementation cannot run on; where ``auto`` chose it, choose anew for their device."""
+        device, dtype = value.device, autocast_dtype(value)
+        reason = unavailable(self.implementation, device, dtype)
+        if self.chosen_for is not None and (reason or device.type not in (self.chosen_for, "meta")):
+            self.use(choose_implementation(self.card, self.geometry, self.options, device, dtype))
+            self.chosen_for = device.type
+        elif reason:
+            offered = ", ".join(self.card.implementations)
+            raise UnsupportedError(f"{self.card.name}: {reason}; choose another implementation of {offered}")
+
+
+def choose_implementation(
+    card: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
+) -> str:
+    """Find what ``auto`` takes: the first of ``auto_order`` that the card offers, the options allow and ``device`` can run.
+
+    Args:
+        dtype: of the products; None is torch's default.
+
+    Raises:
+        UnknownNameError: the card offers none that runs there.
+    """
+    for name in auto_order(device):
+        if name in card.implementations and auto_may_take(name, device, dtype) and not card.build.refuses(name, geometry, options):
+            return name
+    raise UnknownNameError(f"implementation of {card.name} that runs on {device.type}", "auto", card.implementations)
 
 
 def _no_steps(card: AttentionCard) -> str:

@@ -19,7 +19,7 @@ def build_model(
     *,
     attention: str,
     options: Mapping[str, Any],
-    implementation: str = "eager",
+    implementation: str = "auto",
     dim: int,
     depth: int,
     heads: int,

@@ -9,12 +9,12 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, AttentionCard, Cost, Geometry
+from attn_zoo.contract import Attention, AttentionCard, Cost, Geometry, choose_implementation
 from attn_zoo.cost.counted.counter import Tally, as_on_a_cpu, kept_bytes, tally
 from attn_zoo.cost.counted.formulas import block_cost, layer_cost
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
-from attn_zoo.registry import attention_options, build_attention, card, choose_implementation
+from attn_zoo.registry import attention_options, build_attention, card
 
 Level = Literal["mechanism", "layer", "block"]
 LEVELS: tuple[Level, ...] = get_args(Level)

@@ -252,7 +252,7 @@ def attention_layer(
     name: str,
     *,
     length: int,
-    implementation: str = "eager",
+    implementation: str = "auto",
     causal: bool = False,
     fused: bool = False,
     order: str = "auto",
@@ -268,7 +268,7 @@ def attention_layer(
     Args:
         name: a registered attention.
         length: positions per image that the blocks see.
-        implementation: a name on the card, or ``auto``.
+        implementation: a name on the card, or ``auto``, the fastest that the device of the inputs can run.
         causal: position i sees positions up to i only; the model must then be called with ``is_causal=True``.
         fused: one weight for q, k and v.
         order: see ``attn_zoo.layer.Order``.

@@ -79,7 +79,7 @@ def replace_attention(
     *,
     length: int | None = None,
     example: Any = None,
-    implementation: str = "eager",
+    implementation: str = "auto",
     causal: bool = False,
     fused: bool = False,
     order: str = "auto",
