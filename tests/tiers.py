@@ -1,7 +1,7 @@
 """Tiers of the suite: plain ``pytest`` runs the tests that are in none, ``pytest --all`` runs everything.
 
-A test is in the tier of its folder or file in ``PLACES``, or of its marker. A case of the kit is in ``variants`` unless it proves the
-defaults of a card. Tests that are named on the command line run whatever their tier.
+A test is in the tier of its folder or file in ``PLACES``, or of its marker. A case of the kit is in ``variants`` unless it proves
+the defaults of a card. Tests that are named on the command line run whatever their tier.
 """
 
 from __future__ import annotations

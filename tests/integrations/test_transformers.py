@@ -79,7 +79,7 @@ def test_softmax_generates_what_the_model_generated(name, cached):
 
 
 def test_generation_without_a_cache_is_the_default_where_there_is_none():
-    model = replace_attention(tiny.build("llama"), "linear")
+    model = replace_attention(tiny.build("llama"), "longformer")
     ids = tiny.inputs("llama")["input_ids"][:, :4]
     by_hand = ids
     for _ in range(5):

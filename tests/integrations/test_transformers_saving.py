@@ -81,7 +81,7 @@ def test_the_type_and_the_shards_are_transformers_own_affair(tmp_path):
 
 
 def test_a_tied_decoder_comes_back(tmp_path):
-    model, batch = replace_attention(tiny.build("gpt2"), "linear"), tiny.inputs("gpt2")
+    model, batch = replace_attention(tiny.build("gpt2"), "longformer"), tiny.inputs("gpt2")
     model.save_pretrained(tmp_path)
     loaded = from_pretrained(transformers.AutoModelForCausalLM, tmp_path)
     assert loaded.lm_head.weight is loaded.transformer.wte.weight and loaded.generation_config.use_cache is False

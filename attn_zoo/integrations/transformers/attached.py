@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, UnsupportedError
+from attn_zoo.contract import Attention, Stream, UnsupportedError
 from attn_zoo.integrations.transformers.description import NAME
 from attn_zoo.integrations.transformers.sites import Site, projection, scaling_of
 from attn_zoo.short_convolution import ShortConvolution
+
+if TYPE_CHECKING:  # transformers is an extra
+    from attn_zoo.integrations.transformers.state_cache import StateLayer
 
 
 class Attached(nn.Module):
@@ -35,6 +38,8 @@ class Attached(nn.Module):
         self.mechanism, self.convolution = mechanism, convolution
         self.newest = _over_cached_keys(mechanism) if convolution is None else None
         """Answers one new token over the keys of a cache; None where the mechanism cannot, or tokens are lacking to convolve."""
+        self.recurrent = self.newest is None and mechanism.geometry.causal and mechanism.card.can.stepwise
+        """Whether a state takes the place of the keys and values in a cache."""
         self.name, self.crosses, self.rate = site.name, site.crosses, site.dropout
         self.head_dim, self.groups = site.head_dim, site.heads // site.key_heads
         self.scaling = scaling_of(site.module, site.head_dim)
@@ -46,6 +51,8 @@ class Attached(nn.Module):
             linear.load_state_dict({"weight": weight} if bias is None else {"weight": weight, "bias": bias})
             self.stream_projections[stream.name] = linear
         self.tokens: tuple[Tensor, Tensor] | None = None
+        self.carried: StateLayer | None = None
+        """Of the call that is under way: the layer of the cache that holds the state."""
 
     def forward(
         self,
@@ -77,12 +84,23 @@ class Attached(nn.Module):
                     "and keys, which cannot take it up; choose another attention"
                 )
             query = query * factor
+        key = query if card.can.shares_query_key else key
+        layer, self.carried = self.carried, None
+        if layer is not None:
+            return self._step(query, key, value, layer).transpose(1, 2).contiguous()
         mechanism = self.mechanism if self.newest is None or query.shape[2] == key.shape[2] else self.newest
-        streams = self._project_streams(key_valid)
-        mixed = mechanism(query, query if card.can.shares_query_key else key, value, key_valid=key_valid, streams=streams)
+        mixed = mechanism(query, key, value, key_valid=key_valid, streams=self._project_streams(key_valid))
         return mixed.transpose(1, 2).contiguous()
 
-    def _project_streams(self, key_valid: Tensor | None) -> Mapping[str, Tensor]:
+    def _step(self, query: Tensor, key: Tensor, value: Tensor, layer: StateLayer) -> Tensor:
+        """Answer the new tokens, and keep the state after them."""
+        state = layer.state
+        if state is None:
+            state = self.mechanism.initial_state(len(value), dtype=value.dtype, device=value.device)
+        out, layer.state = self.mechanism.step(query, key, value, state, **self._project_streams(None, state.position))
+        return out
+
+    def _project_streams(self, key_valid: Tensor | None, start: int = 0) -> Mapping[str, Tensor]:
         if not self.streams:
             return {}
         assert self.tokens is not None, "hand_tokens runs before the module that calls this"
@@ -93,9 +111,16 @@ class Attached(nn.Module):
             mine = mine if self.crosses else source
         of = {"queries": mine, "keys": source}
         return {
-            s.name: self.stream_projections[s.name](of[s.of][:, : s.first]).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+            s.name: self.stream_projections[s.name](of[s.of][:, : _held(s, start)])
+            .unflatten(-1, (-1, self.head_dim))
+            .transpose(1, 2)
             for s in self.streams
         }
+
+
+def _held(stream: Stream, start: int) -> int | None:
+    """Tokens of a stream in a piece that begins at position ``start``; None for all."""
+    return None if stream.first is None else max(stream.first - start, 0)
 
 
 def _over_cached_keys(mechanism: Attention) -> Attention | None:
@@ -113,7 +138,7 @@ def attached_to(module: nn.Module) -> Attached | None:
 
 
 def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Before an attention module runs: refuse a cache that cannot serve, convolve the tokens, and hand them over.
+    """Before an attention module runs: refuse a cache that cannot serve or find the state in it, convolve the tokens, keep them.
 
     The interface that is called afterwards lacks them.
 
@@ -126,22 +151,51 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     attached = attached_to(module)
     if attached is None or module.config._attn_implementation != NAME:  # type: ignore[union-attr]
         return None
-    mechanism, cache = attached.mechanism, None if attached.crosses else kwargs.get("past_key_values")
-    unusable = mechanism.geometry.causal and attached.newest is None
-    if cache is not None and (unusable or getattr(cache, "is_compileable", False)):
-        raise UnsupportedError(
-            f"{attached.name}: {mechanism.card.name} cannot go on from this {type(cache).__name__}; call the model, or generate, "
-            "with use_cache=False"
-        )
+    cache = None if attached.crosses else kwargs.get("past_key_values")
+    layer = None if cache is None else _open_cache(attached, module, cache, _mask_of(args, kwargs))
     tokens, convolution = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0], attached.convolution
-    if convolution is not None:
+    if convolution is not None and layer is not None:
+        tokens, layer.tail = convolution.step(tokens, tokens[:, :0] if layer.tail is None else layer.tail)
+    elif convolution is not None:
         tokens = convolution(tokens, _mask_of(args, kwargs))
+    attached.carried = layer
     if attached.streams:
         others = (kwargs.get(name) for name in ("encoder_hidden_states", "key_value_states") if attached.crosses)
         attached.tokens = (tokens, next((tensor for tensor in others if tensor is not None), tokens))
     if convolution is None:
         return None
     return (args, {**kwargs, "hidden_states": tokens}) if "hidden_states" in kwargs else ((tokens, *args[1:]), kwargs)
+
+
+def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None) -> StateLayer | None:
+    """Make a cache fit the mechanism.
+
+    Returns:
+        The layer that holds the state, for a recurrent mechanism in evaluation and without padding; None where the whole sequence
+        is answered at once, or over cached keys.
+
+    Raises:
+        UnsupportedError: the mechanism cannot go on from this cache.
+    """
+    name = attached.mechanism.card.name
+    reason = ""
+    if attached.recurrent:
+        from attn_zoo.integrations.transformers.state_cache import state_layer
+
+        layer = state_layer(cache, module.layer_idx)
+        if layer is None:
+            reason = f"{name} cannot go on from this {type(cache).__name__}"
+        else:
+            whole = "it was in training mode" if module.training else "padding" if mask is not None and not mask.all() else ""
+            if not whole and not layer.closed:
+                return layer
+            reason = f"{name} has no state of the tokens before ({layer.closed or whole})" if layer.length > 0 else ""
+            layer.closed = layer.closed or whole
+    elif getattr(cache, "is_compileable", False) or (attached.mechanism.geometry.causal and attached.newest is None):
+        reason = f"{name} cannot go on from this {type(cache).__name__}"
+    if reason:
+        raise UnsupportedError(f"{attached.name}: {reason}; call the model, or generate, with use_cache=False")
+    return None
 
 
 def _mask_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

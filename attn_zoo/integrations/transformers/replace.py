@@ -36,8 +36,8 @@ def replace_attention(
     The weights of queries, keys, values and outputs are kept. What the mechanism holds is added as a submodule
     ``zoo`` of each attention module. A further projection that the mechanism reads starts as a copy of the model's
     own, without its rotary positions; a mechanism that shares queries and keys takes the model's queries for both.
-    A mechanism that cannot answer one new token from cached keys sets ``use_cache`` to False, and so does a short convolution
-    in a causal module.
+    In generation a recurrent mechanism (one that claims ``stepwise``) carries its state in the model's cache, in place of keys and
+    values. A causal mechanism that neither does so nor answers one new token from cached keys sets ``use_cache`` to False.
 
     Args:
         model: a ``PreTrainedModel`` whose modules call transformers' attention interface.
@@ -208,7 +208,7 @@ def _tell_configurations(model: Any, found: Sequence[Site]) -> None:
         configurations.setdefault(id(config), (config, []))[1].append(attached)
     for config, under in configurations.values():
         set_directions(config, (attached.mechanism.geometry.causal for attached in under))
-        if any(attached.mechanism.geometry.causal and attached.newest is None for attached in under):
+        if any(attached.mechanism.geometry.causal and attached.newest is None and not attached.recurrent for attached in under):
             config.use_cache = False
             if getattr(model, "generation_config", None) is not None:
                 model.generation_config.use_cache = False
