@@ -11,7 +11,7 @@ from attn_zoo.cost import workers
 
 # In place: a worker asks for this list anew, which counts where it comes first.
 workers.PRELOADED += ["attn_zoo.cli.run", "attn_zoo.cli.callback", "attn_zoo.tasks"]
-workers.PRELOADED += ["torch._dynamo", "torchmetrics", "timm", "sklearn.datasets"]
+workers.PRELOADED += ["torch._dynamo", "timm", "sklearn.datasets"]
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(workers.PRELOADED)

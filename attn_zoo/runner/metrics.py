@@ -1,13 +1,13 @@
-"""How good answers are, through torchmetrics: one figure a split, over every example of it."""
+"""Metrics of answers: one figure a split, over every example of it."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import reduce
 
 import torch
+import torch.nn.functional as F
 from accelerate import Accelerator
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -16,15 +16,8 @@ from attn_zoo.contract import UNASKED, Batch, Examples, TaskSpec, UnknownNameErr
 from attn_zoo.runner.interrupts import StoppedError, asked
 from attn_zoo.runner.processes import Processes
 
-if TYPE_CHECKING:
-    from torchmetrics import Metric
-
 EVALUATION_TOKENS = 2**16
 """Positions of a batch that is looked at without training; at most 256 examples."""
-
-
-_ALONE: dict[str, Any] = {"sync_on_compute": False}
-"""Processes meet when a meter is told to, and not whenever one of them computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,49 +36,69 @@ class Measure:
         return score > than if self.higher_is_better else score < than
 
 
-def _accuracy(classes: int) -> Meter:
-    from torchmetrics.classification import MulticlassAccuracy
+class Meter:
+    """Sums of counts over all answers so far, and the figure that they make.
 
+    Args:
+        count: counts of some answers, from their (answers, classes) scores and (answers,) labels.
+        figure: the metric, from the sums of the counts.
+    """
+
+    def __init__(self, count: Callable[[Tensor, Tensor], Sequence[Tensor | int]], figure: Callable[..., float]) -> None:
+        self._count, self._figure = count, figure
+        self._sums: list[float] = []
+        """Empty before the first answer."""
+
+    def update(self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"]) -> None:
+        """Take some answers into account."""
+        self._sums = _add(self._sums, [float(count) for count in self._count(scores, labels)])
+
+    def compute(self) -> float:
+        """The figure over all answers so far, rounded to float32.
+
+        Raises:
+            ValueError: there was no answer.
+        """
+        if not self._sums:
+            raise ValueError("a metric needs an answer; there was none")
+        return torch.tensor(self._figure(*self._sums), dtype=torch.float32).item()
+
+    def compute_together(self, processes: Processes) -> float:
+        """The figure over the answers of all processes, each of which asks for it."""
+        self._sums = reduce(_add, processes.gather(self._sums))
+        return self.compute()
+
+
+def _add(one: list[float], other: list[float]) -> list[float]:
+    return [a + b for a, b in zip(one, other, strict=True)] if one and other else one or other
+
+
+def _accuracy(classes: int) -> Meter:
+    """Share of answers that are right."""
     return Meter(
-        MulticlassAccuracy(classes, average="micro", validate_args=False, **_ALONE),
-        lambda scores, labels: (scores, labels),
+        lambda scores, labels: ((scores.argmax(dim=-1) == labels).sum(), len(labels)),
+        lambda right, answers: right / answers,
     )
 
 
 def _f1(classes: int) -> Meter:
-    from torchmetrics.classification import BinaryF1Score
-
+    """Harmonic mean of precision and recall of class 1; 0 where neither labels nor answers have it."""
     if classes != 2:
         raise ValueError(f"f1 is of class 1 against class 0, so the task has two classes; this one has {classes}")
-    return Meter(BinaryF1Score(validate_args=False, **_ALONE), lambda scores, labels: (scores.argmax(dim=-1), labels))
+
+    def count(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        found, wanted = scores.argmax(dim=-1) == 1, labels == 1
+        return (found & wanted).sum(), found.sum(), wanted.sum()
+
+    return Meter(count, lambda right, found, wanted: 2 * right / max(found + wanted, 1))
 
 
 def _perplexity(classes: int) -> Meter:
-    from torchmetrics.text import Perplexity
-
-    return Meter(Perplexity(**_ALONE), lambda scores, labels: (scores[None].float(), labels[None]))
-
-
-class Meter:
-    """A metric of torchmetrics that takes (answers, classes) scores and (answers,) labels, whatever form it wants them in."""
-
-    def __init__(self, metric: Metric, form: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> None:
-        self._metric, self._form = metric, form
-
-    def update(self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"]) -> None:
-        """Take some answers into account."""
-        self._metric.to(scores.device).update(*self._form(scores, labels))
-
-    def compute(self) -> float:
-        """The figure over all answers so far."""
-        return float(self._metric.compute())
-
-    def compute_together(self, device: torch.device) -> float:
-        """The figure over all answers of all processes, whose counts are added; each of them asks for it."""
-        self._metric.to(device).sync()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The ``compute`` method")  # all answers may be other processes'
-            return self.compute()
+    """exp of the mean negative log-likelihood of the labels."""
+    return Meter(
+        lambda scores, labels: (F.cross_entropy(scores.float(), labels, reduction="sum"), len(labels)),
+        lambda loss, answers: torch.tensor(loss / answers, dtype=torch.float64).exp().item(),
+    )
 
 
 _MEASURES = {
@@ -160,7 +173,7 @@ def evaluate_parts(
     model.train(was_training)
     if number := processes.agree(stop=asked()).stop:
         raise StoppedError(number)
-    return {name: meters[name].compute_together(accelerator.device) for name, members in parts.items() if members.any()}
+    return {name: meters[name].compute_together(processes) for name, members in parts.items() if members.any()}
 
 
 def constant_score(train_labels: Tensor, test_labels: Tensor, spec: TaskSpec, measure: Measure) -> float:
