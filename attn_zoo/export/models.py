@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from attn_zoo.contract import UnknownNameError, UnsupportedError
+from attn_zoo.contract import Attention, UnknownNameError, UnsupportedError
 from attn_zoo.export.reasons import DifferentAnswer, Reason, reason_of
 
 FORMATS = {"onnx": "ONNX, for onnxruntime and others", "torch": "torch.export's own, for torch.export.load"}
@@ -70,7 +70,7 @@ def export_model(
 ) -> Exported:
     """Write a module in evaluation mode as a program, run the file and compare.
 
-    The module is left as it is: a copy without gradients is exported, on the CPU and in float32.
+    The module is left as it is: a copy without gradients is exported, on the CPU and in float32 (see ``plain_copy``).
 
     Args:
         model: what takes ``inputs`` by position, in their order, and answers one tensor.
@@ -116,7 +116,7 @@ def trace(model: nn.Module, inputs: Inputs, sizes: Sizes | None = None) -> Expor
     Raises:
         ExportRefused: the program cannot be captured, or not with these sizes open.
     """
-    plain = copy.deepcopy(model).to("cpu", torch.float32).eval().requires_grad_(False)
+    plain = plain_copy(model).requires_grad_(False)
     dims: dict[str, Any] = {}
 
     def dim(name: str, axis: int, tensor: str) -> Any:
@@ -131,6 +131,16 @@ def trace(model: nn.Module, inputs: Inputs, sizes: Sizes | None = None) -> Expor
             return torch.export.export(plain, tuple(inputs.values()), dynamic_shapes=shapes)
         except Exception as error:  # an exporter may raise anything
             raise ExportRefused(type(model).__name__, reason_of(error)) from error
+
+
+def plain_copy(model: nn.Module) -> nn.Module:
+    """Copy a module to the CPU, in float32 and evaluation mode; attention whose implementation ``auto`` chose becomes ``eager``."""
+    plain = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    for module in plain.modules():
+        if isinstance(module, Attention) and module.chosen_for is not None:
+            module.use("eager")
+            module.chosen_for = None
+    return plain
 
 
 def sizes_bound(name: str) -> tuple[str, int | None]:
@@ -150,7 +160,7 @@ def write(
     means: Callable[[Tensor, Inputs], Tensor] | None,
 ) -> Exported:
     """Write a captured program, read the file, run it on all examples and compare; see ``export_model``."""
-    plain = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    plain = plain_copy(model)
     try:
         with _quiet():
             opset, run = (_write_onnx if format == "onnx" else _write_torch)(program, examples[0], output)

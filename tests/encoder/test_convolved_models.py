@@ -14,7 +14,7 @@ from attn_zoo.cost import count_model, count_parameters
 from attn_zoo.encoder import build_model, build_paired_model
 from attn_zoo.layer import MultiHeadAttention
 
-SIZES: dict[str, Any] = {"dim": 16, "depth": 3, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
+SIZES: dict[str, Any] = {"implementation": "eager", "dim": 16, "depth": 3, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0}
 WORDS = TaskSpec(Tokens(12), length=20, classes=3)
 TASKS = {
     "words": WORDS,
