@@ -22,11 +22,15 @@ TIERS: Mapping[str, str] = {
 """Tests beyond the plain tier, by the marker that selects them."""
 
 PLACES: Mapping[str, str] = {
-    "attention/peers": "peers",
-    "attention/test_linformer_peer.py": "peers",
-    "docs": "docs",
-    "kernels": "kernels",
-    "test_tutorials.py": "docs",
+    **dict.fromkeys(["docs", "test_tutorials.py"], "docs"),
+    **dict.fromkeys(["kernels", "export", "attention/test_fla.py", "attention/test_flex.py"], "kernels"),
+    **dict.fromkeys(["attention/peers", "attention/test_linformer_peer.py", "cost/test_peers.py"], "peers"),
+    **dict.fromkeys(["attention/test_eager_form.py", "cost/test_counted.py", "integrations/test_transformers_zoo.py"], "variants"),
+    **dict.fromkeys(["test_mutants.py", "test_convolution_mutants.py", "test_layer_steps.py"], "variants"),
+    **dict.fromkeys(["parallel", "survival", "sweeps", "cli/test_cli.py", "cli/test_gpu.py"], "process"),
+    **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "cost/test_workers.py"], "process"),
+    **dict.fromkeys(["leaderboard/test_page_in_browser.py", "runner/test_checkpoint.py", "test_packaging.py"], "process"),
+    **dict.fromkeys(["records/test_committed_ids.py", "records/test_rerun.py", "leaderboard/test_tradeoff.py"], "process"),
 }
 """Folders and files whose tests are all in one tier."""
 

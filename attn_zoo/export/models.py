@@ -134,7 +134,7 @@ def trace(model: nn.Module, inputs: Inputs, sizes: Sizes | None = None) -> Expor
 
 
 def plain_copy(model: nn.Module) -> nn.Module:
-    """Copy a module to the CPU, in float32 and evaluation mode; attention whose implementation ``auto`` chose becomes ``eager``."""
+    """Copy a module to the CPU, in float32 and evaluation mode; where ``auto`` chose an implementation, take ``eager``."""
     plain = copy.deepcopy(model).to("cpu", torch.float32).eval()
     for module in plain.modules():
         if isinstance(module, Attention) and module.chosen_for is not None:
