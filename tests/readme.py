@@ -15,8 +15,7 @@ from attn_zoo import reference
 from attn_zoo.cli.analyze import error_table, spectrum_table
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cost.counted.launches import launch_table
-from attn_zoo.cost.crossover.table import crossover_table
-from attn_zoo.cost.growth.table import growth_table
+from attn_zoo.cost.experiments import report
 from attn_zoo.cost.honesty.table import honesty_table
 from attn_zoo.cost.linformer_table3.table import linformer_table3_table
 from attn_zoo.cost.peers.table import peers_table
@@ -68,10 +67,10 @@ def tables() -> dict[str, str]:
         "lra_cpu_tasks": leaderboard(ROOT / "results" / "lra_cpu", format="github"),
         "tasks_cpu": leaderboard(ROOT / "results" / "tasks_cpu", format="github"),
         "published": render_published(leaderboard_tables(records_in("lra_cpu"), attention="linformer"), "github"),
-        "crossover": crossover_table(_measured("crossover")),
+        "crossover": report(_measured("crossover")),
         "honesty": honesty_table(_measured("honesty")),
         "launches": launch_table(_measured("launches")),
-        "growth": growth_table(_measured("growth")),
+        "growth": report(_measured("growth")),
         "peers": peers_table(_measured("peers")),
         "error": error_table(_measured("error"), "github"),
         "error_random": error_table(_measured("error_random"), "github"),

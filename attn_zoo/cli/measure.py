@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+import time
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,22 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attn_zoo.cli.experiments import EXPERIMENTS, describe
-from attn_zoo.cli.preparations import PREPARE, Points, tell
+from attn_zoo.cli.experiments_old import EXPERIMENTS as OLD
 from attn_zoo.cli.run import explain
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost.crossover.plot import check_plot, plot_crossover
-from attn_zoo.cost.crossover.table import crossover_table
-from attn_zoo.cost.honesty.table import is_honest
-from attn_zoo.cost.linformer_kernels.experiment import TimeIsUpError
+from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
+from attn_zoo.cost.grid import Grid
+from attn_zoo.cost.measurement import NO_TIME, Measurement
+from attn_zoo.cost.old_files import read_measurement
+from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
+from attn_zoo.records import describe_environment
+
+ALL: dict[str, type] = {**EXPERIMENTS, **OLD}
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the command's arguments."""
     parser.description = "An experiment on time and memory of layers, as a Markdown table and, with output=FILE, as JSON."
     parser.epilog = describe()
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -38,71 +43,85 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(handler=lambda parsed: measure(parsed.overrides))
 
 
+def describe() -> str:
+    """Every experiment with its keys, for ``attn-zoo measure --help``."""
+    parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
+    for name, kind in ALL.items():
+        doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]
+        parts += [f"experiment={name}", *(f"  {line}" for line in doc)]
+        for f in fields(kind):
+            default = f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default
+            parts.append(f"    {f'{f.name}={_plain(default)}':<34} {f.metadata['help']}")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(str, value))}]"
+    return "null" if value is None else str(value)
+
+
 def measure(words: Sequence[str]) -> int:
     """Measure what ``words`` ask for, print its table, and write its figures where asked.
 
-    Where ``output`` holds a measurement of the same setting that was cut short, it is finished.
+    Where ``output`` holds a measurement of the same that was cut short or had no time for all, it is finished.
 
     Returns:
-        0; 1 when its time was over before the end or a result was wrong; 130 when it was interrupted. What was written until
-        then stays.
+        0; 1 when a process failed that nothing can be compared without, or what was found is not as it must be; 130 when it was
+        interrupted. What was written until then stays.
 
     Raises:
         UnknownNameError: no such experiment, key, attention or option.
         ValueError: a value is wrong, or what the experiment needs is not here.
     """
+    started = time.monotonic()
     name, given = compose(words)
-    plot = None if given.get("plot") is None else Path(given["plot"])
-    if plot is not None:
-        check_plot(plot)
-    if given.get("read") is not None:
-        return _show(name, Path(given["read"]), plot)
-    facts, work, table = PREPARE[name](given)
-    found: dict[str, Any] = {"experiment": name, "complete": False, **facts, "points": []}
-    output = None if given["output"] is None else Path(given["output"])
-    done = [] if output is None else _done(output, found)
-    if output is not None:
-        _check_writable(output)
+    if name in OLD:
+        from attn_zoo.cli.measure_old import measure_old
 
-    def save(points: Points) -> None:
-        found["points"] = points
+        return measure_old(name, given)
+    grid = EXPERIMENTS[name](**given)
+    if grid.read is not None:
+        found = _read(name, Path(grid.read))
+        print(grid.report(found))
+        grid.draw(found)
+        return 0
+    environment = describe_environment(getattr(grid, "device", "cpu"))
+    found = Measurement(name, {**grid.identity(), **_limits(grid)}, grid.protocol, environment, grid.facts())
+    output = None if grid.output is None else Path(grid.output)
+    if output is not None:
+        _go_on(grid, found, output)
+        _check_writable(output)
+    status = _run(grid, found, output, started + (getattr(grid, "seconds", None) or math.inf))
+    if status != 130:
+        print(grid.report(found))
+        grid.draw(found)
+    return status
+
+
+def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> int:
+    def save(found: Measurement) -> None:
         if output is not None:
-            beside = output.with_name(f"{output.name}.part")
-            beside.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-            beside.replace(output)
+            found.write(output)
 
     try:
-        points = work(save, done)
-        found["complete"] = True
-        save(points)
+        Session(grid, found, save=save, tell=tell, ends=ends).run()
     except KeyboardInterrupt:
-        kept = f"; what was found is in {output}, and the same command goes on from there" if output and found["points"] else ""
+        kept = f"; what was found is in {output}, and the same command goes on from there" if output and found.cells else ""
         print(f"attn-zoo: interrupted{kept}", file=sys.stderr)
         return 130
-    except TimeIsUpError:
-        goes_on = "; the same command goes on from there" if output else ""
-        print(f"attn-zoo: the time was over before the end{goes_on}", file=sys.stderr)
     except WorkerError as error:
         print(f"attn-zoo: {error}; there is nothing to compare without it", file=sys.stderr)
-    print(table(found))
-    if plot is not None:
-        plot_crossover(found, plot)
-    believed = name != "honesty" or is_honest(found["points"])
-    return 0 if found["complete"] and believed and not any(map(_bad, found["points"])) else 1
+        return 1
+    found.complete = True
+    save(found)
+    return 0 if grid.believed(found) else 1
 
 
-def _show(name: str, file: Path, plot: Path | None) -> int:
-    """Table and plot of an earlier crossover."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"read must be a file that output= wrote; {file} holds no JSON ({error})") from error
-    if not isinstance(found, dict) or found.get("experiment") != name:
-        raise ValueError(f"read must be a file that output= of experiment={name} wrote; {file} is of another kind")
-    print(crossover_table(found))
-    if plot is not None:
-        plot_crossover(found, plot)
-    return 0
+def tell(line: str) -> None:
+    """Print progress beside the table."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -110,7 +129,7 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
     Raises:
         UnknownNameError: no such experiment or key.
-        ValueError: a word is no KEY=VALUE, or a value has the wrong type.
+        ValueError: a word is no KEY=VALUE, a value has the wrong type, or the experiment has another name now.
     """
     try:
         overrides = OverridesParser.create().parse_overrides(list(words))
@@ -121,9 +140,11 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
                 raise ValueError(f"measure takes KEY=VALUE, got {override.input_line!r}")
         named = [override.value() for override in overrides if override.key_or_group == "experiment"]
         name = str(named[-1]) if named else next(iter(EXPERIMENTS))
-        if name not in EXPERIMENTS:
-            raise UnknownNameError("experiment", name, EXPERIMENTS)
-        keys, lines = [f.name for f in fields(EXPERIMENTS[name])], []
+        if name in RENAMED:
+            raise ValueError(f"experiment={name} is called experiment={RENAMED[name]} now")
+        if name not in ALL:
+            raise UnknownNameError("experiment", name, ALL)
+        keys, lines = [f.name for f in fields(ALL[name])], []
         for override in overrides:
             key = override.key_or_group
             if key == "experiment":
@@ -131,7 +152,7 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
             if key.partition(".")[0] not in keys:
                 raise UnknownNameError(f"key of experiment={name}", key, ["experiment", *keys])
             lines.append(f"{'+' if '.' in key else ''}{override.input_line}")  # Hydra wants + for what the defaults lack
-        ConfigStore.instance().store(name=f"measure_{name}", node=EXPERIMENTS[name])
+        ConfigStore.instance().store(name=f"measure_{name}", node=ALL[name])
         with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
             config = OmegaConf.to_container(hydra.compose(f"measure_{name}", overrides=lines), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
@@ -140,27 +161,42 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     return name, {str(key): value for key, value in config.items()}
 
 
-def _bad(point: Mapping[str, Any]) -> bool:
-    """Whether a result was held against a reference and is not right, or could not be."""
-    return point.get("part") == "check" and point.get("verdict") != "right"
-
-
-def _done(output: Path, wanted: Mapping[str, Any]) -> Points:
-    """Points of a measurement in ``output`` that is not complete and of the same setting, code and kind of machine."""
+def _read(name: str, file: Path) -> Measurement:
+    """An earlier measurement."""
     try:
-        earlier = json.loads(output.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return []
-    if not isinstance(earlier, dict) or earlier.get("complete") is not False or _identity(earlier) != _identity(wanted):
-        return []
-    tell(f"{output} holds {len(earlier['points'])} points of this measurement; going on from there")
-    return list(earlier["points"])
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"read must be a file that output= wrote; {file} holds no JSON ({error})") from error
+    experiment = data.get("experiment") if isinstance(data, dict) else None
+    if RENAMED.get(str(experiment), experiment) != name:
+        raise ValueError(f"read must be a file that output= of experiment={name} wrote; {file} is of another kind")
+    try:
+        return read_measurement(data)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{file} is not a whole measurement: {type(error).__name__}: {error}; measure it again") from error
 
 
-def _identity(found: Mapping[str, Any]) -> str:
-    machine = {name: found["environment"].get(name) for name in ("cpu", "cores", "threads", "gpu", "torch", "commit")}
-    how = [found.get(name) for name in ("peer", "kernels", "protocol")]
-    return json.dumps([found["experiment"], found["setting"], *how, machine], sort_keys=True)
+def _limits(grid: Grid) -> dict[str, Any]:
+    return {name: getattr(grid, name) for name in ("seconds", "time_limit") if hasattr(grid, name)}
+
+
+def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
+    """Take over what ``output`` holds of the same grid, code and kind of machine, if that was not all."""
+    try:
+        earlier = read_measurement(json.loads(output.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    late = any(why.startswith(NO_TIME) for figures in earlier.cells.values() for why in figures.failures.values())
+    if (late or not earlier.complete) and _identity(grid, earlier) == _identity(grid, found):
+        found.take_over(earlier)
+        tell(f"{output} holds {sum(1 for _ in found.rows())} rows of this measurement; going on from there")
+
+
+def _identity(grid: Grid, found: Measurement) -> str:
+    machine = {name: found.environment.get(name) for name in ("cpu", "cores", "threads", "gpu", "torch", "commit")}
+    keys = {name: found.grid.get(name) for name in grid.identity()}
+    protocol = None if found.protocol is None else found.protocol.digest()
+    return json.dumps([found.experiment, keys, protocol, found.facts, machine], sort_keys=True)
 
 
 def _check_writable(output: Path) -> None:

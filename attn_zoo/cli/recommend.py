@@ -61,7 +61,7 @@ def memory_bytes(words: str) -> int:
 
 
 def _recommend(parsed: argparse.Namespace) -> int:
-    from attn_zoo.cost.step_cost.setting import resolve_device
+    from attn_zoo.cost.grid import resolve_device
     from attn_zoo.recommend import Need, recommend
     from attn_zoo.recommend.candidates import refusal, unmeasured_candidates
     from attn_zoo.recommend.evidence import machine_of, read_figures

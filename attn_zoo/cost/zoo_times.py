@@ -12,8 +12,8 @@ import torch
 
 from attn_zoo.contract import Geometry, UnsupportedError, choose_implementation, plain_options
 from attn_zoo.cost.bench import PRECISIONS, Bench, Subject
+from attn_zoo.cost.levels import Sizes, rig_for
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.step_cost.levels import Sizes, rig_for
 from attn_zoo.cost.workers import Worker, WorkerError
 from attn_zoo.registry import attention_options, card
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attn_zoo.cost.measurement import Figures
+from attn_zoo.cost.old_files import read_measurement
 from attn_zoo.cost.timing import quartiles
-from attn_zoo.recommend.need import DIRECTIONS
+
+EXPERIMENTS = ("growth", "crossover", "cost")
+"""Experiments of ``attn-zoo measure`` that time layers."""
 
 Quartiles = tuple[float, float, float]
 
@@ -78,86 +82,44 @@ def machine_of(environment: Mapping[str, Any], precision: str) -> Machine:
     return Machine(f"{words}{together}", "cpu", precision)
 
 
-def read_figures(found: Any, file: str) -> list[Figure]:
+def read_figures(data: Any, file: str) -> list[Figure]:
     """The figures of what ``attn-zoo measure`` wrote to ``file``.
 
     Raises:
         ValueError: it is no measurement of layers, or not a whole one.
     """
-    experiment = found.get("experiment") if isinstance(found, dict) else None
-    if not isinstance(experiment, str) or experiment not in _READERS:
+    experiment = data.get("experiment") if isinstance(data, dict) else None
+    if experiment not in EXPERIMENTS:
         held = f"holds experiment {experiment!r}" if experiment else "is no measurement of attn-zoo"
-        raise ValueError(f"{file} {held}; give what 'attn-zoo measure experiment=NAME output=FILE' wrote, NAME {_names()}")
+        *names, last = EXPERIMENTS
+        names_in_words = f"{', '.join(names)} or {last}"
+        raise ValueError(f"{file} {held}; give what 'attn-zoo measure experiment=NAME output=FILE' wrote, NAME {names_in_words}")
     try:
-        setting = found["setting"]
-        sizes = setting.get("sizes", setting)
-        if found["experiment"] == "cost" and setting["level"] != "layer":
-            raise ValueError(f"{file} was measured at level={setting['level']}; figures of layers are needed, level=layer")
-        common = {
-            "width": int(sizes["dim"]),
-            "heads": int(sizes["heads"]),
-            "machine": machine_of(found["environment"], str(setting["precision"])),
-            "file": file,
-        }
-        return [figure for point in found["points"] for figure in _READERS[experiment](point, common)]
+        found = read_measurement(data)
+        if (level := found.grid.get("level", "layer")) != "layer":
+            raise ValueError(f"{file} was measured at level={level}; figures of layers are needed, level=layer")
+        machine = machine_of(found.environment, str(found.grid["precision"]))
+        sizes = {"width": int(found.grid["dim"]), "heads": int(found.grid["heads"])}
+        return [_figure(figures, machine=machine, file=file, **sizes) for figures in found.cells.values()]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is not a whole measurement: {type(error).__name__}: {error}; measure it again") from error
 
 
-def _growth(point: Mapping[str, Any], common: Mapping[str, Any]) -> Iterable[Figure]:
-    for direction, name in (("forward", "forward"), ("training", "backward")):
-        seconds = point[f"{name}_seconds"]
-        figures = {"seconds": None if seconds is None else tuple(seconds), "bytes": point[f"{name}_peak_bytes"]}
-        yield _figure(point, common, direction, 1, figures, point["failure"])
-
-
-def _crossover(point: Mapping[str, Any], common: Mapping[str, Any]) -> Iterable[Figure]:
-    seconds = quartiles(point["seconds"]) if point["seconds"] else None
-    failure = point["failures"].get("time")
-    yield _figure(point, common, point["kind"], 1, {"seconds": seconds, "bytes": point["bytes"]}, failure)
-
-
-def _cost(point: Mapping[str, Any], common: Mapping[str, Any]) -> Iterable[Figure]:
-    for direction in DIRECTIONS:
-        memory = point["memory"].get(direction)
-        for batch, rounds in (point["seconds"].get(direction) or {"1": []}).items():
-            seconds = quartiles([sum(parts) for parts in rounds]) if rounds else None
-            held = None if memory is None or batch != "1" else memory["peak"] + memory["held"]
-            failure = point["failures"].get(direction)
-            yield _figure(point, common, direction, int(batch), {"seconds": seconds, "bytes": held}, failure)
-
-
-_READERS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[Figure]]] = {
-    "growth": _growth,
-    "crossover": _crossover,
-    "cost": _cost,
-}
-
-
-def _names() -> str:
-    *names, last = _READERS
-    return f"{', '.join(names)} or {last}"
-
-
-def _figure(
-    point: Mapping[str, Any],
-    common: Mapping[str, Any],
-    direction: str,
-    batch: int,
-    figures: Mapping[str, Any],
-    failure: str | None,
-) -> Figure:
-    subject = point["subject"]
+def _figure(figures: Figures, **common: Any) -> Figure:
+    cell, seconds, peak = figures.cell, figures.all("seconds"), figures.one("peak_bytes")
+    if cell.subject is None:
+        raise TypeError(f"{cell.label} is no layer of the zoo")
     return Figure(
-        attention=subject["attention"],
-        options=subject["options"],
-        implementation=subject["implementation"],
-        backend=subject["backend"],
-        direction=direction,
-        length=point["length"],
-        batch=batch,
-        failure=failure,
-        **figures,
+        attention=cell.subject.attention,
+        options=cell.subject.options,
+        implementation=cell.subject.implementation,
+        backend=cell.subject.backend,
+        direction=cell.kind,
+        length=cell.length,
+        batch=cell.batch,
+        seconds=quartiles(seconds) if seconds else None,
+        bytes=None if peak is None else int(peak + (figures.one("held_bytes") or 0)),
+        failure=figures.failures.get("seconds"),
         **common,
     )
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.cli.analyze import error_table
-from attn_zoo.cost.crossover.analysis import labels
-from attn_zoo.cost.crossover.table import crossover_table
+from attn_zoo.cost.crossover_analysis import labels
+from attn_zoo.cost.experiments.crossover import Crossover
+from attn_zoo.cost.measurement import Cell
+from attn_zoo.cost.old_files import read_measurement
 from attn_zoo.cost.peers.rivals import RIVALS, YARDSTICK
 from attn_zoo.cost.peers.table import peers_table
 from attn_zoo.leaderboard import Row, Table, tables
@@ -60,8 +62,9 @@ class Results:
         found = self._measured("crossover")
         if found is None:
             return None
-        kept = [p for p in found["points"] if p["role"] != "mechanism" or attention in (None, p["subject"]["attention"])]
-        return aligned(crossover_table({**found, "points": kept})) if labels(kept, "mechanism") else None
+        measured = read_measurement(found)
+        measured.cells = {cell: own for cell, own in measured.cells.items() if _concerns(cell, attention)}
+        return aligned(Crossover.report(measured)) if labels(list(measured.cells.values()), "mechanism") else None
 
     def peers(self, attention: str) -> str | None:
         """The comparison of an attention's layers with public packages', or None where there is none."""
@@ -86,6 +89,12 @@ class Results:
     def _measured(self, name: str) -> Any:
         path = self.root / f"{name}.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _concerns(cell: Cell, attention: str | None) -> bool:
+    """Whether a cell is of softmax, or of the attention; of any where none is given."""
+    assert cell.subject is not None
+    return cell.role != "mechanism" or attention in (None, cell.subject.attention)
 
 
 def _of_rivals(point: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -217,9 +217,11 @@ def test_measure_prints_exponents_and_writes_them(tmp_path):
     assert "softmax (sdpa)" in outcome.stdout
     assert "linformer projected_length=16" in outcome.stdout
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    assert len(found["points"]) == 4
+    assert len(found["cells"]) == 2 * 2 * 2
     assert found["complete"] is True
-    assert [point["failure"] for point in found["points"]] == [None] * 4
+    assert not any("failure" in row for row in found["rows"])
+    seconds = [row for row in found["rows"] if row["quantity"] == "seconds"]
+    assert sorted((row["cell"], row["round"]) for row in seconds) == [(cell, turn) for cell in range(8) for turn in range(2)]
 
 
 SMALL_TABLE3 = ["device=cpu", "lengths=[64]", "projected_lengths=[16,64]", "dim=16", "heads=2", "tokens=128", "rounds=2"]
@@ -295,7 +297,7 @@ def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
         (["experiment=peers", "sharing=none"], "no key of experiment=peers is called 'sharing'"),
         (["lengths=[64,x]"], "could not be converted to Integer"),
         (["lengths=64,128"], "write a list in brackets, lengths=[a,b]"),
-        (["lengths=[]"], "lengths are whole numbers of at least 1"),
+        (["lengths=[]"], "lengths are different whole numbers of at least 1"),
         (["+dim=8"], "measure takes KEY=VALUE"),
         (["dim"], "missing EQUAL"),
         (["dim=10", "heads=4"], "dim must be divisible by heads"),

@@ -13,14 +13,10 @@ import torch
 from make import make_record
 
 from attn_zoo.cli import main
-from attn_zoo.cli.experiments import StepCost
 from attn_zoo.cli.recommend import memory_bytes
 from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.crossover.experiment import Cell
-from attn_zoo.cost.crossover.setting import Entry
-from attn_zoo.cost.crossover.setting import resolve_setting as crossover_setting
-from attn_zoo.cost.step_cost.experiment import empty_point
-from attn_zoo.cost.step_cost.setting import resolve_setting as cost_setting
+from attn_zoo.cost.measurement import Cell, Measurement
+from attn_zoo.cost.old_files import read_measurement
 from attn_zoo.leaderboard import Table, tables
 from attn_zoo.recommend import Need, Recommendation, recommend
 from attn_zoo.recommend.candidates import candidate
@@ -252,7 +248,7 @@ def test_the_figures_of_growth_are_read():
         for p in json.loads(GROWTH.read_text(encoding="utf-8"))["points"]
         if p["subject"]["attention"] == "linformer" and p["length"] == 8192
     )
-    assert point.seconds == tuple(raw["backward_seconds"])
+    assert point.seconds == pytest.approx(tuple(raw["backward_seconds"]))
     assert (point.bytes, point.width, point.heads, point.machine.device) == (raw["backward_peak_bytes"], 256, 4, "cpu")
     assert point.options["projected_length"] == 256
 
@@ -260,48 +256,36 @@ def test_the_figures_of_growth_are_read():
 ENVIRONMENT = {"cpu": "Some CPU", "cores": 2, "threads": 2, "gpu": None, "torch": "2.15.0"}
 
 
-def test_the_figures_of_crossovers_are_read_as_that_experiment_writes_them():
-    given = {
-        "device": "cpu",
-        "rounds": 10,
-        "repeat_seconds": 0.1,
-        "seed": 1,
-        "energy_seconds": 1.0,
-        "lengths": [64, 128],
-        "precision": None,
-    }
-    given |= {"dim": 32, "heads": 2, "seconds": 10.0, "time_limit": 10.0}
-    entry = Entry("mechanism", "performer", Subject("performer", {"features": 16}))
-    setting = crossover_setting(given, (entry,))
-    cell = Cell(setting, entry, "training", 64, None, seconds=[0.1, 0.3, 0.2], bytes=5000)  # type: ignore[arg-type]  # no process
-    failed = Cell(setting, entry, "forward", 64, None, failures={"time": "OOM: too much"})  # type: ignore[arg-type]
-    found = {
-        "experiment": "crossover",
-        "setting": {"dim": setting.dim, "heads": setting.heads, "precision": setting.precision},
-        "environment": ENVIRONMENT,
-        "points": [cell.to_dict(), failed.to_dict()],
-    }
-    one, other = read_figures(found, "c.json")
+@pytest.mark.parametrize("experiment", ["crossover", "cost"])
+def test_figures_are_read_as_measurements_are_written(experiment):
+    grid = {"dim": 32, "heads": 2, "precision": "fp32", **({"level": "layer"} if experiment == "cost" else {})}
+    found = Measurement(experiment, grid, None, ENVIRONMENT)
+    performer = Subject("performer", {"features": 16})
+    training = found.of(Cell("performer", "training", 64, subject=performer))
+    training.values = {"seconds": [0.1, 0.3, 0.2], "held_bytes": [24], "peak_bytes": [1000]}
+    found.of(Cell("performer", "training", 64, batch=8, subject=performer)).values = {"seconds": [1.6]}
+    found.of(Cell("performer", "forward", 64, subject=performer)).failures = {"seconds": "OOM: too much"}
+    data = json.loads(json.dumps(found.to_dict()))
+    figures = {(f.direction, f.batch): f for f in read_figures(data, "c.json")}
+    one, many, other = figures["training", 1], figures["training", 8], figures["forward", 1]
     assert one.seconds == pytest.approx((0.15, 0.2, 0.25))
-    assert (one.direction, one.bytes, one.machine) == ("training", 5000, HERE)
-    assert (other.direction, other.seconds, other.failure) == ("forward", None, "OOM: too much")
+    assert (one.bytes, one.machine, one.options) == (1024, HERE, {"features": 16})
+    assert (many.seconds, many.bytes) == ((1.6, 1.6, 1.6), None)
+    assert (other.seconds, other.failure) == (None, "OOM: too much")
+    if experiment == "cost":
+        with pytest.raises(ValueError, match="level=block; figures of layers are needed"):
+            read_figures({**data, "grid": {**grid, "level": "block"}}, "c.json")
 
 
-def test_the_figures_of_costs_are_read_as_that_experiment_writes_them():
-    given = {name: getattr(StepCost(), name) for name in StepCost.__dataclass_fields__}
-    setting = cost_setting({**given, "lengths": [64], "device": "cpu"}, {"performer": Subject("performer", {"features": 16})})
-    point = empty_point(setting, "performer", 64)
-    point["seconds"] = {"training": {"1": [[0.1, 0.2], [0.2, 0.2]], "8": [[0.8, 0.8]]}}
-    point["memory"] = {"training": {"peak": 1000, "held": 24}}
-    point["failures"] = {"forward": "OOM: too much"}
-    found: dict[str, Any] = {"experiment": "cost", "setting": setting.to_dict(), "environment": ENVIRONMENT, "points": [point]}
-    figures = {(f.direction, f.batch): f for f in read_figures(json.loads(json.dumps(found)), "c.json")}
-    assert figures["training", 1].seconds == pytest.approx((0.325, 0.35, 0.375))
-    assert figures["training", 1].bytes == 1024
-    assert figures["training", 8].seconds == pytest.approx((1.6, 1.6, 1.6))
-    assert figures["forward", 1].failure == "OOM: too much"
-    with pytest.raises(ValueError, match="level=block; figures of layers are needed"):
-        read_figures({**found, "setting": {**found["setting"], "level": "block"}}, "c.json")
+def test_the_figures_of_older_crossovers_are_read():
+    data = json.loads((GROWTH.parent / "crossover.json").read_text(encoding="utf-8"))
+    figures, points = read_figures(data, "crossover.json"), data["points"]
+    assert len(figures) == len(points) == len(read_measurement(data).cells)
+    for figure_, point in zip(figures, points, strict=True):
+        assert (figure_.direction, figure_.length, figure_.bytes) == (point["kind"], point["length"], point["bytes"])
+        assert (figure_.seconds is None) == (not point["seconds"]) and (figure_.failure is None) == (
+            "time" not in point["failures"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -310,7 +294,7 @@ def test_the_figures_of_costs_are_read_as_that_experiment_writes_them():
         ([], "f.json is no measurement of attn-zoo"),
         ({"schema": 1}, "f.json is no measurement of attn-zoo"),
         ({"experiment": "peers"}, "holds experiment 'peers'; give what .* NAME growth, crossover or cost"),
-        ({"experiment": "growth", "setting": {}}, "is not a whole measurement: KeyError: 'dim'; measure it again"),
+        ({"experiment": "growth", "setting": {}}, "is not a whole measurement: KeyError: .*; measure it again"),
     ],
 )
 def test_files_of_another_kind_are_refused(found, message):

@@ -8,9 +8,10 @@ from torch import nn
 
 from attn_zoo.contract import Batch
 from attn_zoo.cost import attention_parameters, count_flops, count_parameters, peak_bytes
-from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.growth.experiment import fit_exponent, measure_growth
-from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.experiments.growth import Growth
+from attn_zoo.cost.fits import fit_exponent
+from attn_zoo.cost.measurement import Measurement
+from attn_zoo.cost.session import Session
 from attn_zoo.layer import MultiHeadAttention
 
 
@@ -53,19 +54,18 @@ def test_exponents_of_known_laws():
 
 
 def test_growth_is_measured_for_every_length_and_running_out_of_memory_is_a_cell():
-    subjects = [Subject("none", {}), Subject("softmax", {"dropout": 0.0}, "eager")]
-    points = measure_growth(subjects, [64, 2_000_000], dim=8, heads=2, protocol=TimingProtocol(rounds=2), tell=lambda line: None)
-    by_cell = {(p.subject.attention, p.length): p for p in points}
-    small = by_cell["softmax", 64]
-    assert small.failure is None
-    assert small.forward_seconds is not None
-    assert small.forward_seconds[0] <= small.forward_seconds[1] <= small.forward_seconds[2]
-    assert small.backward_peak_bytes is not None
-    assert small.forward_peak_bytes is not None
-    assert small.backward_peak_bytes > small.forward_peak_bytes > 64 * 64 * 2 * 4
-    huge = by_cell["softmax", 2_000_000]
-    assert huge.forward_seconds is None
-    assert huge.failure is not None
-    assert "forward: OOM: " in huge.failure
-    assert "backward: OOM: " in huge.failure
-    assert by_cell["none", 2_000_000].failure is None, "one cell's failure is not another's"
+    options = {"softmax": {"dropout": 0.0}}
+    grid = Growth(attentions=["none", "softmax:eager"], set=options, lengths=[64, 2_000_000], dim=8, heads=2, rounds=2)
+    found = Measurement("growth", grid.identity(), grid.protocol, {}, grid.facts())
+    Session(grid, found).run()
+    by_cell = {(cell.label, cell.length, cell.kind): figures for cell, figures in found.cells.items()}
+    forward, training = (by_cell["softmax (eager)", 64, kind] for kind in ("forward", "training"))
+    assert not forward.failures and len(forward.all("seconds")) == len(training.all("seconds")) == 2
+    peaks = [figures.one("peak_bytes") for figures in (training, forward)]
+    assert None not in peaks and peaks[0] > peaks[1] > 64 * 64 * 2 * 4
+    for kind in ("forward", "training"):
+        huge = by_cell["softmax (eager)", 2_000_000, kind]
+        assert not huge.values and huge.failures["seconds"].startswith("OOM: ")
+        assert not by_cell["none", 2_000_000, kind].failures, "one cell's failure is not another's"
+    backward = training.all("backward_seconds")
+    assert all(0 < part < whole for part, whole in zip(backward, training.all("seconds"), strict=True))

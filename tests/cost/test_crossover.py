@@ -3,53 +3,74 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
-from dataclasses import replace
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
+from attn_zoo.cost import crossover_analysis as analysis
+from attn_zoo.cost import session, timed
 from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.crossover import analysis, experiment
-from attn_zoo.cost.crossover.analysis import Crossover, baseline, crossover, exponent, last_fall, round_length
-from attn_zoo.cost.crossover.experiment import Cell, expected_seconds, stop_slowest
-from attn_zoo.cost.crossover.plot import check_plot, plot_crossover, spread_out
-from attn_zoo.cost.crossover.setting import Entry, Setting, resolve_setting
-from attn_zoo.cost.crossover.table import crossover_table
+from attn_zoo.cost.crossover_analysis import Crossover, baseline, crossover, exponent, last_fall, round_length
+from attn_zoo.cost.crossover_plot import check_plot, plot_crossover, spread_out
 from attn_zoo.cost.energy import NotMeasured
-from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.experiments.crossover import Crossover as CrossoverGrid
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.session import Session, expected_seconds
 from attn_zoo.cost.workers import WorkerError
 
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib (extra: plots)")
 
-LINFORMER = Entry("mechanism", "linformer projected_length=8", Subject("linformer", {"projected_length": 8}))
+GIVEN: dict[str, Any] = {
+    "device": "cpu",
+    "attentions": ["linformer"],
+    "set": {"linformer": {"projected_length": 8}},
+    "lengths": [8, 16, 32],
+    "dim": 16,
+    "heads": 2,
+    "rounds": 7,
+    "repeat_seconds": 0.0,
+    "time_limit": 30.0,
+    "seconds": 60.0,
+}
+LINFORMER = "linformer projected_length=8"
 
-SETTING = Setting(
-    device="cpu",
-    mechanisms=(LINFORMER,),
-    lengths=(8, 16, 32),
-    dim=16,
-    heads=2,
-    precision="fp32",
-    seconds=60.0,
-    time_limit=30.0,
-    protocol=TimingProtocol(rounds=7, seconds=0.0),
-)
+
+def grid_of(**changes: Any) -> CrossoverGrid:
+    return CrossoverGrid(**{**GIVEN, **changes})
 
 
 def point(
-    label: str, length: int, seconds: Any = (), *, role: str = "mechanism", kind: str = "forward", **more: Any
-) -> dict[str, Any]:
-    found = {"label": label, "role": role, "length": length, "kind": kind, "seconds": list(seconds), "joules": [], "bytes": None}
-    return {**found, "failures": {}, "subject": {"backend": None}, **more}
+    label: str,
+    length: int,
+    seconds: Any = (),
+    *,
+    role: str = "mechanism",
+    kind: str = "forward",
+    failures: Any = None,
+    bytes: int | None = None,
+    joules: Any = (),
+    backend: str | None = None,
+) -> Figures:
+    made = Figures(Cell(label, kind, length, role=role, subject=Subject("softmax", {}, "sdpa", backend)), failures=failures or {})
+    kept = {
+        "seconds": list(seconds),
+        "joules": list(joules),
+        "held_bytes": [0] if bytes else [],
+        "peak_bytes": [bytes] if bytes else [],
+    }
+    made.values = {quantity: values for quantity, values in kept.items() if values}
+    return made
 
 
-def pair(length: int, ours: Any, theirs: Any, **more: Any) -> list[dict[str, Any]]:
+def pair(length: int, ours: Any, theirs: Any, **more: Any) -> list[Figures]:
     return [point("ours", length, ours, **more), point("softmax", length, theirs, role="sdpa", **more)]
 
 
-def time_crossover(points: list[dict[str, Any]]) -> Crossover:
+def time_crossover(points: list[Figures]) -> Crossover:
     found = crossover(points, "ours", "sdpa", "forward", "time")
     assert found is not None
     return found
@@ -137,7 +158,7 @@ def test_the_interval_covers_the_true_crossover():
 
 
 def test_who_runs_out_of_memory_has_lost():
-    lost: dict[str, Any] = {"failures": {"time": "OOM: scripted", "memory": "OOM: scripted"}}
+    lost: dict[str, Any] = {"failures": {"seconds": "OOM: scripted", "peak_bytes": "OOM: scripted"}}
     ran = [1.0] * 6
     both = pair(100, [2.0] * 6, ran)
     theirs = [point("ours", 400, ran), point("softmax", 400, role="sdpa", **lost)]
@@ -150,7 +171,7 @@ def test_who_runs_out_of_memory_has_lost():
 
 def test_what_was_stopped_or_has_too_few_rounds_is_not_compared():
     points = pair(100, [2.0] * 6, [1.0] * 6) + pair(200, [0.5] * 6, [1.0] * 6)
-    stopped = point("softmax", 400, role="sdpa", failures={"time": "time limit: scripted"})
+    stopped = point("softmax", 400, role="sdpa", failures={"seconds": "time limit: scripted"})
     assert time_crossover([*points, point("ours", 400, [1.0] * 6), stopped]).longest == 200
     assert time_crossover(points + pair(400, [0.5] * 6, [1.0] * 5)).longest == 200
     assert time_crossover(points + pair(400, [0.5] * 6, [1.0] * 6)).longest == 400
@@ -159,7 +180,8 @@ def test_what_was_stopped_or_has_too_few_rounds_is_not_compared():
 def test_memory_is_exact_and_energy_has_rounds():
     points = []
     for n, ours, theirs in ((100, 4, 2), (400, 8, 16)):
-        points += [{**p, "bytes": cost, "joules": [cost] * 6} for p, cost in zip(pair(n, (), ()), (ours, theirs), strict=True)]
+        points += [point("ours", n, bytes=ours, joules=[ours] * 6)]
+        points += [point("softmax", n, role="sdpa", bytes=theirs, joules=[theirs] * 6)]
     memory, energy = (crossover(points, "ours", "sdpa", "forward", quantity) for quantity in ("memory", "energy"))
     assert memory is not None and memory.at == pytest.approx(200) and memory.describe() == "200"
     assert energy is not None and energy.at == pytest.approx(200) and energy.describe() == "200 (200 to 200)"
@@ -168,11 +190,14 @@ def test_memory_is_exact_and_energy_has_rounds():
 
 def test_the_best_back_end_is_taken_at_each_length():
     points = [
-        point(f"softmax ({name})", n, [seconds] * 6, role="sdpa", subject={"backend": name})
+        point(f"softmax ({name})", n, [seconds] * 6, role="sdpa", backend=name)
         for name, both in (("flash", (3.0, 4.0)), ("efficient", (2.0, 5.0)))
         for n, seconds in zip((100, 200), both, strict=True)
-    ] + [point("softmax (cudnn)", n, role="sdpa", failures={"time": "failed: no kernel"}) for n in (100, 200)]
-    assert [p["subject"]["backend"] for p in baseline(points, "sdpa", "forward", "time")] == ["efficient", "flash"]
+    ] + [point("softmax (cudnn)", n, role="sdpa", failures={"seconds": "failed: no kernel"}) for n in (100, 200)]
+    assert [p.cell.subject and p.cell.subject.backend for p in baseline(points, "sdpa", "forward", "time")] == [
+        "efficient",
+        "flash",
+    ]
 
 
 def test_exponents_are_of_the_longest_lengths():
@@ -186,8 +211,8 @@ class Scripted:
 
     asked: list[tuple[str, str, int]] = []  # noqa: RUF012
 
-    def __init__(self, make: Any, *, environment: Any, bounded: bool) -> None:
-        self.softmax = make.args[0].args[0].attention == "softmax"
+    def __init__(self, make: Any, build: Any, *rest: Any, environment: Any, bounded: bool) -> None:
+        self.softmax = build.args[0].attention == "softmax"
 
     def ask(self, method: str, kind: str, batch: int, length: int, limit: float) -> Any:
         Scripted.asked.append((method, kind, length))
@@ -201,65 +226,99 @@ class Scripted:
 
 @pytest.fixture
 def scripted(monkeypatch):
-    monkeypatch.setattr(experiment, "Worker", Scripted)
+    monkeypatch.setattr(session, "Worker", Scripted)
     monkeypatch.setattr(Scripted, "asked", [])
 
 
+def empty(grid: CrossoverGrid, **more: Any) -> Measurement:
+    environment = {"cpu": "CPU of a test", "threads": 2, "gpu": None, "torch": "2.15.0"}
+    facts = {"energy": {"meter": None, "reason": "a test has no meter"}}
+    return Measurement("crossover", grid.identity(), grid.protocol, environment, **{"facts": facts, "complete": True, **more})
+
+
+def measured(found: Measurement | None = None, saved: list[dict[str, Any]] | None = None, **changes: Any) -> Measurement:
+    """A measurement, with what was saved on the way as it is read back."""
+    grid = grid_of(**changes)
+    made = empty(grid) if found is None else found
+    kept = [] if saved is None else saved
+    Session(grid, made, save=lambda at: kept.append(json.loads(json.dumps(at.to_dict()))), ends=time.monotonic() + 60.0).run()
+    return made
+
+
 def test_lengths_are_measured_saved_and_gone_on_with(scripted):
-    saved: list[list[dict[str, Any]]] = []
-    points = experiment.measure(SETTING, tell=lambda line: None, save=lambda points: saved.append(list(points)))
-    assert [sorted({p["length"] for p in points}) for points in saved] == [[8], [8, 16], [8, 16, 32]]
-    assert len(points) == 3 * 3 * 2 and all(p["protocol"] == SETTING.protocol.digest() for p in points)
-    refused = [p for p in points if p["failures"].get("time", "").startswith("refused: ")]
-    assert {(p["label"], p["length"]) for p in refused} == {(LINFORMER.label, 8)}
-    lost = [p for p in points if p["failures"].get("time", "").startswith("OOM: ")]
-    assert {(p["role"], p["kind"], p["length"]) for p in lost} == {(r, "training", 32) for r in ("materialised", "sdpa")}
-    assert all(len(p["seconds"]) == 7 for p in points if not p["failures"]) and not any(p["joules"] for p in points)
+    saved: list[dict[str, Any]] = []
+    found = measured(saved=saved)
+    cells = list(found.cells)
+    assert [cell.length for cell in cells] == sorted(cell.length for cell in cells) and len(cells) == 3 * 3 * 2
+    points = found.cells.values()
+    refused = [p for p in points if p.failures.get("seconds", "").startswith("refused: ")]
+    assert {(p.cell.label, p.cell.length) for p in refused} == {(LINFORMER, 8)}
+    lost = [p.cell for p in points if p.failures.get("seconds", "").startswith("OOM: ")]
+    assert {(c.role, c.kind, c.length) for c in lost} == {(r, "training", 32) for r in ("materialised", "sdpa")}
+    assert all(len(p.all("seconds")) == 7 for p in points if not p.failures) and not any(p.all("joules") for p in points)
     for role in ("materialised", "sdpa"):
-        found = crossover(points, LINFORMER.label, role, "forward", "time")
-        assert found is not None and found.describe() == "16 (16 to 16)"
-        found = crossover(points, LINFORMER.label, role, "training", "memory")
-        assert found is not None and found.at == 32
-    Scripted.asked.clear()
-    again = experiment.measure(SETTING, tell=lambda line: None, save=lambda points: None, done=saved[1])
-    assert again == points and {length for method, _, length in Scripted.asked if method == "parts"} == {32}
+        at = crossover(list(points), LINFORMER, role, "forward", "time")
+        assert at is not None and at.describe() == "16 (16 to 16)"
+        at = crossover(list(points), LINFORMER, role, "training", "memory")
+        assert at is not None and at.at == 32
+    for at_moment in (0, len(saved) // 2, len(saved) - 2):
+        Scripted.asked.clear()
+        again = measured(Measurement.from_dict(saved[at_moment]))
+        assert again.to_dict() == found.to_dict()
+        timings = [asked for asked in Scripted.asked if asked[0] == "parts"]
+        rows = [row for row in saved[at_moment]["rows"] if row["quantity"] == "seconds" and "value" in row]
+        assert len(timings) == 7 * 14 - len(rows), "what has its row is not measured again"
 
 
 def test_energy_is_taken_in_as_many_rounds_as_an_interval_needs(scripted, monkeypatch):
     class Meter:
         what = "scripted"
 
-    monkeypatch.setattr(experiment, "energy_meter", lambda device: Meter())
-    points = experiment.measure(SETTING, tell=lambda line: None, save=lambda points: None)
-    assert {len(p["joules"]) for p in points if not p["failures"]} == {6}
-    monkeypatch.setattr(experiment, "energy_meter", lambda device: NotMeasured("none here"))
-    assert experiment.describe_energy("cpu") == {"measured": False, "reason": "none here"}
+    monkeypatch.setattr(timed, "energy_meter", lambda device: Meter())
+    assert {len(p.all("joules")) for p in measured().cells.values() if not p.failures} == {6}
+    monkeypatch.setattr(timed, "energy_meter", lambda device: NotMeasured("none here"))
+    assert grid_of().facts() == {"energy": {"meter": None, "reason": "none here"}}
 
 
-def test_without_time_nothing_is_begun_and_it_is_said(scripted, monkeypatch):
-    clock = iter(range(0, 10**6, 25))
-    monkeypatch.setattr("attn_zoo.cost.crossover.experiment.time.monotonic", lambda: float(next(clock)))
-    points = experiment.measure(SETTING, tell=lambda line: None, save=lambda points: None)
-    late = [p for p in points if p["length"] == 32]
-    assert len(late) == 6 and all(p["failures"]["time"].startswith("time limit: ") for p in late), "its time is over"
+def test_without_time_nothing_is_begun_and_it_is_said_and_measured_later(scripted, monkeypatch):
+    grid = grid_of()
+    found = empty(grid)
+    Session(grid, found, ends=time.monotonic() - 1.0).run()
+    assert not Scripted.asked and len(found.cells) == 18
+    whys = [p.failures["seconds"] for p in found.cells.values()]
+    assert {why.partition(":")[0] for why in whys} == {"no time left", "refused"}
+    later = empty(grid)
+    later.take_over(found)
+    assert [p.cell.label for p in later.cells.values() if p.failures] == [LINFORMER] * 2, "what is refused stays refused"
+    assert measured(later).to_dict() == measured().to_dict()
 
 
-def cell(step_seconds: float, failures: dict[str, str] | None = None) -> Cell:
-    made = Cell(SETTING, LINFORMER, "forward", 16, worker=None)  # type: ignore[arg-type]
-    made.step_seconds, made.failures = step_seconds, dict(failures or {})
-    return made
+def test_no_request_outlives_the_time(scripted, monkeypatch):
+    limits: list[float] = []
+    real = Scripted.ask
+    monkeypatch.setattr(Scripted, "ask", lambda self, *asked, limit: (limits.append(limit), real(self, *asked, limit=limit))[1])
+    grid = grid_of(time_limit=1000.0)
+    Session(grid, empty(grid), ends=time.monotonic() + 50.0).run()
+    assert limits and max(limits) <= 50.0
+
+
+def stopped(left: float, *steps: float) -> list[str]:
+    """What failed of cells whose steps take so long: six rounds of a step to warm up and one to time are 12 s a second."""
+    grid = grid_of()
+    found = empty(grid)
+    made = Session(grid, found, ends=math.inf)
+    cells = [Cell(f"cell {at}", "forward", 16) for at in range(len(steps))]
+    made._steps = dict(zip(cells, steps, strict=True))
+    made.left = lambda: left  # type: ignore[method-assign]
+    made._stop_slowest(cells)
+    return [found.of(cell).failures.get("seconds", "") for cell in cells]
 
 
 def test_the_slowest_are_stopped_first():
-    """Six rounds of a step to warm up and one to time: 12 s a second of a step."""
-    cells = [cell(1.0), cell(4.0), cell(2.0), cell(9.0, {"time": "OOM: before"})]
-    stop_slowest(cells, 12 * 3.5)
-    assert [c.failures.get("time", "").partition(":")[0] for c in cells] == ["", "time limit", "", "OOM"]
-    assert cells[1].failures["time"] == "time limit: a step takes about 4 s, so 6 rounds need 84 s, of 42 s left"
-    stop_slowest(cells, 12 * 3.0)
-    assert "time" not in cells[2].failures
-    stop_slowest(cells, -1.0)
-    assert all("time" in c.failures for c in cells)
+    whys = stopped(12 * 3.5, 1.0, 4.0, 2.0)
+    assert whys == ["", "no time left: a step takes about 4 s, what is needed 84 s, of 42 s", ""]
+    assert stopped(12 * 3.0, 1.0, 2.0) == ["", ""]
+    assert all(stopped(-1.0, 1.0, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -267,78 +326,69 @@ def test_the_slowest_are_stopped_first():
     [({}, 0.0), ({100: 2.0}, 4.0), ({50: 1.0, 100: 4.0}, 16.0), ({50: 1.0, 100: 9.0}, 36.0), ({50: 3.0, 100: 2.0}, 4.0)],
 )
 def test_growth_goes_on_as_it_was_between_linear_and_quadratic(known, expected):
-    earlier = [point("ours", n, [seconds]) for n, seconds in known.items()] + [point("ours", 400, [99.0])]
-    assert expected_seconds(earlier, "ours", "forward", 200) == pytest.approx(expected)
-    assert expected_seconds(earlier, "ours", "training", 200) == 0.0
+    steps = {Cell("ours", "forward", n): seconds for n, seconds in {**known, 400: 99.0}.items()}
+    assert expected_seconds(steps, Cell("ours", "forward", 200)) == pytest.approx(expected)
+    assert expected_seconds(steps, Cell("ours", "training", 200)) == 0.0
 
 
 def test_materialised_softmax_is_refused_by_arithmetic_where_it_cannot_fit(monkeypatch):
-    monkeypatch.setattr(experiment, "_device_memory", lambda device: 2 * 2 * 16**2 * 4 - 1)
-    entry = SETTING.entries()[0]
-    made = Cell(SETTING, entry, "forward", 16, worker=None)  # type: ignore[arg-type]
-    made.weigh([], 60.0)
-    assert made.failures["time"] == made.failures["memory"] == "OOM: by arithmetic at least 4096 bytes, of 4095"
+    monkeypatch.setattr(timed, "device_memory", lambda device: 2 * 2 * 16**2 * 4 - 1)
+    cell = next(cell for cell in grid_of().groups()[1] if cell.role == "materialised")
+    assert grid_of().refusal(cell) == "OOM: by arithmetic at least 4096 bytes, of 4095"
 
 
 def test_a_real_measurement_of_two_lengths():
-    small = replace(SETTING, lengths=(16, 32), seconds=600.0, time_limit=300.0, protocol=replace(SETTING.protocol, rounds=6))
-    points = experiment.measure(small, tell=lambda line: None, save=lambda points: None)
-    assert not any(p["failures"] for p in points)
-    assert all(len(p["seconds"]) == 6 and min(p["seconds"]) > 0 and p["bytes"] > 16 * 16 * 4 for p in points)
-    again = experiment.measure(small, tell=lambda line: None, save=lambda points: None)
-    assert [p["bytes"] for p in again] == [p["bytes"] for p in points], "memory has no noise"
-
-
-def found(points: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    environment = {"cpu": "CPU of a test", "threads": 2, "gpu": None, "torch": "2.15.0"}
-    energy = {"measured": False, "reason": "a test has no meter"}
-    return {
-        "complete": True,
-        "setting": SETTING.to_dict(),
-        "protocol": SETTING.protocol.to_dict(),
-        "energy": energy,
-        "environment": environment,
-        "points": points,
-        **more,
-    }
+    small: dict[str, Any] = {"lengths": [16, 32], "rounds": 6, "time_limit": 300.0}
+    found, again = measured(**small), measured(**small)
+    assert not any(p.failures for p in found.cells.values())
+    assert all(len(p.all("seconds")) == 6 and min(p.all("seconds")) > 0 for p in found.cells.values())
+    needed = [[analysis.value(p, "memory") for p in made.cells.values()] for made in (found, again)]
+    assert needed[0] == needed[1], "memory has no noise"
+    assert all(each is not None and each > 16 * 16 * 4 for each in needed[0])
 
 
 @pytest.fixture
-def scripted_points(scripted) -> list[dict[str, Any]]:
-    return experiment.measure(SETTING, tell=lambda line: None, save=lambda points: None)
+def scripted_points(scripted) -> Measurement:
+    return measured()
 
 
 def test_the_table(scripted_points):
-    table = crossover_table(found(scripted_points))
+    table = CrossoverGrid.report(scripted_points)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")]
     assert rows[0][2:] == ["time, forward", "time, forward + backward", "memory, forward", "memory, forward + backward"]
-    assert rows[2] == [LINFORMER.label, "materialised softmax", "16 (16 to 16)", "32 (32 to 32)", "16", "32"]
+    assert rows[2] == [LINFORMER, "materialised softmax", "16 (16 to 16)", "32 (32 to 32)", "16", "32"]
     assert rows[3][1] == "SDPA"
-    assert "- softmax (sdpa): OOM: scripted (time, forward + backward at 32; memory, forward + backward at 32)" in table
+    assert "- softmax (sdpa): OOM: scripted (memory, forward + backward at 32; time, forward + backward at 32)" in table
     for words in (
         "Energy: not measured, a test has no meter.",
         "CPU of a test, 2 threads",
-        SETTING.protocol.digest(),
+        grid_of().protocol.digest(),
         " 7 rounds were taken",
     ):
         assert words in table
-    measured = crossover_table(found(scripted_points, energy={"measured": True, "by": "scripted"}))
-    assert "energy, forward" in measured and "not measured" in measured
-    assert crossover_table(found(scripted_points, complete=False)).startswith("**Not complete")
+    scripted_points.facts = {"energy": {"meter": "scripted"}}
+    table = CrossoverGrid.report(scripted_points)
+    assert "energy, forward" in table and "not measured" in table
+    scripted_points.complete = False
+    assert CrossoverGrid.report(scripted_points).startswith("**Not complete")
+
+
+def of(points: list[Figures]) -> Measurement:
+    return empty(grid_of(), cells={p.cell: p for p in points})
 
 
 def test_what_there_was_no_time_for_is_one_line_a_layer():
-    stopped = [
-        point("ours", n, kind=kind, failures={"time": f"time limit: {n}"}) for n in (8, 16) for kind in ("forward", "training")
+    late = [
+        point("ours", n, kind=kind, failures={"seconds": f"no time left: {n}"}) for n in (8, 16) for kind in ("forward", "training")
     ]
     said = "- ours: no time left (time, forward at 8, 16; time, forward + backward at 8, 16)"
-    assert said in crossover_table(found(stopped))
+    assert said in CrossoverGrid.report(of(late))
 
 
 @needs_matplotlib
 def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_points, tmp_path):
     for name in ("one.svg", "two.svg", "one.png"):
-        plot_crossover(found(scripted_points), tmp_path / name)
+        plot_crossover(scripted_points, tmp_path / name)
     svg = (tmp_path / "one.svg").read_bytes()
     assert svg == (tmp_path / "two.svg").read_bytes() and b"<dc:date>" not in svg
     text = svg.decode()
@@ -347,7 +397,7 @@ def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_poin
     assert "Energy" not in text, "which was not measured"
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="nothing was measured"):
-        plot_crossover(found([]), tmp_path / "none.svg")
+        plot_crossover(of([]), tmp_path / "none.svg")
 
 
 def test_a_plot_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
@@ -368,34 +418,19 @@ def test_names_keep_apart_in_their_order(heights, placed):
     assert spread_out(heights, 0.1) == pytest.approx(placed)
 
 
-GIVEN: dict[str, Any] = {
-    "device": "cpu",
-    "lengths": None,
-    "dim": 16,
-    "heads": 2,
-    "precision": None,
-    "rounds": 6,
-    "repeat_seconds": 0.0,
-    "energy_seconds": 0.0,
-    "seconds": 1.0,
-    "time_limit": 1.0,
-    "seed": 1,
-}
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"device": "tpu"}, "device is auto, cpu, or cuda"),
+        ({"device": "tpu"}, "device is auto, cpu or cuda"),
         ({"lengths": [64]}, r"at least two different whole numbers of at least 1; got \[64\]"),
         ({"lengths": [64, 64]}, "at least two different"),
         ({"rounds": 5}, "rounds must be at least 6 for an interval; got 5"),
         ({"heads": 3}, "dim must be divisible by heads"),
-        ({"seconds": 0.0}, "seconds and time_limit must be above 0"),
+        ({"seconds": 0.0}, "seconds must be above 0"),
         ({"precision": "int8"}, "precision is one of"),
     ],
 )
 def test_wrong_settings_are_refused(wrong, message):
-    assert resolve_setting(GIVEN, (LINFORMER,)).lengths[0] == 256
+    assert grid_of(lengths=None).lengths == [256, 512, 1024, 2048, 4096, 8192, 16384]
     with pytest.raises(ValueError, match=message):
-        resolve_setting({**GIVEN, **wrong}, (LINFORMER,))
+        grid_of(**wrong)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attn_zoo.cli import main
-from attn_zoo.cost.crossover import experiment as crossover
+from attn_zoo.cost import session
 from attn_zoo.cost.honesty import experiment as honesty
 from attn_zoo.cost.workers import WorkerError
 
@@ -48,7 +48,7 @@ class Scripted:
 
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch, tmp_path):
-    monkeypatch.setattr(crossover, "Worker", Scripted)
+    monkeypatch.setattr(session, "Worker", Scripted)
     monkeypatch.setattr(honesty, "Worker", Scripted)
     monkeypatch.setattr(Scripted, "made", 0)
     monkeypatch.chdir(tmp_path)
@@ -67,8 +67,8 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
     table = capsys.readouterr().out
     assert "linformer projected_length=128" in table and "performer features=256" in table
     written = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
-    assert written["complete"] and len(written["points"]) == 2 * 4 * 2
-    assert written["protocol"]["rounds"] == 6 and "protocol" not in written["setting"]
+    assert written["complete"] and len(written["cells"]) == 2 * 4 * 2
+    assert written["protocol"]["rounds"] == 6 and written["grid"]["lengths"] == [300, 600]
     assert main(["measure", "experiment=crossover", "read=x.json", "plot=again.svg"]) == 0
     assert capsys.readouterr().out == table
     assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "x.svg").read_bytes()

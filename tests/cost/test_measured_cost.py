@@ -15,9 +15,9 @@ import torch
 from attn_zoo import cli, registry
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.bench import Bench, Subject
+from attn_zoo.cost.levels import LEVELS, Sizes, rig_for
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.step_cost import experiment
-from attn_zoo.cost.step_cost.levels import LEVELS, Sizes, rig_for
 from attn_zoo.cost.step_cost.setting import Setting, resolve_setting
 from attn_zoo.cost.step_cost.table import figure, step_cost_table
 from attn_zoo.cost.workers import WorkerError

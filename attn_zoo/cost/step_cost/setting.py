@@ -10,8 +10,8 @@ import torch
 
 from attn_zoo.contract import Patches, TaskSpec, UnknownNameError, UnsupportedError, unavailable
 from attn_zoo.cost.bench import PRECISIONS, Subject
+from attn_zoo.cost.levels import LEVELS, Rig, Sizes, rig_for
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.step_cost.levels import LEVELS, Rig, Sizes, rig_for
 from attn_zoo.registry import build_task, card, task_card
 
 KINDS = ("forward", "training")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from attn_zoo.cost.peers.rivals import RIVALS
@@ -10,24 +10,6 @@ from attn_zoo.cost.peers.rivals import RIVALS
 
 def _help(words: str) -> dict[str, str]:
     return {"help": words}
-
-
-@dataclass
-class Growth:
-    """Time and memory of layers over lengths on the CPU, with the exponent of their growth."""
-
-    attentions: list[str] = field(
-        default_factory=lambda: ["softmax", "linformer", "performer", "longformer", "reformer"],
-        metadata=_help("NAME (auto) or NAME:IMPLEMENTATION of each layer"),
-    )
-    set: dict[str, Any] = field(
-        default_factory=dict, metadata=_help("options: set.ATTENTION.OPTION=VALUE, such as set.linformer.projected_length=256")
-    )
-    lengths: list[int] = field(default_factory=lambda: [2048, 4096, 8192, 16384], metadata=_help("lengths"))
-    dim: int = field(default=256, metadata=_help("width of the layer"))
-    heads: int = field(default=4, metadata=_help("heads"))
-    rounds: int = field(default=5, metadata=_help("interleaved rounds of timing"))
-    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file"))
 
 
 @dataclass
@@ -186,40 +168,6 @@ class LinformerKernels:
 
 
 @dataclass
-class Crossover:
-    """The length from which each mechanism costs less than softmax, materialised and fused: time, memory, energy, with intervals.
-
-    What does not fit into the time is stopped, the slowest first, and said. Lengths are saved as they are done.
-    """
-
-    device: str = field(default="auto", metadata=_help("auto, cpu or cuda; auto is cuda where there is one"))
-    attentions: list[str] = field(
-        default_factory=lambda: ["linformer", "performer", "longformer", "reformer"],
-        metadata=_help("NAME or NAME:IMPLEMENTATION of each mechanism; softmax is always there"),
-    )
-    set: dict[str, Any] = field(
-        default_factory=dict,
-        metadata=_help(
-            "options: set.ATTENTION.OPTION=VALUE (linformer.projected_length=256, performer.features=256, "
-            "longformer.window=257 and reformer.chunk=64 unless said)"
-        ),
-    )
-    lengths: list[int] | None = field(default=None, metadata=_help("lengths (cpu: 256 to 16384, cuda: 256 to 65536)"))
-    dim: int = field(default=256, metadata=_help("width of the layer"))
-    heads: int = field(default=4, metadata=_help("heads"))
-    precision: str | None = field(default=None, metadata=_help("fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)"))
-    rounds: int = field(default=21, metadata=_help("most interleaved rounds of timing; 6 where there is time for no more"))
-    repeat_seconds: float = field(default=0.05, metadata=_help("a timing repeats its step until so many seconds are covered"))
-    energy_seconds: float = field(default=0.5, metadata=_help("so does a window of energy, where there is a meter"))
-    seconds: float = field(default=540.0, metadata=_help("the whole measurement"))
-    time_limit: float = field(default=60.0, metadata=_help("seconds that one request to a layer's process may take"))
-    seed: int = field(default=1, metadata=_help("of the order within the rounds"))
-    output: str | None = field(default=None, metadata=_help("also write the figures to this JSON file, after each length"))
-    plot: str | None = field(default=None, metadata=_help("also draw them into this file, .svg or .png (extra: plots)"))
-    read: str | None = field(default=None, metadata=_help("measure nothing; show and draw what output= wrote to this file"))
-
-
-@dataclass
 class Honesty:
     """Whether timings can be believed here: the same layer twice must tie, and a tenth more be found, in 95 of 100 repeats.
 
@@ -241,33 +189,12 @@ class Honesty:
 
 
 EXPERIMENTS: dict[str, type] = {
-    "growth": Growth,
     "counted": CountedCost,
     "launches": Launches,
     "cost": StepCost,
     "linformer_table3": LinformerTable3,
     "linformer_kernels": LinformerKernels,
     "peers": Peers,
-    "crossover": Crossover,
     "honesty": Honesty,
 }
 """Experiments by name; the first is the default."""
-
-
-def describe() -> str:
-    """Every experiment with its keys, for ``attn-zoo measure --help``."""
-    parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
-    for name, kind in EXPERIMENTS.items():
-        doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]
-        parts += [f"experiment={name}", *(f"  {line}" for line in doc)]
-        for f in fields(kind):
-            default = f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default
-            parts.append(f"    {f'{f.name}={_plain(default)}':<34} {f.metadata['help']}")
-        parts.append("")
-    return "\n".join(parts)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(map(str, value))}]"
-    return "null" if value is None else str(value)

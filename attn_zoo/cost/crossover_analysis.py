@@ -1,4 +1,4 @@
-"""From which length on a mechanism costs less than softmax attention, with an interval: pure functions of the points.
+"""From which length on a mechanism costs less than softmax attention, with an interval: pure functions of the figures.
 
 At each length the quotient of mechanism and baseline has a median over the rounds and a distribution-free interval (see
 ``attn_zoo.cost.compare``). Between lengths the logarithm of the quotient is taken as linear in that of the length. The crossover
@@ -12,15 +12,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from attn_zoo.cost.compare import compare, fewest_rounds
-from attn_zoo.cost.growth.experiment import fit_exponent
+from attn_zoo.cost.fits import fit_exponent
+from attn_zoo.cost.measurement import Figures
 
-Point = Mapping[str, Any]
-
-QUANTITIES: Mapping[str, tuple[str, str]] = {"time": ("seconds", "s"), "memory": ("bytes", "bytes"), "energy": ("joules", "J")}
-"""What can cross: the field of a point that holds it, and its unit."""
+QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes", "energy": "joules"}
+"""What can cross, and the quantity of figures that fails where there is none."""
 
 BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}
 """Roles that mechanisms are held against, in words."""
@@ -77,49 +75,50 @@ def round_length(length: float) -> int:
     return round(length / step) * step
 
 
-def value(point: Point, quantity: str) -> float | None:
-    """Median over the rounds, or the bytes; None where it was not measured."""
-    found = point[QUANTITIES[quantity][0]]
-    if quantity == "memory" or not found:
-        return found or None
-    return float(statistics.median(found))
+def value(point: Figures, quantity: str) -> float | None:
+    """Median over the rounds; of memory what is held before a step with the most that it takes. None where it was not measured."""
+    if quantity == "memory":
+        held = [point.one(name) for name in ("held_bytes", "peak_bytes")]
+        return None if None in held else sum(map(float, filter(None, held)))
+    found = point.all(QUANTITIES[quantity])
+    return float(statistics.median(found)) if found else None
 
 
-def select(points: Sequence[Point], label: str, kind: str) -> list[Point]:
-    """Points of one layer in one direction, by length."""
-    return sorted((p for p in points if (p["label"], p["kind"]) == (label, kind)), key=lambda p: int(p["length"]))
+def select(points: Sequence[Figures], label: str, kind: str) -> list[Figures]:
+    """Figures of one layer in one direction, by length."""
+    return sorted((p for p in points if (p.cell.label, p.cell.kind) == (label, kind)), key=lambda p: p.cell.length)
 
 
-def labels(points: Sequence[Point], role: str) -> list[str]:
+def labels(points: Sequence[Figures], role: str) -> list[str]:
     """Labels of the layers of a role, as they were given."""
-    return list(dict.fromkeys(p["label"] for p in points if p["role"] == role))
+    return list(dict.fromkeys(p.cell.label for p in points if p.cell.role == role))
 
 
-def baseline(points: Sequence[Point], role: str, kind: str, quantity: str) -> list[Point]:
-    """The baseline's points by length: where there are several back ends, the one that costs least; else the one that failed."""
-    here = [p for p in points if (p["role"], p["kind"]) == (role, kind)]
+def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
+    """The baseline by length: where there are several back ends, the one that costs least; else the one that failed."""
+    here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]
 
-    def cost(point: Point) -> float:
+    def cost(point: Figures) -> float:
         found = value(point, quantity)
         return math.inf if found is None else found
 
-    return [min((p for p in here if p["length"] == n), key=cost) for n in sorted({p["length"] for p in here})]
+    return [min((p for p in here if p.cell.length == n), key=cost) for n in sorted({p.cell.length for p in here})]
 
 
-def exponent(points: Sequence[Point], quantity: str) -> float | None:
+def exponent(points: Sequence[Figures], quantity: str) -> float | None:
     """Slope in log-log over the longest ``FITTED_LENGTHS`` measured lengths; None where fewer than three were."""
-    known = [(p["length"], found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
+    known = [(p.cell.length, found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
     return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
 
 
-def quotients_by_length(points: Sequence[Point], label: str, role: str, kind: str, quantity: str) -> list[Quotient]:
+def quotients_by_length(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> list[Quotient]:
     """Mechanism over baseline at each length where both were measured, or where one ran out of memory and the other did not."""
-    against = {p["length"]: p for p in baseline(points, role, kind, quantity)}
-    pairs = [(p, against[p["length"]]) for p in select(points, label, kind) if p["length"] in against]
+    against = {p.cell.length: p for p in baseline(points, role, kind, quantity)}
+    pairs = [(p, against[p.cell.length]) for p in select(points, label, kind) if p.cell.length in against]
     return [q for ours, theirs in pairs if (q := _quotient(ours, theirs, quantity)) is not None]
 
 
-def crossover(points: Sequence[Point], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
+def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
     """The crossover of a mechanism with a baseline; None where fewer than two lengths can be compared."""
     found = quotients_by_length(points, label, role, kind, quantity)
     if len(found) < 2:
@@ -144,8 +143,8 @@ def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
     return math.exp(math.log(lengths[at]) + share * math.log(lengths[at + 1] / lengths[at]))
 
 
-def _quotient(ours: Point, theirs: Point, quantity: str) -> Quotient | None:
-    length, (field, _) = ours["length"], QUANTITIES[quantity]
+def _quotient(ours: Figures, theirs: Figures, quantity: str) -> Quotient | None:
+    length, name = ours.cell.length, QUANTITIES[quantity]
     lost = [_ran_out(point, quantity) for point in (ours, theirs)]
     known = [value(point, quantity) for point in (ours, theirs)]
     for at, sign in ((0, math.inf), (1, -math.inf)):
@@ -156,11 +155,11 @@ def _quotient(ours: Point, theirs: Point, quantity: str) -> Quotient | None:
     if quantity == "memory":
         log = math.log(known[0] / known[1])
         return Quotient(length, log, log, log)
-    if min(len(ours[field]), len(theirs[field])) < fewest_rounds():
+    if min(len(ours.all(name)), len(theirs.all(name))) < fewest_rounds():
         return None
-    found = compare(theirs[field], ours[field])
+    found = compare(theirs.all(name), ours.all(name))
     return Quotient(length, math.log(found.quotient), math.log(found.low), math.log(found.high))
 
 
-def _ran_out(point: Point, quantity: str) -> bool:
-    return str(point["failures"].get(quantity, point["failures"].get("time", ""))).startswith("OOM")
+def _ran_out(point: Figures, quantity: str) -> bool:
+    return point.failures.get(QUANTITIES[quantity], point.failures.get("seconds", "")).startswith("OOM")

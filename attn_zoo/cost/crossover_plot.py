@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.cost.crossover.analysis import (
+from attn_zoo.cost.crossover_analysis import (
     BASELINES,
     FITTED_LENGTHS,
+    QUANTITIES,
     Crossover,
-    Point,
     baseline,
     crossover,
     exponent,
@@ -20,7 +20,8 @@ from attn_zoo.cost.crossover.analysis import (
     select,
     value,
 )
-from attn_zoo.cost.crossover.setting import KINDS
+from attn_zoo.cost.measurement import Figures, Measurement
+from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.timing import quartiles
 
 SUFFIXES = (".svg", ".png")
@@ -64,14 +65,14 @@ def check_plot(path: Path) -> None:
         raise ValueError("plot needs the package matplotlib, which is not installed; pip install 'attn-zoo[plots]'")
 
 
-def plot_crossover(found: Mapping[str, Any], path: Path) -> None:
+def plot_crossover(found: Measurement, path: Path) -> None:
     """Draw the figures of one ``experiment=crossover`` into a file; the same figures are the same SVG, byte for byte.
 
     Raises:
         ValueError: see ``check_plot``; or there is nothing to draw.
     """
     check_plot(path)
-    points: Sequence[Point] = found["points"]
+    points = list(found.cells.values())
     quantities = [q for q in UNITS if any(value(p, q) is not None for p in points)]
     if not quantities:
         raise ValueError("nothing was measured, so there is nothing to plot")
@@ -89,12 +90,12 @@ def plot_crossover(found: Mapping[str, Any], path: Path) -> None:
                 _curves(grid[2 * row][column], points, mechanisms, quantity, kind)
                 _strip(grid[2 * row + 1][column], points, mechanisms, quantity, kind, named=column == 0)
         _key(figure)
-        _length_axis(grid, sorted({p["length"] for p in points}))
+        _length_axis(grid, sorted({p.cell.length for p in points}))
         figure.savefig(path, **({"metadata": {"Date": None}} if path.suffix == ".svg" else {"dpi": 160}))
 
 
-def _title(found: Mapping[str, Any]) -> str:
-    setting, machine = found["setting"], found["environment"]
+def _title(found: Measurement) -> str:
+    setting, machine = found.grid, found.environment
     where = machine["gpu"] or f"{machine['cpu']}, threads: {machine['threads']}"
     return (
         f"Cost of one attention layer by length: width {setting['dim']}, {setting['heads']} heads, one sequence, "
@@ -102,7 +103,7 @@ def _title(found: Mapping[str, Any]) -> str:
     )
 
 
-def _curves(axes: Any, points: Sequence[Point], mechanisms: Sequence[str], quantity: str, kind: str) -> None:
+def _curves(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], quantity: str, kind: str) -> None:
     """Medians with their interquartile range over lengths, named at their ends."""
     ends = []
     for role, words in BASELINES.items():
@@ -120,16 +121,16 @@ def _curves(axes: Any, points: Sequence[Point], mechanisms: Sequence[str], quant
     _name_ends(axes, [end for end in ends if end is not None])
 
 
-def _curve(axes: Any, own: Sequence[Point], quantity: str, name: str, style: Mapping[str, Any]) -> tuple[float, str, str] | None:
+def _curve(axes: Any, own: Sequence[Figures], quantity: str, name: str, style: Mapping[str, Any]) -> tuple[float, str, str] | None:
     """Draw one; its last value, its name with the exponent, and its colour."""
     scale = UNITS[quantity][1]
     known = [(p, found * scale) for p in own if (found := value(p, quantity)) is not None]
     if not known:
         return None
-    lengths, values = [p["length"] for p, _ in known], [found for _, found in known]
+    lengths, values = [p.cell.length for p, _ in known], [found for _, found in known]
     axes.plot(lengths, values, **style)
     if quantity != "memory":
-        spreads = [quartiles(p["seconds" if quantity == "time" else "joules"]) for p, _ in known]
+        spreads = [quartiles(p.all(QUANTITIES[quantity])) for p, _ in known]
         low, high = [s[0] * scale for s in spreads], [s[2] * scale for s in spreads]
         axes.fill_between(lengths, low, high, color=style["color"], alpha=0.18, linewidth=0)
     slope = exponent(own, quantity)
@@ -176,7 +177,7 @@ def spread_out(heights: Sequence[float], gap: float) -> list[float]:
     return placed
 
 
-def _strip(axes: Any, points: Sequence[Point], mechanisms: Sequence[str], quantity: str, kind: str, *, named: bool) -> None:
+def _strip(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], quantity: str, kind: str, *, named: bool) -> None:
     """One row a mechanism: its crossovers with both baselines and their intervals."""
     for at, label in enumerate(mechanisms):
         for role, offset in zip(BASELINES, (-0.18, 0.18), strict=True):

@@ -11,13 +11,7 @@ from attn_zoo.cli.subjects import label, subjects_of
 from attn_zoo.cost.counted import experiment as counted
 from attn_zoo.cost.counted.launches import SHAPES, launch_rows, launch_table
 from attn_zoo.cost.counted.table import counted_table
-from attn_zoo.cost.crossover import experiment as crossover
-from attn_zoo.cost.crossover.setting import Entry
-from attn_zoo.cost.crossover.setting import resolve_setting as resolve_crossover_setting
-from attn_zoo.cost.crossover.table import crossover_table
 from attn_zoo.cost.energy import NotMeasured, energy_meter
-from attn_zoo.cost.growth.experiment import measure_growth
-from attn_zoo.cost.growth.table import growth_table
 from attn_zoo.cost.honesty import experiment as honesty
 from attn_zoo.cost.honesty.table import honesty_table
 from attn_zoo.cost.linformer_kernels import experiment as linformer_kernels
@@ -42,27 +36,6 @@ Save = Callable[[Points], None]
 
 Prepared = tuple[dict[str, Any], Callable[[Save, Points], Points], Callable[[Mapping[str, Any]], str]]
 """Facts that stand above the points; the work, given how to save and what is done; the table of what was found."""
-
-
-def _growth(given: Mapping[str, Any]) -> Prepared:
-    subjects = subjects_of(given["attentions"], given["set"])
-    for name in ("dim", "heads", "rounds"):
-        if given[name] < 1:
-            raise ValueError(f"{name} must be at least 1; got {given[name]}")
-    if given["dim"] % given["heads"]:
-        raise ValueError(f"dim must be divisible by heads; got {given['dim']} and {given['heads']}")
-    if not given["lengths"] or min(given["lengths"]) < 1:
-        raise ValueError(f"lengths are whole numbers of at least 1; got {given['lengths']}")
-    setting = {"dim": given["dim"], "heads": given["heads"], "rounds": given["rounds"], "batch": 1, "precision": "fp32"}
-    protocol = TimingProtocol.on("cpu", rounds=given["rounds"], order="in turn", seconds=0.0)
-
-    def work(save: Save, done: Points) -> Points:  # its rounds visit all lengths, so nothing of it is done before the end
-        sizes = {name: given[name] for name in ("dim", "heads")}
-        points = measure_growth(subjects, given["lengths"], **sizes, protocol=protocol, tell=tell)
-        return [{"label": label(point.subject), "protocol": protocol.digest(), **point.to_dict()} for point in points]
-
-    facts = {"setting": setting, "protocol": protocol.to_dict(), "environment": describe_environment("cpu")}
-    return facts, work, growth_table
 
 
 def _counted(given: Mapping[str, Any]) -> Prepared:
@@ -146,18 +119,6 @@ def _cost(given: Mapping[str, Any]) -> Prepared:
     return facts, work, step_cost_table
 
 
-def _crossover(given: Mapping[str, Any]) -> Prepared:
-    subjects = subjects_of(given["attentions"], given["set"])
-    setting = resolve_crossover_setting(given, tuple(Entry("mechanism", label(subject), subject) for subject in subjects))
-    facts = {
-        "setting": setting.to_dict(),
-        "protocol": setting.protocol.to_dict(),
-        "energy": crossover.describe_energy(setting.device),
-        "environment": describe_environment(setting.device),
-    }
-    return facts, lambda save, done: crossover.measure(setting, tell=tell, save=save, done=done), crossover_table
-
-
 def _honesty(given: Mapping[str, Any]) -> Prepared:
     (subject,) = subjects_of([given["layer"]], {})
     protocol = TimingProtocol.on("cpu", rounds=given["rounds"], seed=given["seed"], most_repeats=given["steps"])
@@ -168,14 +129,12 @@ def _honesty(given: Mapping[str, Any]) -> Prepared:
 
 
 PREPARE: Mapping[str, Callable[[Mapping[str, Any]], Prepared]] = {
-    "growth": _growth,
     "counted": _counted,
     "launches": _launches,
     "cost": _cost,
     "linformer_table3": _linformer_table3,
     "linformer_kernels": _linformer_kernels,
     "peers": _peers,
-    "crossover": _crossover,
     "honesty": _honesty,
 }
 """How each experiment is made ready, by its name."""

@@ -1,0 +1,26 @@
+"""Experiments of ``attn-zoo measure``: each a grid, which is also the schema of its keys on the command line, and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attn_zoo.cost.experiments.crossover import Crossover
+from attn_zoo.cost.experiments.growth import Growth
+from attn_zoo.cost.grid import Grid
+from attn_zoo.cost.old_files import read_measurement
+
+EXPERIMENTS: Mapping[str, type[Grid]] = {
+    "growth": Growth,
+    "crossover": Crossover,
+}
+"""Experiments by name; the first is the default."""
+
+RENAMED: Mapping[str, str] = {}
+"""Names that experiments had, and those that they have."""
+
+
+def report(data: Mapping[str, Any]) -> str:
+    """The report of a file of ``attn-zoo measure``, of whichever version."""
+    found = read_measurement(data)
+    return EXPERIMENTS[found.experiment].report(found)

@@ -1,0 +1,112 @@
+"""The length from which each mechanism costs less than softmax attention, materialised and fused: a grid with its analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from attn_zoo.cost.compare import METHOD, fewest_rounds
+from attn_zoo.cost.crossover_analysis import BASELINES, baseline, crossover, labels, value
+from attn_zoo.cost.crossover_plot import check_plot, plot_crossover
+from attn_zoo.cost.grid import option
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.tables import failures, joined, machine, markdown
+from attn_zoo.cost.timed import KINDS, OfAttentions, Timed, softmax_layers
+
+OPTIONS = "linformer.projected_length=256, performer.features=256, longformer.window=257 and reformer.chunk=64 unless said"
+
+
+@dataclass
+class Crossover(Timed, OfAttentions):
+    """The length from which each mechanism costs less than softmax, materialised and fused: time, memory, energy, with intervals.
+
+    What does not fit into the time is left out, the slowest first, and said; the same command with the same output measures it.
+    """
+
+    attentions: list[str] = option(
+        ["linformer", "performer", "longformer", "reformer"], "NAME or NAME:IMPLEMENTATION of each; softmax is always there"
+    )
+    set: dict[str, Any] = option({}, f"options: set.ATTENTION.OPTION=VALUE ({OPTIONS})")
+    # Null until the device is known.
+    lengths: list[int] | None = option(None, "lengths (cpu: 256 to 16384, cuda: 256 to 65536)")  # type: ignore[assignment]
+    precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]
+    rounds: int = option(21, "most interleaved rounds of timing; 6 where there is time for no more")
+    repeat_seconds: float = option(0.05, "a timing repeats its step until so many seconds are covered")
+    energy_seconds: float = option(0.5, "so does a window of energy, where there is a meter")
+    seconds: float | None = option(540.0, "time of the whole measurement")
+    time_limit: float = option(60.0, "seconds that one request to a layer's process may take")
+    plot: str | None = option(None, "also draw them into this file, .svg or .png (extra: plots)")
+
+    device_defaults: ClassVar = {
+        "cpu": {"lengths": [2**power for power in range(8, 15)], "precision": "fp32"},
+        "cuda": {"lengths": [2**power for power in range(8, 17)], "precision": "bf16"},
+    }
+    fewest_rounds: ClassVar[int] = fewest_rounds()
+    fewest_lengths: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.plot is not None:
+            check_plot(Path(self.plot))
+
+    def groups(self) -> list[list[Cell]]:
+        layers = [*softmax_layers(self.device), *self.layers]
+        return [[replace(each, length=n, kind=kind) for each in layers for kind in KINDS] for n in sorted(self.lengths)]
+
+    def process(self, cell: Cell) -> str:
+        return cell.label
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        points = list(found.cells.values())
+        quantities = ("time", "memory", *(["energy"] if found.facts["energy"]["meter"] else []))
+        columns = [(quantity, kind) for quantity in quantities for kind in KINDS]
+        head = ["attention", "costs less than", *(f"{quantity}, {KINDS[kind]}" for quantity, kind in columns)]
+        rows = [
+            [label, words, *(_cell(points, label, role, kind, quantity) for quantity, kind in columns)]
+            for label in labels(points, "mechanism")
+            for role, words in BASELINES.items()
+        ]
+        return joined(found, markdown(head, rows, left=2), failures(points, KINDS), _said(found, points))
+
+    def draw(self, found: Measurement) -> None:
+        if self.plot is not None:
+            plot_crossover(found, Path(self.plot))
+
+
+def _cell(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> str:
+    found = crossover(points, label, role, kind, quantity)
+    return "not measured" if found is None else found.describe()
+
+
+def _said(found: Measurement, points: Sequence[Figures]) -> str:
+    """What was measured, where and how, in words."""
+    grid, energy = found.grid, found.facts["energy"]
+    lengths = ", ".join(f"{n:,}" for n in sorted({p.cell.length for p in points}))
+    rounds = sorted({len(p.all("seconds")) for p in points if p.all("seconds")})
+    taken = " to ".join(str(count) for count in dict.fromkeys((rounds[0], rounds[-1]))) if rounds else "No"
+    assert found.protocol is not None
+    return (
+        "Length from which one layer with its projections costs less than softmax attention, there and at every greater length "
+        f"compared; width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}; lengths {lengths}. In "
+        f"brackets a 95 % interval: at each length the {METHOD}, and between lengths by interpolation in log-log, of the median "
+        "and of either bound; variation from process to process, up to about 1 % by where each lies in memory, is not in it. "
+        f"{taken} rounds were taken; a length with fewer than {fewest_rounds()} is not compared. Memory is "
+        "what is held before a step (parameters, tokens) with the most that PyTorch allocates at once in it, and has no noise. "
+        f"Where only one of the two runs out of memory, it has lost. {_backends(points)}"
+        + ("" if energy["meter"] else f"Energy: not measured, {energy['reason']}. ")
+        + f"{found.protocol.describe()} Measured on {machine(found)}."
+    )
+
+
+def _backends(points: Sequence[Figures]) -> str:
+    """Which back end of SDPA was best where there is more than one."""
+    if len(labels(points, "sdpa")) < 2:
+        return ""
+    said = []
+    for kind, words in KINDS.items():
+        best = [p for p in baseline(points, "sdpa", kind, "time") if value(p, "time") is not None]
+        said.append(f"{words}: " + ", ".join(f"{p.cell.subject.backend} at {p.cell.length:,}" for p in best if p.cell.subject))
+    return f"SDPA is the fastest of its back ends ({'; '.join(said)}). "

@@ -1,0 +1,71 @@
+"""How time and memory of a layer grow with its length: a fit over interleaved timings."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from attn_zoo.cost.fits import fit_exponent
+from attn_zoo.cost.grid import option
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.tables import failures, joined, markdown, reason, spread
+from attn_zoo.cost.timed import KINDS, OfAttentions, Timed
+
+
+@dataclass
+class Growth(Timed, OfAttentions):
+    """Time and memory of layers over lengths, with the exponent of their growth."""
+
+    lengths: list[int] = option([2048, 4096, 8192, 16384], "lengths")
+    device: str = option("cpu", "auto, cpu or cuda; auto is cuda where there is one")
+    order: str = option("in turn", "order within the rounds: shuffled, 'in turn' or 'there and back'")
+    repeat_seconds: float = option(0.0, "a timing repeats its step until so many seconds are covered")
+
+    def groups(self) -> list[list[Cell]]:
+        """All lengths in one group: exponents compare them."""
+        return [[replace(layer, length=n, kind=kind) for n in self.lengths for layer in self.layers for kind in KINDS]]
+
+    def process(self, cell: Cell) -> str:
+        return cell.label
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        lengths = sorted({cell.length for cell in found.cells})
+        head = ["attention", "direction", *(f"{n} (ms)" for n in lengths), "exponent", f"peak at {lengths[-1]} (MiB)"]
+        rows = []
+        for label in dict.fromkeys(cell.label for cell in found.cells):
+            for kind, words in KINDS.items():
+                own = [f for cell, f in found.cells.items() if (cell.label, cell.kind) == (label, kind)]
+                rows.append([label, words, *_row(sorted(own, key=lambda f: f.cell.length), found)])
+        protocol = found.protocol
+        timed = "Each subject in a process of its own; ~ marks what is unstable"
+        if protocol is None:  # files from before there was one
+            timed = f"Median ± half the interquartile range of {found.grid['rounds']} interleaved rounds, each subject in a process"
+            timed += " of its own"
+        there, grid = found.environment, found.grid
+        said = (
+            f"One layer with its projections, width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}, eager "
+            f"unless said. {timed}; exponents by least squares in log-log; memory is the most that PyTorch held at once in a step. "
+            + (f"{protocol.describe()} " if protocol else "")
+            + f"Measured on {there['gpu'] or there['cpu']}, {there['cores']} cores, torch {there['torch']}."
+        )
+        return joined(found, markdown(head, rows, left=2), failures(found.cells.values(), KINDS), said)
+
+
+def _row(own: Sequence[Figures], found: Measurement) -> list[str]:
+    times = [[1e3 * seconds for seconds in f.all("seconds")] for f in own]
+    peak = own[-1].one("peak_bytes")
+    middles = [statistics.median(taken) for taken in times if taken]
+    return [
+        *(_milliseconds(taken, found) if taken else reason(f, "seconds") for f, taken in zip(own, times, strict=True)),
+        f"{fit_exponent([f.cell.length for f in own], middles):.2f}" if len(own) > 1 and all(times) else "-",
+        "-" if peak is None else f"{peak / 2**20:.0f}",
+    ]
+
+
+def _milliseconds(taken: Sequence[float], found: Measurement) -> str:
+    protocol = found.protocol or TimingProtocol(unstable=math.inf)
+    return spread(taken, 1, protocol, before="~", after="")

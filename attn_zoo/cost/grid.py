@@ -1,0 +1,166 @@
+"""What a measurement covers: a dataclass whose fields are the keys of the command line, which yields the cells to measure."""
+
+from __future__ import annotations
+
+import copy
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from attn_zoo.cost.bench import PRECISIONS
+from attn_zoo.cost.measurement import Cell, Measurement
+from attn_zoo.cost.probes import Probe
+from attn_zoo.cost.protocol import TimingProtocol
+
+COUNTS = ("dim", "heads", "depth", "rounds", "tokens", "length", "repeats", "fresh_every", "steps")
+ABOVE_ZERO = ("seconds", "time_limit", "memory_gib", "batch_seconds", "mlp_ratio")
+NOT_BELOW_ZERO = ("repeat_seconds", "energy_seconds")
+LISTS = ("lengths", "projected_lengths", "batches")
+LIMITS = ("output", "read", "plot", "seconds", "time_limit")
+"""Keys under whose other values a measurement may go on."""
+
+
+def option(default: Any, words: str) -> Any:
+    """A key of the command line with its default and its help."""
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: copy.copy(default), metadata={"help": words})
+    return field(default=default, metadata={"help": words})
+
+
+def resolve_device(name: str) -> str:
+    """``cpu`` or ``cuda``; ``auto`` is CUDA where there is one.
+
+    Raises:
+        ValueError: another name, or CUDA where PyTorch finds none.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"device is auto, cpu or cuda; got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda needs a GPU that PyTorch finds, and here it finds none; take device=cpu or auto")
+    return name
+
+
+@dataclass
+class Grid:
+    """What every experiment has. Making one checks its values and fills in what depends on the device.
+
+    Raises:
+        ValueError: a value breaks its rule.
+        UnknownNameError: no such attention, option, implementation or task.
+    """
+
+    output: str | None = option(None, "also write the figures to this JSON file, after each round")
+    read: str | None = option(None, "measure nothing; print the table of what output= wrote to this file")
+
+    device_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {"cpu": {}, "cuda": {}}
+    """Values of keys that are null, by device."""
+    fewest_rounds: ClassVar[int] = 1
+    fewest_lengths: ClassVar[int] = 1
+    shortest_length: ClassVar[int] = 1
+    slow_seconds: ClassVar[float] = math.inf
+    """A step that takes longer is in three rounds only."""
+    in_process: ClassVar[bool] = False
+    """Whether cells are asked in this process instead of one of their own."""
+    whole_groups: ClassVar[bool] = False
+    """Whether a cell that fails ends the measurement, which is saved group by group."""
+
+    def __post_init__(self) -> None:
+        if (device := getattr(self, "device", None)) is not None:
+            self.device = resolve_device(device)
+            for key, value in self.device_defaults[self.device].items():
+                if getattr(self, key) is None:
+                    setattr(self, key, copy.copy(value))
+        self._check_numbers()
+        self._check_lists()
+        dim, heads = getattr(self, "dim", None), getattr(self, "heads", None)
+        if dim is not None and heads is not None and dim % heads:
+            raise ValueError(f"dim must be divisible by heads, both at least 1; got dim={dim} and heads={heads}")
+        if (precision := getattr(self, "precision", None)) is not None and precision not in PRECISIONS:
+            raise ValueError(f"precision is one of {', '.join(PRECISIONS)}; got {precision!r}")
+
+    def _check_numbers(self) -> None:
+        for names, breaks, bound, rule in (
+            (COUNTS, operator.lt, 1, "must be at least 1"),
+            (ABOVE_ZERO, operator.le, 0, "must be above 0"),
+            (NOT_BELOW_ZERO, operator.lt, 0, "must not be below 0"),
+        ):
+            for name in names:
+                if (value := getattr(self, name, None)) is not None and breaks(value, bound):
+                    raise ValueError(f"{name} {rule}; got {value}")
+        if (rounds := getattr(self, "rounds", self.fewest_rounds)) < self.fewest_rounds:
+            raise ValueError(f"rounds must be at least {self.fewest_rounds} for an interval; got {rounds}")
+
+    def _check_lists(self) -> None:
+        for name in LISTS:
+            values = getattr(self, name, None)
+            fewest, least = (self.fewest_lengths, self.shortest_length) if name == "lengths" else (1, 1)
+            if values is not None and (len(values) < fewest or min(values) < least or len(set(values)) < len(values)):
+                many = "at least two " if fewest > 1 else ""
+                raise ValueError(f"{name} are {many}different whole numbers of at least {least}; got {list(values)}")
+
+    def identity(self) -> dict[str, Any]:
+        """What a measurement must share with an earlier one to go on from it."""
+        return {name: value for name, value in asdict(self).items() if name not in LIMITS}
+
+    def facts(self) -> dict[str, Any]:
+        """What is to be known of this machine beside its environment."""
+        return {}
+
+    @property
+    def protocol(self) -> TimingProtocol | None:
+        """How times are taken; None where none are."""
+        return None
+
+    def groups(self) -> list[list[Cell]]:
+        """The cells whose rounds visit them in turn, group after group."""
+        raise NotImplementedError
+
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        """What is measured of a cell before the rounds."""
+        return ()
+
+    def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
+        """The cells of a group's rounds, given what was found before them."""
+        return [cell for cell in cells if not found.of(cell).failures]
+
+    def each(self, cell: Cell) -> Sequence[Probe]:
+        """What is measured of a cell in each round."""
+        return ()
+
+    def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
+        """Cells in the order in which a round visits them."""
+        return list(cells) if self.protocol is None else self.protocol.ordered(cells, turn)
+
+    def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
+        """Replace the figures of a group that is done by what is kept of them."""
+
+    def maker(self, cell: Cell) -> tuple[Any, ...]:
+        """What makes the object that is asked in the cell's process, and its arguments."""
+        raise NotImplementedError
+
+    def process(self, cell: Cell) -> str:
+        """Name of the process that a cell lives in; one that no cell of the next group lives in is ended."""
+        return f"{cell.label} {cell.length} {cell.group}"
+
+    def refusal(self, cell: Cell) -> str | None:
+        """Why a cell cannot be measured; found where it costs nothing."""
+        return None
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        """The figures as Markdown."""
+        raise NotImplementedError
+
+    def draw(self, found: Measurement) -> None:
+        """Draw the figures where a plot was asked for."""
+
+    @staticmethod
+    def believed(found: Measurement) -> bool:
+        """Whether what was found is as it must be."""
+        return True

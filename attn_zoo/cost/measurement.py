@@ -1,0 +1,130 @@
+"""What a measurement found: tidy rows of cell, quantity, round and value or failure, in one JSON format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.cost.bench import Subject
+from attn_zoo.cost.protocol import TimingProtocol
+
+NO_TIME = "no time left"
+"""Begins the failure of what was left out for the time of the whole measurement; the same command measures it later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One thing that is measured: a layer, the direction of its step, a length and a batch.
+
+    ``group`` tells cells apart that agree in all else, such as repeats; ``role`` is what a report needs to know of the layer.
+    """
+
+    label: str
+    kind: str
+    """``forward`` or ``training``; what is counted has its own."""
+    length: int
+    batch: int = 1
+    group: str = ""
+    role: str = field(default="mechanism", compare=False)
+    subject: Subject | None = field(default=None, compare=False)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Cell:
+        """The cell that ``asdict`` made plain."""
+        subject = data.get("subject")
+        return cls(**{**data, "subject": None if subject is None else Subject(**subject)})
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was found of one cell."""
+
+    cell: Cell
+    values: dict[str, list[float | None]] = field(default_factory=dict)
+    """By quantity, one value a round from the first on; None is a figure that there is none of."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """By quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and what happened."""
+
+    def all(self, quantity: str) -> list[float]:
+        """Values of all rounds; empty where there are none."""
+        return [value for value in self.values.get(quantity, ()) if value is not None]
+
+    def one(self, quantity: str) -> float | None:
+        """The value of what is measured once."""
+        return next(iter(self.values.get(quantity, ())), None)
+
+
+@dataclass
+class Measurement:
+    """What stands above the figures, and the figures."""
+
+    experiment: str
+    grid: dict[str, Any]
+    """Values of the keys of the command line, those of the device filled in."""
+    protocol: TimingProtocol | None
+    environment: dict[str, Any]
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the experiment says of this machine, such as its energy meter or versions of packages."""
+    complete: bool = False
+    cells: dict[Cell, Figures] = field(default_factory=dict)
+
+    def of(self, cell: Cell) -> Figures:
+        """Figures of a cell, empty at first."""
+        return self.cells.setdefault(cell, Figures(cell))
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Tidy rows: the cell by its place among ``cells``, quantity, round, and value or failure."""
+        for at, found in enumerate(self.cells.values()):
+            for quantity, values in found.values.items():
+                for turn, value in enumerate(values):
+                    yield {"cell": at, "quantity": quantity, "round": turn, "value": value}
+            for quantity, failure in found.failures.items():
+                yield {"cell": at, "quantity": quantity, "round": len(found.values.get(quantity, ())), "failure": failure}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        names = ("experiment", "grid", "environment", "facts", "complete")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "protocol": None if self.protocol is None else self.protocol.to_dict(),
+            "cells": [asdict(cell) for cell in self.cells],
+            "rows": list(self.rows()),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
+        """The measurement that ``to_dict`` made plain.
+
+        Raises:
+            KeyError, TypeError: it is no whole one.
+        """
+        protocol = data["protocol"]
+        made = cls(data["experiment"], data["grid"], protocol and TimingProtocol.from_dict(protocol), data["environment"])
+        made.facts, made.complete = data["facts"], data["complete"]
+        figures = [made.of(Cell.from_dict(cell)) for cell in data["cells"]]
+        for row in data["rows"]:
+            found = figures[row["cell"]]
+            if "failure" in row:
+                found.failures[row["quantity"]] = row["failure"]
+            else:
+                found.values.setdefault(row["quantity"], []).append(row["value"])
+        return made
+
+    def write(self, file: Path) -> None:
+        """Write the file whole or not at all, a line a cell and a line a row."""
+        plain = self.to_dict()
+        lists = {name: ",\n".join(json.dumps(each, sort_keys=True) for each in plain.pop(name)) for name in ("cells", "rows")}
+        head = json.dumps(plain, indent=1, sort_keys=True).removesuffix("\n}")
+        body = ",\n".join(f' "{name}": [\n{lines}\n ]' for name, lines in lists.items())
+        beside = file.with_name(f"{file.name}.part")
+        beside.write_text(f"{head},\n{body}\n}}\n", encoding="utf-8")
+        beside.replace(file)
+
+    def take_over(self, earlier: Measurement) -> None:
+        """Go on from an earlier measurement of the same; what there was no time for in it is open again."""
+        self.cells = earlier.cells
+        for found in self.cells.values():
+            found.failures = {what: why for what, why in found.failures.items() if not why.startswith(NO_TIME)}

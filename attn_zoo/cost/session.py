@@ -1,0 +1,229 @@
+"""One run of a measurement: cells in worker processes, in interleaved rounds, within the time that there is, row by row.
+
+A group of cells is prepared first, each cell with what is measured of it once; then rounds visit all of them in turn. What has its
+rows already is not measured again. Where the whole measurement has a time, what would not finish the rounds that it needs is left
+out before it starts, the slowest first, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attn_zoo.cost.grid import Grid
+from attn_zoo.cost.measurement import NO_TIME, Cell, Measurement
+from attn_zoo.cost.probes import Ask, Probe
+from attn_zoo.cost.workers import Worker, WorkerError
+
+LEAST_ROUNDS = 3
+"""Rounds of a step that takes longer than ``Grid.slow_seconds``."""
+
+
+class Here:
+    """An object in this process, asked as a worker is."""
+
+    def __init__(self, make: Callable[..., object], *arguments: Any) -> None:
+        self._served = make(*arguments)
+
+    def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
+        """Result of the method."""
+        return getattr(self._served, method)(*arguments)
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+
+class Session:
+    """Measures what ``grid`` yields and ``found`` lacks.
+
+    Args:
+        save: called with ``found`` after each round, and whenever a cell is prepared.
+        tell: called with a line of progress now and then.
+        ends: moment of ``time.monotonic`` at which the time is over.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        found: Measurement,
+        *,
+        save: Callable[[Measurement], None] = lambda found: None,
+        tell: Callable[[str], None] = lambda line: None,
+        ends: float = math.inf,
+    ) -> None:
+        self.grid, self.found, self._save, self._tell, self._ends = grid, found, save, tell, ends
+        self._workers: dict[str, Worker | Here] = {}
+        known = {cell: figures.all("seconds") for cell, figures in found.cells.items()}
+        self._steps = {cell: statistics.median(seconds) for cell, seconds in known.items() if seconds}
+        """About how many seconds a step of a cell takes."""
+
+    def run(self) -> None:
+        """Measure all groups.
+
+        Raises:
+            WorkerError: a cell failed and the grid wants whole groups.
+        """
+        groups = self.grid.groups()
+        weights = [math.sqrt(max(cell.length for cell in cells)) for cells in groups]
+        try:
+            for at, cells in enumerate(groups):
+                if not (self.grid.whole_groups and all(cell in self.found.cells for cell in cells)):
+                    self._group(cells, weights[at] / sum(weights[at:]))  # longer ones need more, but these must not starve
+                following = groups[at + 1] if at + 1 < len(groups) else []
+                self._end({self.grid.process(cell) for cell in following})
+        finally:
+            self._end(set())
+
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self._ends - time.monotonic()
+
+    def _group(self, cells: Sequence[Cell], share: float) -> None:
+        for cell in cells:
+            if self._prepare(cell) and not self.grid.whole_groups:
+                self._save(self.found)
+        timed = self.grid.timed(cells, self.found)
+        self._stop_slowest(timed)
+        self._rounds(timed, share * self.left())
+        self.grid.summarise(cells, self.found)
+        self._save(self.found)
+
+    def _prepare(self, cell: Cell) -> bool:
+        """Measure what is measured once; whether there was any to do."""
+        figures, probes = self.found.of(cell), self.grid.once(cell)
+        missing = [probe for probe in probes if probe.quantity not in figures.values and probe.quantity not in figures.failures]
+        if missing:
+            self._tell(f"{cell.label} at {cell.length}, {cell.kind}")
+            if why := self.grid.refusal(cell) or self._too_slow(cell):
+                self._fail(cell, missing[0], why)
+        for probe in missing:
+            if probe.quantity not in figures.failures:
+                started = time.monotonic()
+                self._take(cell, probe)
+                if cell not in self._steps:  # a step to warm up and one to weigh
+                    self._steps[cell] = (time.monotonic() - started) / 2
+        return bool(missing)
+
+    def _rounds(self, cells: Sequence[Cell], share: float) -> None:
+        """Rounds of visits: those that are needed, then more for as long as ``share`` seconds hold."""
+        protocol, started, taken = self.grid.protocol, time.monotonic(), 0
+        if protocol is None:
+            return
+        for turn in range(protocol.rounds):
+            open_ = [(cell, probe) for cell in cells for probe in self.grid.each(cell) if self._is_open(cell, probe, turn)]
+            if not open_:
+                continue
+            now = time.monotonic() - started
+            if self.left() <= 0 or (turn >= self.grid.fewest_rounds and now + now / max(1, taken) > share):
+                break
+            self._tell(f"length {max(cell.length for cell in cells)}: round {turn + 1} of {protocol.rounds}")
+            for cell in self.grid.visits(cells, turn):
+                for probe in self.grid.each(cell):
+                    if self.left() > 0 and self._is_open(cell, probe, turn):  # who misses the last round has one figure less
+                        self._take(cell, probe)
+            taken += 1
+            if not self.grid.whole_groups:
+                self._save(self.found)
+
+    def _is_open(self, cell: Cell, probe: Probe, turn: int) -> bool:
+        figures = self.found.of(cell)
+        values = figures.values.get(probe.quantity, [])
+        slow = len(values) >= LEAST_ROUNDS and min(figures.all(probe.quantity)) > self.grid.slow_seconds
+        over = probe.most_rounds is not None and turn >= probe.most_rounds
+        return not (slow or over or len(values) > turn or probe.quantity in figures.failures)
+
+    def _take(self, cell: Cell, probe: Probe) -> None:
+        worker = self._start(cell) if probe.fresh else self._worker(cell)
+        limit = min(getattr(self.grid, "time_limit", math.inf), self.left())
+
+        def ask(method: str, *arguments: Any) -> Any:
+            if limit <= 0:
+                raise WorkerError(NO_TIME, "before it was asked")
+            return worker.ask(method, *arguments, limit=None if limit == math.inf else limit)
+
+        try:
+            self._keep(cell, probe, ask)
+        except WorkerError as error:
+            if self.grid.whole_groups:
+                raise
+            over = error.kind == "time limit" and limit < getattr(self.grid, "time_limit", math.inf)
+            self._fail(cell, probe, f"{NO_TIME}: {error}" if over else str(error))
+        except ValueError as error:
+            self._fail(cell, probe, f"failed: {error}")
+        finally:
+            if probe.fresh:
+                worker.stop()
+
+    def _keep(self, cell: Cell, probe: Probe, ask: Ask) -> None:
+        for quantity, value in probe.take(ask, cell).items():
+            self.found.of(cell).values.setdefault(quantity, []).append(value)
+            if quantity == "seconds" and value is not None:
+                self._steps[cell] = value
+
+    def _fail(self, cell: Cell, probe: Probe, why: str) -> None:
+        """A failure of what a cell cannot do without is one of all that it lacks."""
+        figures = self.found.of(cell)
+        once = [each for each in self.grid.once(cell) if each.quantity not in figures.values]
+        for each in (probe, *once, *self.grid.each(cell)) if probe.needed else (probe,):
+            figures.failures.setdefault(each.quantity, why)
+
+    # Time
+
+    def _round_seconds(self, step: float) -> float:
+        """About how long a visit takes."""
+        protocol = self.grid.protocol
+        return step if protocol is None else max(protocol.seconds, step) + protocol.warmup * step
+
+    def _too_slow(self, cell: Cell) -> str | None:
+        step = expected_seconds(self._steps, cell)
+        needed, left = self.grid.fewest_rounds * self._round_seconds(step), self.left()
+        return self._no_time(step, needed) if step and needed > left else None
+
+    def _stop_slowest(self, cells: Sequence[Cell]) -> None:
+        """Stop the slowest cells until the rounds that are needed fit into the time that is left."""
+        last = self.grid.fewest_rounds - 1
+        lacking = [cell for cell in cells if any(self._is_open(cell, probe, last) for probe in self.grid.each(cell)[:1])]
+        going = sorted(lacking, key=lambda cell: self._steps.get(cell, 0.0))
+        while going:
+            needed = (last + 1) * sum(self._round_seconds(self._steps.get(cell, 0.0)) for cell in going)
+            if needed <= self.left():
+                return
+            slowest = going.pop()
+            self._fail(slowest, self.grid.each(slowest)[0], self._no_time(self._steps.get(slowest, 0.0), needed))
+
+    def _no_time(self, step: float, needed: float) -> str:
+        return f"{NO_TIME}: a step takes about {step:.3g} s, what is needed {needed:.0f} s, of {max(0.0, self.left()):.0f} s"
+
+    # Processes
+
+    def _worker(self, cell: Cell) -> Worker | Here:
+        name = self.grid.process(cell)
+        if name not in self._workers:
+            self._workers[name] = self._start(cell)
+        return self._workers[name]
+
+    def _start(self, cell: Cell) -> Worker | Here:
+        if self.grid.in_process:
+            return Here(*self.grid.maker(cell))
+        environment = {} if self.grid.protocol is None else self.grid.protocol.environment()
+        return Worker(*self.grid.maker(cell), environment=environment, bounded=getattr(self.grid, "device", "cpu") == "cpu")
+
+    def _end(self, kept: set[str]) -> None:
+        for name in [name for name in self._workers if name not in kept]:
+            self._workers.pop(name).stop()
+
+
+def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
+    """Seconds of a step by the last two lengths before it: they grow on as they grew, from linearly to quadratically; 0 before."""
+    alike = {c.length: seconds for c, seconds in steps.items() if (c.label, c.kind) == (cell.label, cell.kind)}
+    below = sorted((length, seconds) for length, seconds in alike.items() if length < cell.length)[-2:]
+    if not below:
+        return 0.0
+    exponent = 1.0
+    if len(below) == 2:
+        (n, before), (m, last) = below
+        exponent = min(2.0, max(1.0, math.log(last / before) / math.log(m / n)))
+    return below[-1][1] * (cell.length / below[-1][0]) ** exponent

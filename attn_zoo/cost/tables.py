@@ -1,0 +1,79 @@
+"""What the reports of measurements share: cells of tables with their spread, reasons of failures, words for the machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from tabulate import tabulate
+
+from attn_zoo.cost.measurement import Figures, Measurement
+from attn_zoo.cost.protocol import TimingProtocol
+
+QUANTITIES: Mapping[str, str] = {
+    "seconds": "time",
+    "peak_bytes": "memory",
+    "joules": "energy",
+    "largest_batch": "largest batch",
+    "best_batch": "best batch",
+}
+"""Words for what can fail."""
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table whose first ``left`` columns are words, the others figures."""
+    align = ("left",) * left + ("right",) * (len(head) - left)
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=align if rows else None)
+
+
+def joined(found: Measurement, *parts: str) -> str:
+    """Parts of a report, those that say nothing left out, under a line that says so where the measurement was cut short."""
+    partial = "" if found.complete else "**Not complete: the measurement was cut short.**"
+    return "\n\n".join(part for part in (partial, *parts) if part)
+
+
+def spread(values: Sequence[float], decimals: int, protocol: TimingProtocol, *, before: str = "", after: str = " unstable") -> str:
+    """Median ± half the interquartile range, marked where it is unstable."""
+    low, middle, high = quartiles = protocol.spread(values)
+    before, after = (before, after) if protocol.is_unstable(quartiles) else ("", "")
+    return f"{before}{middle:,.{decimals}f} ± {(high - low) / 2:,.{decimals}f}{after}"
+
+
+def figure(values: Sequence[float], protocol: TimingProtocol) -> str:
+    """Median to three digits or to the unit, ± half the interquartile range to as many decimals; ~ marks what is unstable."""
+    return spread(values, decimals(protocol.spread(values)[1]), protocol, before="~", after="")
+
+
+def decimals(value: float) -> int:
+    """So that three digits are seen, or all of a whole number."""
+    return max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+
+
+def reason(found: Figures, *quantities: str) -> str:
+    """``OOM``, ``time limit``, ``failed``, ``refused`` or ``no time left``, of the first of these that failed; else ``-``."""
+    reasons = [found.failures[name] for name in quantities if name in found.failures]
+    return reasons[0].partition(":")[0] if reasons else "-"
+
+
+def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
+    """What has no figure and why: a line for each layer and reason, with the quantities, directions and lengths."""
+    lines: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for figures in found:
+        cell = figures.cell
+        for quantity, why in figures.failures.items():
+            why = "no time left" if why.startswith(("no time left", "time limit")) else why
+            batch = f", batch {cell.batch}" if cell.batch > 1 else ""
+            what = f"{QUANTITIES.get(quantity, quantity)}, {kinds.get(cell.kind, cell.kind)}{batch}"
+            lines.setdefault((cell.label, why), {}).setdefault(what, []).append(f"{cell.length:,}")
+
+    def said(whats: Mapping[str, Sequence[str]]) -> str:
+        return "; ".join(f"{what} at {', '.join(lengths)}" for what, lengths in whats.items())
+
+    return "\n".join(f"- {label}: {why} ({said(whats)})" for (label, why), whats in lines.items())
+
+
+def machine(found: Measurement) -> str:
+    """Where it was measured."""
+    there = found.environment
+    where = there["gpu"] or f"{there['cpu']}, {there['threads']} threads"
+    return f"{where}, torch {there['torch']}"

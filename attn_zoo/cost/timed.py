@@ -1,0 +1,146 @@
+"""Experiments that time steps of layers, each in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import psutil
+import torch
+
+from attn_zoo.contract import UnsupportedError, unavailable
+from attn_zoo.cost.bench import BACKENDS, PRECISIONS, Bench, Subject
+from attn_zoo.cost.energy import NotMeasured, energy_meter
+from attn_zoo.cost.grid import Grid, option
+from attn_zoo.cost.levels import Rig, Sizes, rig_for
+from attn_zoo.cost.measurement import Cell
+from attn_zoo.cost.probes import JOULES, MEMORY, SECONDS, Probe
+from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.subjects import label_of, subjects_of
+from attn_zoo.cost.workers import MEMORY_SHARE
+from attn_zoo.registry import card
+
+KINDS: Mapping[str, str] = {"forward": "forward", "training": "forward + backward"}
+"""Directions of a step as the bench names them, and in words."""
+
+HELD_MATRICES = {"forward": 2, "training": 3}
+"""Length × length matrices a head that materialised softmax holds at once, at least: scores and weights; in the backward
+pass the weights, their gradient and that of the scores."""
+
+MATERIALISED = Cell("softmax (materialised)", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))
+
+
+def softmax_layers(device: str) -> list[Cell]:
+    """Softmax, materialised and by every fused back end of the device."""
+    cells = [MATERIALISED]
+    for backend in BACKENDS if device == "cuda" else [None]:
+        label = "softmax (sdpa)" if backend is None else f"softmax (sdpa, {backend})"
+        cells.append(Cell(label, "", 0, role="sdpa", subject=Subject("softmax", {}, "sdpa", backend)))
+    return cells
+
+
+@dataclass
+class OfAttentions:
+    """Keys that name layers of the zoo."""
+
+    attentions: list[str] = option(
+        ["softmax", "linformer", "performer", "longformer", "reformer"], "NAME (auto) or NAME:IMPLEMENTATION of each layer"
+    )
+    set: dict[str, Any] = option({}, "options: set.ATTENTION.OPTION=VALUE, such as set.linformer.projected_length=256")
+
+    @cached_property
+    def layers(self) -> list[Cell]:
+        """A cell for each layer, of no direction and length yet."""
+        return [Cell(label_of(subject), "", 0, subject=subject) for subject in subjects_of(self.attentions, self.set)]
+
+
+@dataclass
+class Timed(Grid):
+    """Keys of every experiment that times steps."""
+
+    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384], "lengths")
+    dim: int = option(256, "width of the layer")
+    heads: int = option(4, "heads")
+    device: str = option("auto", "auto, cpu or cuda; auto is cuda where there is one")
+    precision: str = option("fp32", "fp32, bf16 or fp16, of weights and inputs")
+    rounds: int = option(5, "interleaved rounds of timing")
+    order: str = option("shuffled", "order within the rounds: shuffled, 'in turn' or 'there and back'")
+    seed: int = option(1, "seed of the shuffled order")
+    repeat_seconds: float = option(0.2, "a timing repeats its step until so many seconds are covered")
+    energy_seconds: float = option(2.0, "so does an energy window, where there is a meter")
+    allocator: str = option("default", "glibc's on the CPU: default, keep (no page faults on large tensors)")
+    seconds: float | None = option(None, "time of the whole measurement; what does not fit is left out, the slowest first")
+    time_limit: float = option(120.0, "seconds that one request to a cell's process may take")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for cell in {cell.label: cell for group in self.groups() for cell in group}.values():
+            self._check_subject(cell.subject)
+
+    def _check_subject(self, subject: Subject | None) -> None:
+        if subject and (why := unavailable(subject.implementation, self.torch_device, PRECISIONS[self.precision])):
+            known = ", ".join(card(subject.attention).implementations)
+            raise ValueError(f"{subject.attention}:{subject.implementation} cannot run: {why}; choose another of {known}")
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Where the steps run."""
+        return torch.device("cuda", 0) if self.device == "cuda" else torch.device("cpu")
+
+    @cached_property
+    def protocol(self) -> TimingProtocol:
+        """How times and energy are taken."""
+        names = ("rounds", "order", "seed", "allocator", "energy_seconds")
+        return TimingProtocol.on(self.device, seconds=self.repeat_seconds, **{name: getattr(self, name) for name in names})
+
+    @cached_property
+    def energy(self) -> dict[str, Any]:
+        """The meter of energy, or None and why there is none."""
+        meter = energy_meter(self.torch_device)
+        return {"meter": None, "reason": meter.reason} if isinstance(meter, NotMeasured) else {"meter": meter.what}
+
+    def facts(self) -> dict[str, Any]:
+        return {"energy": self.energy}
+
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        return (MEMORY,)
+
+    def each(self, cell: Cell) -> Sequence[Probe]:
+        return (SECONDS, JOULES) if self.energy["meter"] else (SECONDS,)
+
+    def rig(self, cell: Cell) -> Rig:
+        """What a bench drives: here a layer with its projections."""
+        assert cell.subject is not None
+        return rig_for("layer", cell.subject, Sizes(self.dim, self.heads, 1, 1.0))
+
+    def maker(self, cell: Cell) -> tuple[Any, ...]:
+        assert cell.subject is not None
+        rig = self.rig(cell)
+        what = (self.torch_device, self.precision, cell.subject.backend, rig.feed, rig.optimiser, self.protocol)
+        return Bench, rig.build, 0, *what
+
+    def refusal(self, cell: Cell) -> str | None:
+        """Why a layer cannot be built, found on the meta device, or cannot fit, found by arithmetic."""
+        try:
+            with torch.device("meta"):
+                self.rig(cell).build(cell.length)
+        except (ValueError, UnsupportedError) as error:
+            return f"refused: {error}"
+        least, memory = self.least_bytes(cell), device_memory(self.device)
+        return f"OOM: by arithmetic at least {least} bytes, of {memory}" if least > memory else None
+
+    def least_bytes(self, cell: Cell) -> int:
+        """Bytes of a step by arithmetic alone: ``HELD_MATRICES`` · batch · heads · length² numbers of materialised softmax."""
+        subject = cell.subject
+        if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
+            return 0
+        return HELD_MATRICES[cell.kind] * cell.batch * self.heads * cell.length**2 * PRECISIONS[self.precision].itemsize
+
+
+def device_memory(device: str) -> int:
+    """Bytes that a process may take."""
+    if device == "cuda":
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    return int(MEMORY_SHARE * psutil.virtual_memory().total)
