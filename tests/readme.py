@@ -14,11 +14,7 @@ from typing import Any
 from attn_zoo import reference
 from attn_zoo.cli.analyze import error_table, spectrum_table
 from attn_zoo.cli.listing import attention_table, task_table
-from attn_zoo.cost.counted.launches import launch_table
 from attn_zoo.cost.experiments import report
-from attn_zoo.cost.honesty.table import honesty_table
-from attn_zoo.cost.linformer_table3.table import linformer_table3_table
-from attn_zoo.cost.peers.table import peers_table
 from attn_zoo.export import table as export_table
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
@@ -34,7 +30,7 @@ from attn_zoo.transplant.table import transplant_table
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {
-    README: ("quickstart", "zoo", "peers", "tasks", "crossover", "honesty"),
+    README: ("quickstart", "zoo", "peers", "tasks", "crossover", "aa_test"),
     ROOT / "results" / "README.md": (
         "quickstart_tasks",
         "family",
@@ -68,17 +64,17 @@ def tables() -> dict[str, str]:
         "tasks_cpu": leaderboard(ROOT / "results" / "tasks_cpu", format="github"),
         "published": render_published(leaderboard_tables(records_in("lra_cpu"), attention="linformer"), "github"),
         "crossover": report(_measured("crossover")),
-        "honesty": honesty_table(_measured("honesty")),
-        "launches": launch_table(_measured("launches")),
+        "aa_test": report(_measured("aa_test")),
+        "launches": report(_measured("launches")),
         "growth": report(_measured("growth")),
-        "peers": peers_table(_measured("peers")),
+        "peers": report(_measured("peers")),
         "error": error_table(_measured("error"), "github"),
         "error_random": error_table(_measured("error_random"), "github"),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
         "transplant": transplant_table(_measured("transplant"), "github"),
         "findings": findings(leaderboard_tables(records_in("profile")), _measured("transplant"), format="github"),
         "export": export_table(_measured("export")),
-        "linformer_table3": linformer_table3_table(_measured("linformer_table3")),
+        "linformer_table3": report(_measured("linformer_table3")),
     }
 
 

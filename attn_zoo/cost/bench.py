@@ -6,7 +6,7 @@ import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import psutil
 import torch
@@ -227,10 +227,14 @@ class Bench:
 
 
 class MatrixProducts:
-    """The rate of the CPU; it lives in a worker's process, too."""
+    """The rate of the device; it lives in a worker's process, too."""
 
-    def seconds(self, size: int) -> tuple[float]:
-        """Seconds of one fp32 product of two ``size`` × ``size`` matrices, into a result that is there already."""
-        left, right, out = (torch.randn(size, size) for _ in range(3))
+    size: ClassVar[int] = 2048
+    """Rows and columns of both factors."""
+    flops: ClassVar[int] = 2 * size**3
+
+    def parts(self, kind: str, batch: int, length: int) -> tuple[float]:
+        """Seconds of one fp32 product, into a result that is there already."""
+        left, right, out = (torch.randn(self.size, self.size) for _ in range(3))
         with torch.inference_mode():
             return (seconds_of(lambda: torch.mm(left, right, out=out), torch.device("cpu"), 0.2),)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attn_zoo.cost.bench import Subject
@@ -34,9 +35,10 @@ def read_measurement(data: Any) -> Measurement:
 
 def _grid(setting: Mapping[str, Any]) -> dict[str, Any]:
     """A setting under the keys of today's command line."""
-    sizes = {"precision": "fp32"} | dict(setting.get("sizes", {}))
+    sizes = setting["sizes"] if "level" in setting else {}
+    layer = {"layer": f"{setting['subject']['attention']} ({setting['subject']['implementation']})"} if "subject" in setting else {}
     memory = {"memory_gib": setting["memory_bytes"] / 2**30} if "memory_bytes" in setting else {}
-    return {**setting, **sizes, **memory}
+    return {"precision": "fp32", **setting, **sizes, **memory, **layer}
 
 
 def _subject(point: Point) -> Subject:
@@ -69,4 +71,76 @@ def _crossover(point: Point) -> Iterator[Figures]:
     yield made
 
 
-_READERS: dict[str, Callable[[Point], Iterator[Figures]]] = {"growth": _growth, "crossover": _crossover}
+def _cost(point: Point) -> Iterator[Figures]:
+    for kind in ("forward", "training"):
+        memory, cell = point["memory"].get(kind, {}), Cell(point["label"], kind, point["length"], subject=_subject(point))
+        once = {f"{what}_bytes": memory.get(what) for what in ("peak", "held", "resident")}
+        once |= {"largest_batch": memory.get("largest_batch"), "best_batch": point["best_batch"].get(kind)}
+        seconds, joules = (point[name].get(kind, {}) for name in ("seconds", "joules"))
+        for batch in dict.fromkeys(("1", *seconds)):
+            made = Figures(replace(cell, batch=int(batch)), _parts(seconds.get(batch, [])))
+            if batch in joules:
+                made.values["joules"] = joules[batch]
+            what = f"{kind} batch {batch}"
+            found = {what: "seconds", f"energy {what}": "joules"}
+            if batch == "1":
+                made.values |= {quantity: [value] for quantity, value in once.items() if value is not None}
+                found |= {kind: "seconds", f"memory {kind}": "peak_bytes", f"largest batch {kind}": "largest_batch"}
+            made.failures = {found[name]: why for name, why in point["failures"].items() if name in found}
+            yield made
+
+
+def _parts(rounds: Sequence[Sequence[float]]) -> dict[str, list[float | None]]:
+    """Seconds of each round by the parts of its step."""
+    names = ("backward_seconds", "update_seconds")[: len(rounds[0]) - 1] if rounds else ()
+    parts: dict[str, list[float | None]] = {name: [parts[at] for parts in rounds] for at, name in enumerate(names, 1)}
+    return parts | {"seconds": [sum(parts) for parts in rounds]} if rounds else {}
+
+
+def _table3(point: Point) -> Iterator[Figures]:
+    subject, k = _subject(point), point["projected_length"]
+    label = f"linformer k={k} ({subject.implementation})" if k else f"softmax ({subject.backend or point['role']})"
+    for kind in ("forward", "training"):
+        cell = Cell(label, kind, point["length"], point["batch"][kind], role=point["role"], subject=subject)
+        made, seconds = Figures(cell), {"seconds": point["seconds"][kind]}
+        seconds |= {"backward_seconds": point["seconds"]["backward"]} if kind == "training" else {}
+        made.values = {quantity: list(values) for quantity, values in seconds.items() if values}
+        if kind in point["memory"]:
+            made.values["largest_batch"] = [point["memory"][kind]["largest_batch"]]
+        names = {kind: "seconds", f"memory {kind}": "largest_batch"}
+        made.failures = {names[what]: why for what, why in point["failures"].items() if what in names}
+        yield made
+
+
+def _peers(point: Point) -> Iterator[Figures]:
+    length = point["length"]
+    yield Figures(Cell("matrix product", "forward", length, role="matrix product"), {"seconds": point["product_seconds"]})
+    for name, sides in point["seconds"].items():
+        for side, taken in sides.items():
+            for kind, seconds in taken.items():
+                made = Figures(Cell(f"{name}, {side}", kind, length, point["batch"][name], side, name))
+                memory = point["memory"].get(name, {}).get(side, {}).get(kind, {})
+                flops = [point["flops"][name][kind]] if side == "ours" else []
+                kept = {"resident_bytes": [memory.get("resident")], "peak_bytes": [memory.get("allocated")], "floor_flops": flops}
+                made.values = {quantity: values for quantity, values in kept.items() if values and None not in values}
+                if seconds:
+                    made.values["seconds"] = seconds
+                names = {f"{name}, {side}: {kind}": "seconds", f"{name}, {side}: memory, {kind}": "peak_bytes"}
+                made.failures = {quantity: point["failures"][what] for what, quantity in names.items() if what in point["failures"]}
+                yield made
+
+
+def _aa_test(point: Point) -> Iterator[Figures]:
+    for name, seconds in point["seconds"].items():
+        compared = {quantity: [point[name][quantity]] for quantity in ("quotient", "low", "high")} if name in point else {}
+        yield Figures(Cell(name, "forward", 0, group=str(point["repeat"])), {"seconds": list(seconds), **compared})
+
+
+_READERS: dict[str, Callable[[Point], Iterator[Figures]]] = {
+    "growth": _growth,
+    "crossover": _crossover,
+    "cost": _cost,
+    "linformer_table3": _table3,
+    "peers": _peers,
+    "aa_test": _aa_test,
+}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from attn_zoo.cost.compare import fewest_rounds
 from attn_zoo.cost.largest_batch import line_through
-from attn_zoo.cost.measurement import Cell
+from attn_zoo.cost.measurement import Cell, Figures
 
 Ask = Callable[..., Any]
 """A method of the object in the process, and its arguments."""
+
+Answer = Mapping[str, float | list[float] | None]
+"""By quantity a value; of what was sought in several steps a value a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Probe:
 
     quantity: str
     """Under which a failure stands; the answer may hold others beside it."""
-    take: Callable[[Ask, Cell], Mapping[str, float | None]]
+    take: Callable[[Ask, Figures], Answer]
     fresh: bool = False
     """Whether it is asked of a process that did nothing before."""
     needed: bool = True
@@ -29,47 +31,57 @@ class Probe:
     most_rounds: int | None = None
 
 
-def _of(cell: Cell) -> tuple[str, int, int]:
+def of(cell: Cell) -> tuple[str, int, int]:
+    """A cell's step as a bench names it."""
     return cell.kind, cell.batch, cell.length
 
 
-def _seconds(ask: Ask, cell: Cell) -> Mapping[str, float | None]:
-    taken = ask("parts", *_of(cell))
+def _seconds(ask: Ask, found: Figures) -> Answer:
+    taken = ask("parts", *of(found.cell))
     return {"seconds": sum(taken), **dict(zip(("backward_seconds", "update_seconds"), taken[1:], strict=False))}
-
-
-def _memory(resident: bool, ask: Ask, cell: Cell) -> Mapping[str, float | None]:
-    found = {"resident_bytes": ask("resident_peak", *_of(cell))} if resident else {}
-    return found | {"held_bytes": ask("held", *_of(cell)), "peak_bytes": ask("peak", *_of(cell))}
-
-
-def _largest_batch(budget: int, cuda: bool, small: Callable[[int], int], ask: Ask, cell: Cell) -> Mapping[str, float | None]:
-    kind, _, length = _of(cell)
-    if cuda:
-        return {"largest_batch": ask("largest_batch", kind, length, budget)}
-    needed = [sum(ask(what, kind, batch, length) for what in ("held", "peak")) for batch in (small(length), 2 * small(length))]
-    line = line_through((small(length), 2 * small(length)), (needed[0], needed[1]))
-    return {"largest_batch": line.largest_batch(budget)}
 
 
 SECONDS = Probe("seconds", _seconds)
 """Of a step; in training also those of its backward pass and, where there is one, of the optimiser's step."""
 
-JOULES = Probe("joules", lambda ask, cell: {"joules": ask("joules", *_of(cell))}, needed=False, most_rounds=fewest_rounds())
+JOULES = Probe("joules", lambda ask, f: {"joules": ask("joules", *of(f.cell))}, needed=False, most_rounds=fewest_rounds())
 """Of a step, in as many rounds as an interval needs."""
 
-MEMORY = Probe("peak_bytes", partial(_memory, False))
-"""Bytes that are there before a step, and the most that it holds above them at once."""
 
-RESIDENT = Probe("peak_bytes", partial(_memory, True), fresh=True)
-"""As ``MEMORY``, with what the process holds, which did nothing before."""
+def memory(*, resident: bool = False, fresh: bool = False, small: Callable[[int], int | None] = lambda length: None) -> Probe:
+    """Bytes that are there before a step, and the most that it holds above them at once.
+
+    Args:
+        resident: with what the process holds.
+        fresh: of a process that did nothing before.
+        small: length of the step that starts its libraries, for a length; None is the shortest that can be built.
+    """
+
+    def take(ask: Ask, found: Figures) -> Answer:
+        length = found.cell.length
+        held = {"resident_bytes": ask("resident_peak", *of(found.cell), small(length))} if resident else {}
+        return held | {f"{what}_bytes": ask(what, *of(found.cell)) for what in ("held", "peak")}
+
+    return Probe("peak_bytes", take, fresh=fresh)
 
 
-def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], fresh: bool = False) -> Probe:
+def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least: Callable[[Cell], int]) -> Probe:
     """The largest batch within ``budget`` bytes: on CUDA by trying, else by the line through two batches.
 
     Args:
         small: the smaller of the two batches, for a length.
-        fresh: ask a process that did nothing before.
+        least: bytes that a cell needs by arithmetic alone; above the budget nothing is tried.
     """
-    return Probe("largest_batch", partial(_largest_batch, budget, cuda, small), fresh=fresh, needed=False)
+
+    def take(ask: Ask, found: Figures) -> Answer:
+        cell = found.cell
+        one = (found.one("held_bytes") or 0) + (found.one("peak_bytes") or 0)
+        if max(least(cell), one) > budget:
+            return {"largest_batch": 0}
+        if cuda:
+            return {"largest_batch": ask("largest_batch", cell.kind, cell.length, budget)}
+        batches = (small(cell.length), 2 * small(cell.length))
+        low, high = (sum(ask(what, cell.kind, batch, cell.length) for what in ("held", "peak")) for batch in batches)
+        return {"largest_batch": line_through(batches, (low, high)).largest_batch(budget)}
+
+    return Probe("largest_batch", take, needed=False)

@@ -119,6 +119,8 @@ class Session:
             now = time.monotonic() - started
             if self.left() <= 0 or (turn >= self.grid.fewest_rounds and now + now / max(1, taken) > share):
                 break
+            for cell, _ in open_:
+                self._worker(cell)  # all are there before the first is timed
             self._tell(f"length {max(cell.length for cell in cells)}: round {turn + 1} of {protocol.rounds}")
             for cell in self.grid.visits(cells, turn):
                 for probe in self.grid.each(cell):
@@ -136,13 +138,13 @@ class Session:
         return not (slow or over or len(values) > turn or probe.quantity in figures.failures)
 
     def _take(self, cell: Cell, probe: Probe) -> None:
-        worker = self._start(cell) if probe.fresh else self._worker(cell)
+        own = self._start(cell) if probe.fresh else None
         limit = min(getattr(self.grid, "time_limit", math.inf), self.left())
 
         def ask(method: str, *arguments: Any) -> Any:
             if limit <= 0:
                 raise WorkerError(NO_TIME, "before it was asked")
-            return worker.ask(method, *arguments, limit=None if limit == math.inf else limit)
+            return (own or self._worker(cell)).ask(method, *arguments, limit=None if limit == math.inf else limit)
 
         try:
             self._keep(cell, probe, ask)
@@ -154,14 +156,15 @@ class Session:
         except ValueError as error:
             self._fail(cell, probe, f"failed: {error}")
         finally:
-            if probe.fresh:
-                worker.stop()
+            if own is not None:
+                own.stop()
 
     def _keep(self, cell: Cell, probe: Probe, ask: Ask) -> None:
-        for quantity, value in probe.take(ask, cell).items():
-            self.found.of(cell).values.setdefault(quantity, []).append(value)
-            if quantity == "seconds" and value is not None:
-                self._steps[cell] = value
+        figures = self.found.of(cell)
+        for quantity, value in probe.take(ask, figures).items():
+            figures.values.setdefault(quantity, []).extend(value if isinstance(value, list) else [value])
+            if quantity == "seconds":
+                self._steps[cell] = figures.all(quantity)[-1]
 
     def _fail(self, cell: Cell, probe: Probe, why: str) -> None:
         """A failure of what a cell cannot do without is one of all that it lacks."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tabulate import tabulate
 
-from attn_zoo.cost.measurement import Figures, Measurement
+from attn_zoo.cost.measurement import NO_TIME, Figures, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
 
 QUANTITIES: Mapping[str, str] = {
@@ -20,9 +20,9 @@ QUANTITIES: Mapping[str, str] = {
 """Words for what can fail."""
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table whose first ``left`` columns are words, the others figures."""
-    align = ("left",) * left + ("right",) * (len(head) - left)
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,)) -> str:
+    """A table whose columns ``words`` hold words, the others figures."""
+    align = ["left" if at in words else "right" for at in range(len(head))]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=align if rows else None)
 
 
@@ -61,7 +61,7 @@ def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
     for figures in found:
         cell = figures.cell
         for quantity, why in figures.failures.items():
-            why = "no time left" if why.startswith(("no time left", "time limit")) else why
+            why = NO_TIME if why.startswith(NO_TIME) else why
             batch = f", batch {cell.batch}" if cell.batch > 1 else ""
             what = f"{QUANTITIES.get(quantity, quantity)}, {kinds.get(cell.kind, cell.kind)}{batch}"
             lines.setdefault((cell.label, why), {}).setdefault(what, []).append(f"{cell.length:,}")
@@ -77,3 +77,20 @@ def machine(found: Measurement) -> str:
     there = found.environment
     where = there["gpu"] or f"{there['cpu']}, {there['threads']} threads"
     return f"{where}, torch {there['torch']}"
+
+
+def decimal(count: float) -> str:
+    """Three digits and k, M, G, T or P."""
+    return _scaled(count, 1000, ("", " k", " M", " G", " T", " P"))
+
+
+def binary(count: float) -> str:
+    """Three digits and B, KiB, MiB, GiB or TiB."""
+    return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
+
+
+def _scaled(count: float, base: int, units: Sequence[str]) -> str:
+    value, at = float(count), 0
+    while value >= 999.5 and at < len(units) - 1:
+        value, at = value / base, at + 1
+    return f"{value:#.3g}".rstrip(".") + units[at] if at else f"{count}{units[0]}"

@@ -16,7 +16,7 @@ from attn_zoo.cost.energy import NotMeasured, energy_meter
 from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.levels import Rig, Sizes, rig_for
 from attn_zoo.cost.measurement import Cell
-from attn_zoo.cost.probes import JOULES, MEMORY, SECONDS, Probe
+from attn_zoo.cost.probes import JOULES, SECONDS, Probe, memory
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.subjects import label_of, subjects_of
 from attn_zoo.cost.workers import MEMORY_SHARE
@@ -76,6 +76,7 @@ class Timed(Grid):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.protocol.describe()  # which checks values of its own
         for cell in {cell.label: cell for group in self.groups() for cell in group}.values():
             self._check_subject(cell.subject)
 
@@ -105,7 +106,7 @@ class Timed(Grid):
         return {"energy": self.energy}
 
     def once(self, cell: Cell) -> Sequence[Probe]:
-        return (MEMORY,)
+        return (memory(),)
 
     def each(self, cell: Cell) -> Sequence[Probe]:
         return (SECONDS, JOULES) if self.energy["meter"] else (SECONDS,)

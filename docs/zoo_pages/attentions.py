@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attn_zoo.contract import AttentionCard, Capabilities, Cost, Geometry
 from attn_zoo.cost.counted import activation_bytes
-from attn_zoo.cost.counted.table import binary, decimal
+from attn_zoo.cost.tables import binary, decimal
 from attn_zoo.leaderboard.render.text import estimated, figure, name, score, unit
 from attn_zoo.registry import attention_options, attentions, card
 from zoo_pages.results import Results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ from typing import Any
 from attn_zoo.cli.analyze import error_table
 from attn_zoo.cost.crossover_analysis import labels
 from attn_zoo.cost.experiments.crossover import Crossover
+from attn_zoo.cost.experiments.peers import Peers
 from attn_zoo.cost.measurement import Cell
 from attn_zoo.cost.old_files import read_measurement
 from attn_zoo.cost.peers.rivals import RIVALS, YARDSTICK
-from attn_zoo.cost.peers.table import peers_table
+from attn_zoo.cost.peers.tables import PRODUCT
 from attn_zoo.leaderboard import Row, Table, tables
 from attn_zoo.records import Store
 from zoo_pages.texts import aligned
@@ -71,11 +72,16 @@ class Results:
         found = self._measured("peers")
         if found is None:
             return None
-        names = [n for n in found["setting"]["mechanisms"] if n in RIVALS and RIVALS[n].attention == attention]
+        measured = read_measurement(found)
+        names = [n for n in measured.grid["mechanisms"] if n in RIVALS and RIVALS[n].attention == attention]
         if not names:
             return None
-        points = [_of_rivals(point, names) for point in found["points"]]
-        return aligned(peers_table({**found, "points": points, "setting": {**found["setting"], "mechanisms": names}}))
+        kept = (*names, YARDSTICK, PRODUCT)
+        measured.cells = {cell: own for cell, own in measured.cells.items() if cell.role in kept}
+        measured.grid = {**measured.grid, "mechanisms": names}
+        for own in (own for cell, own in measured.cells.items() if cell.role == YARDSTICK):
+            own.failures = {}
+        return aligned(Peers.report(measured))
 
     def errors(self, attention: str, inputs: str) -> str | None:
         """Distance of an attention to softmax on ``error`` (a pretrained encoder's) or ``error_random`` inputs."""
@@ -95,10 +101,3 @@ def _concerns(cell: Cell, attention: str | None) -> bool:
     """Whether a cell is of softmax, or of the attention; of any where none is given."""
     assert cell.subject is not None
     return cell.role != "mechanism" or attention in (None, cell.subject.attention)
-
-
-def _of_rivals(point: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A point of the comparison with the packages without what concerns other mechanisms."""
-    kept = {n: sides for n, sides in point["seconds"].items() if n in (*names, YARDSTICK)}
-    failures = {what: why for what, why in point["failures"].items() if what.startswith(tuple(f"{n}, " for n in names))}
-    return {**point, "seconds": kept, "failures": failures}

@@ -5,13 +5,17 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from attn_zoo import Geometry, attentions, build_attention, card
 from attn_zoo.conformance.requests import draw
-from attn_zoo.cost.counted.launches import SHAPES, launch_rows
+from attn_zoo.cost.counted.launches import SHAPES
+from attn_zoo.cost.experiments.launches import Launches
+from attn_zoo.cost.measurement import Measurement
+from attn_zoo.cost.session import Session
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +24,19 @@ CHUNKS = {"delta_rule": 32, "gated_linear": 32, "mega": 64, "performer": 128}
 
 MOST_FORWARD, MOST_BACKWARD, PER_CHUNK = 150, 350, 8
 
-COMMITTED = json.loads((ROOT / "results" / "launches.json").read_text(encoding="utf-8"))["points"]
+
+def points_of(found: Measurement) -> list[dict[str, Any]]:
+    """Launches at the three lengths, one point a mechanism and causality."""
+    points: dict[tuple[str, str], dict[str, Any]] = {}
+    for cell, figures in found.cells.items():
+        empty: dict[str, Any] = {"attention": cell.label, "causal": cell.kind == "yes", "forward": [], "backward": []}
+        point = points.setdefault((cell.label, cell.kind), empty)
+        for name in ("forward", "backward"):
+            point[name].append(figures.one(f"{name}_launches"))
+    return list(points.values())
+
+
+COMMITTED = points_of(Measurement.from_dict(json.loads((ROOT / "results" / "launches.json").read_text(encoding="utf-8"))))
 
 
 def scans(point) -> bool:
@@ -52,7 +68,10 @@ def test_the_committed_table_holds_every_attention():
 
 @pytest.mark.parametrize("name", [name for name in attentions() if name not in CHUNKS])
 def test_the_committed_table_is_that_of_the_code(name):
-    assert launch_rows(name) == [point for point in COMMITTED if point["attention"] == name]
+    grid = Launches(attentions=[name])
+    found = Measurement("launches", grid.identity(), None, {})
+    Session(grid, found).run()
+    assert points_of(found) == [point for point in COMMITTED if point["attention"] == name]
 
 
 def small(name: str, causal: bool):

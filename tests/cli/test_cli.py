@@ -27,8 +27,8 @@ from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.main import COMMANDS, parser
 from attn_zoo.cli.measure import compose
 from attn_zoo.cli.plan import plan
-from attn_zoo.cost.linformer_table3.table import linformer_table3_table
-from attn_zoo.cost.peers.table import peers_table
+from attn_zoo.cost.experiments import report
+from attn_zoo.cost.measurement import Measurement
 
 SMALL = ["budget.steps=6", "budget.evaluate_every=3", "model.dim=16", "model.heads=2"]
 LISTOPS = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]
@@ -233,17 +233,21 @@ def test_measure_linformer_table3(tmp_path):
     assert outcome.returncode == 0, outcome.stderr
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert found["complete"] is True
-    assert [point["role"] for point in found["points"]] == ["materialised", "sdpa", "linformer"]
-    for point in found["points"]:
-        assert point["failures"] == {}
-        assert {kind: len(taken) for kind, taken in point["seconds"].items()} == {"forward": 2, "training": 2, "backward": 2}
-        assert point["memory"]["forward"]["largest_batch"] > point["memory"]["training"]["largest_batch"] > 0
-    assert linformer_table3_table(found) == outcome.stdout.rstrip("\n"), "the file is enough to print the table anew"
+    cells = Measurement.from_dict(found).cells
+    assert list(dict.fromkeys(cell.role for cell in cells)) == ["materialised", "sdpa", "linformer"]
+    largest = {(cell.role, cell.kind): f.one("largest_batch") or 0 for cell, f in cells.items() if cell.batch == 1}
+    assert all(largest[role, "forward"] > largest[role, "training"] > 0 for role, _ in largest)
+    for cell, figures in cells.items():
+        assert not figures.failures
+        timed = 2 if cell.batch == 2 else 0
+        assert len(figures.all("seconds")) == timed
+        assert len(figures.all("backward_seconds")) == (timed if cell.kind == "training" else 0)
+    assert report(found) == outcome.stdout.rstrip("\n"), "the file is enough to print the table anew"
     assert outcome.stdout.count("| materialised |") == 5
 
     (tmp_path / "found.json").write_text(json.dumps({**found, "complete": False}), encoding="utf-8")
     again = zoo(*words, cwd=tmp_path)
-    assert "found.json holds 3 points of this measurement; going on from there" in again.stderr
+    assert f"found.json holds {len(found['rows'])} rows of this measurement; going on from there" in again.stderr
     assert again.stdout == outcome.stdout, "all its lengths were done"
     assert json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["complete"] is True
 
@@ -254,28 +258,31 @@ def test_measure_linformer_table3_on_cuda(tmp_path):
     outcome = zoo("measure", "experiment=linformer_table3", "device=cuda", *words, cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    by_backend = {point["subject"]["backend"] for point in found["points"] if point["role"] == "sdpa"}
+    cells = Measurement.from_dict(found).cells
+    by_backend = {cell.subject.backend for cell in cells if cell.role == "sdpa" and cell.subject}
     assert by_backend == {"flash", "cudnn", "efficient"}
-    for point in found["points"]:
-        if point["role"] != "sdpa":
-            assert point["failures"] == {}
-            assert 0 < point["memory"]["training"]["largest_batch"] < point["memory"]["forward"]["largest_batch"]
+    once = {(cell.role, cell.label, cell.kind): f for cell, f in cells.items() if cell.batch == 1 and cell.role != "sdpa"}
+    for role, label, _ in once:
+        forward, training = (once[role, label, kind] for kind in ("forward", "training"))
+        assert not forward.failures and not training.failures
+        assert 0 < (training.one("largest_batch") or 0) < (forward.one("largest_batch") or 0)
     assert "(paper 1.5)" in outcome.stdout
 
 
 @pytest.mark.skipif(importlib.util.find_spec("linformer") is None, reason="the package linformer is not installed (extra: peers)")
 def test_measure_peers(tmp_path):
     words = ["mechanisms=[linformer]", "lengths=[64]", "tokens=128", "dim=16", "heads=2", "sizes.linformer=8", "rounds=2"]
-    words += ["allocators=[keep]", "repeat_seconds=0", "output=found.json"]
+    words += ["allocator=keep", "repeat_seconds=0", "output=found.json"]
     outcome = zoo("measure", "experiment=peers", *words, cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-    (point,) = found["points"]
-    assert point["failures"] == {}
-    seconds, memory = (point[name]["linformer"] for name in ("seconds", "memory"))
-    assert all(len(seconds[side][kind]) == 2 for side in ("ours", "linformer") for kind in ("forward", "training"))
-    assert all(memory[side]["training"]["allocated"] > 0 for side in ("ours", "linformer"))
-    assert peers_table(found) == outcome.stdout.rstrip("\n")
+    cells = {(cell.role, cell.group, cell.kind): f for cell, f in Measurement.from_dict(found).cells.items()}
+    assert not any(figures.failures for figures in cells.values())
+    for side in ("ours", "linformer"):
+        for kind in ("forward", "training"):
+            assert len(cells["linformer", side, kind].all("seconds")) == 2
+            assert (cells["linformer", side, kind].one("peak_bytes") or 0) > 0
+    assert report(found) == outcome.stdout.rstrip("\n")
 
 
 def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
@@ -290,7 +297,7 @@ def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
     [
         (
             ["experiment=grwth"],
-            "did you mean 'growth'? Known: cost, counted, crossover, growth, honesty, launches, linformer_kernels, "
+            "did you mean 'growth'? Known: aa_test, batch_size, cost, counted, crossover, growth, launches, linformer_kernels, "
             "linformer_table3, peers",
         ),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
@@ -325,7 +332,7 @@ def test_measure_refuses_bad_input_in_words_before_work_starts(words, message, t
 
 def test_measure_is_explained(tmp_path):
     listed = zoo("measure", "--help", cwd=tmp_path).stdout
-    for word in ("experiment=growth", "experiment=linformer_table3", "experiment=peers", "projected_lengths=null", "allocators="):
+    for word in ("experiment=growth", "experiment=linformer_table3", "experiment=peers", "projected_lengths=null", "allocator="):
         assert word in listed
 
 

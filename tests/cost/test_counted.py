@@ -19,7 +19,9 @@ from attn_zoo.cost import count_model
 from attn_zoo.cost.counted import Counted, Counts, Sizes, activation_bytes, count_level, doubts, doubts_of_model, tally
 from attn_zoo.cost.counted.counter import keeping
 from attn_zoo.cost.counted.formulas import layer_cost
-from attn_zoo.cost.counted.table import binary, counted_table, decimal
+from attn_zoo.cost.experiments import report
+from attn_zoo.cost.measurement import Measurement
+from attn_zoo.cost.tables import binary, decimal
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.registry import attention_options, build_attention, card
@@ -345,19 +347,31 @@ def test_command_counts_to_the_longest_lengths_without_a_device(tmp_path, capsys
     assert "State, token by token" in out
     found = json.loads(output.read_text(encoding="utf-8"))
     assert found["complete"]
-    (point,) = [p for p in found["points"] if p["label"] == "reformer" and p["length"] == 65536]
-    assert point["of_softmax"]["state_bytes"] == 1
-    assert point["disagreements"] == {}
-    assert counted_table(found) in out
+    by = {(cell.label, cell.length): figures for cell, figures in Measurement.from_dict(found).cells.items()}
+    reformer = by["reformer", 65536]
+    assert reformer.one("state_bytes") == by["softmax, the measure", 65536].one("state_bytes")
+    assert not any(quantity.endswith("_by_pytorch") for quantity in reformer.values)
+    assert report(found) in out
+
+
+def test_what_there_is_no_time_for_is_said_and_counted_later(tmp_path, capsys):
+    words = ["measure", "experiment=counted", "attentions=[linformer]", "lengths=[512,1024]", f"output={tmp_path / 'c.json'}"]
+    assert main([*words, "seconds=0.000001"]) == 0
+    late = capsys.readouterr().out
+    assert "| linformer | no time left | no time left |" in [" ".join(line.split()) for line in late.splitlines()]
+    assert "- linformer: no time left (at every length)" in late
+    assert main([*words, "seconds=60"]) == 0
+    told = capsys.readouterr()
+    assert "going on from there" in told.err and "no time left" not in told.out
 
 
 def test_command_refuses_what_is_wrong_before_it_counts(capsys):
     for words, says in (
         (["level=model"], "level must be one of mechanism, layer, block"),
         (["heads=3"], "dim must be divisible by heads"),
-        (["lengths=[]"], "lengths are whole numbers of at least 1"),
+        (["lengths=[]"], "lengths are different whole numbers of at least 1"),
         (["attentions=[softmax:triton]"], "no implementation of softmax is called 'triton'"),
-        (["mlp_ratio=0"], "mlp_ratio is the width of the MLP over dim"),
+        (["mlp_ratio=0"], "mlp_ratio must be above 0"),
     ):
         assert main(["measure", "experiment=counted", *words]) == 2
         captured = capsys.readouterr()

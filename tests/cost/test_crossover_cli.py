@@ -1,4 +1,4 @@
-"""``attn-zoo measure`` with experiment=crossover and experiment=honesty: outputs, plots, refusals and exit statuses."""
+"""``attn-zoo measure`` with experiment=crossover and experiment=aa_test: outputs, plots, refusals and exit statuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from attn_zoo.cli import main
 from attn_zoo.cost import session
-from attn_zoo.cost.honesty import experiment as honesty
 from attn_zoo.cost.workers import WorkerError
 
 CROSSOVER = [
@@ -23,13 +22,13 @@ CROSSOVER = [
     "dim=8",
     "heads=2",
 ]
-HONESTY = ["measure", "experiment=honesty", "length=16", "dim=8", "heads=2", "repeats=2", "rounds=6"]
+AA_TEST = ["measure", "experiment=aa_test", "length=16", "dim=8", "heads=2", "repeats=2", "rounds=6"]
 
 needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib (extra: plots)")
 
 
 class Scripted:
-    """A worker of either experiment; steps of honesty take as long as their passes, times ``factor`` for every other process."""
+    """A worker; steps of the A/A test take as long as their passes, times ``factor`` for one process of three."""
 
     made = 0
     factor = 1.0
@@ -49,7 +48,6 @@ class Scripted:
 @pytest.fixture(autouse=True)
 def scripted(monkeypatch, tmp_path):
     monkeypatch.setattr(session, "Worker", Scripted)
-    monkeypatch.setattr(honesty, "Worker", Scripted)
     monkeypatch.setattr(Scripted, "made", 0)
     monkeypatch.chdir(tmp_path)
 
@@ -85,8 +83,9 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
         ([*CROSSOVER, "lengths=[300]"], "lengths are at least two different whole numbers"),
         ([*CROSSOVER, "attentions=[linfomer]"], "linformer"),
         ([*CROSSOVER, "set.linformer.projected=4"], "projected_length"),
-        ([*HONESTY, "rounds=5"], "rounds must be at least 6 for an interval; got 5"),
-        ([*HONESTY, "layer=linformer:cuda"], "implementation of linformer"),
+        ([*AA_TEST, "rounds=5"], "rounds must be at least 6 for an interval; got 5"),
+        ([*AA_TEST, "layer=linformer:cuda"], "implementation of linformer"),
+        (["measure", "experiment=honesty"], "experiment=honesty is called experiment=aa_test now"),
     ],
 )
 def test_bad_input_is_refused_before_work_starts(words, message, tmp_path, capsys):
@@ -100,7 +99,7 @@ def test_bad_input_is_refused_before_work_starts(words, message, tmp_path, capsy
 @pytest.mark.parametrize(("factor", "status", "count"), [(1.0, 0, "2 of 2"), (1.3, 1, "0 of 2")])
 def test_timings_that_cannot_be_believed_end_with_status_1(factor, status, count, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(Scripted, "factor", factor)
-    assert main([*HONESTY, "output=h.json"]) == status
+    assert main([*AA_TEST, "output=h.json"]) == status
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| the same layer twice"))
     assert row.split("|")[3].strip() == count
     assert json.loads((tmp_path / "h.json").read_text(encoding="utf-8"))["complete"]
@@ -111,6 +110,6 @@ def test_a_process_that_fails_is_said_and_what_was_found_stays(monkeypatch, caps
         raise WorkerError("failed", "scripted")
 
     monkeypatch.setattr(Scripted, "ask", fail)
-    assert main([*HONESTY, "output=h.json"]) == 1
+    assert main([*AA_TEST, "output=h.json"]) == 1
     said = capsys.readouterr()
     assert "attn-zoo: failed: scripted" in said.err and said.out.startswith("**Not complete")

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from attn_zoo.contract import UnknownNameError, auto_order
-from attn_zoo.cost.linformer_table3 import experiment
-from attn_zoo.cost.linformer_table3 import setting as table3_setting
-from attn_zoo.cost.linformer_table3.paper import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED
-from attn_zoo.cost.linformer_table3.setting import entries, grid, resolve_setting
-from attn_zoo.cost.linformer_table3.table import linformer_table3_table
+from attn_zoo.cost import session
+from attn_zoo.cost.bench import Subject
+from attn_zoo.cost.experiments import linformer_table3
+from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3, pairs
+from attn_zoo.cost.linformer_paper import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED
+from attn_zoo.cost.linformer_tables import reduced, table3_report
+from attn_zoo.cost.measurement import Cell, Measurement
+from attn_zoo.cost.old_files import read_measurement
+from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
 
-GIVEN: dict[str, Any] = {
-    "device": "cpu",
-    "lengths": None,
-    "projected_lengths": None,
-    "dim": None,
-    "heads": None,
-    "precision": None,
-    "tokens": None,
-    "sharing": "headwise",
-    "implementation": "auto",
-    "memory_gib": 16.0,
-    "rounds": 3,
-    "repeat_seconds": 0.0,
-    "time_limit": 60.0,
-}
+GIVEN: dict[str, Any] = {"device": "cpu", "sharing": "headwise", "rounds": 3, "repeat_seconds": 0.0, "time_limit": 60.0}
 
 
 def test_the_grid_is_the_papers():
-    cells = grid(LENGTHS, PROJECTED_LENGTHS)
+    cells = pairs(LENGTHS, PROJECTED_LENGTHS)
     assert len(cells) == 34
     assert set(cells) == set(TIME_SAVED) == set(MEMORY_SAVED)
-    assert grid([512, 1024], [128, 512]) == [(512, 128), (1024, 128), (1024, 512)], "k below n only"
+    assert pairs([512, 1024], [128, 512]) == [(512, 128), (1024, 128), (1024, 512)], "k below n only"
 
 
 def test_some_of_the_papers_figures():
@@ -45,26 +37,26 @@ def test_some_of_the_papers_figures():
 
 
 def test_a_cpu_gets_a_smaller_grid_and_says_so():
-    setting = resolve_setting(GIVEN)
-    assert setting.lengths == (512, 1024, 2048, 4096, 8192)
-    assert setting.projected_lengths == (128, 256, 512)
-    assert setting.reduced() == ["lengths up to 8192 of 65536", "k up to 512 of 2048", "width 256 of 768, 4 heads of 12"]
-    assert setting.memory_bytes == 16 * 2**30
-    whole = {**GIVEN, "lengths": LENGTHS, "projected_lengths": PROJECTED_LENGTHS, "dim": 768, "heads": 12}
-    assert resolve_setting(whole).reduced() == []
+    grid = LinformerTable3(**GIVEN)
+    assert grid.lengths == [512, 1024, 2048, 4096, 8192]
+    assert grid.projected_lengths == [128, 256, 512]
+    assert reduced(grid.identity()) == ["lengths up to 8192 of 65536", "k up to 512 of 2048", "width 256 of 768, 4 heads of 12"]
+    whole = {**GIVEN, "lengths": list(LENGTHS), "projected_lengths": list(PROJECTED_LENGTHS), "dim": 768, "heads": 12}
+    assert reduced(LinformerTable3(**whole).identity()) == []
 
 
 def test_layers_at_a_length_are_both_baselines_and_linformer_for_each_k_below_it():
-    found = entries(resolve_setting(GIVEN), 512)
-    assert [entry.role for entry in found] == ["materialised", "sdpa", "linformer", "linformer"]
-    assert [entry.projected_length for entry in found] == [None, None, 128, 256]
-    assert [entry.subject.implementation for entry in found] == ["eager", "sdpa", "sdpa", "sdpa"]
+    found = LinformerTable3(**GIVEN).layers(512)
+    assert [cell.role for cell in found] == ["materialised", "sdpa", "linformer", "linformer"]
+    subjects = [cell.subject for cell in found if cell.subject]
+    assert [subject.options.get("projected_length") for subject in subjects] == [None, None, 128, 256]
+    assert [subject.implementation for subject in subjects] == ["eager", "sdpa", "sdpa", "sdpa"]
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"device": "tpu"}, "device is auto, cpu, or cuda"),
+        ({"device": "tpu"}, "device is auto, cpu or cuda"),
         ({"precision": "fp8"}, "precision is one of fp32, bf16, fp16"),
         ({"dim": 10}, "dim must be divisible by heads"),
         ({"lengths": [64, 64]}, "lengths are different whole numbers"),
@@ -77,95 +69,110 @@ def test_layers_at_a_length_are_both_baselines_and_linformer_for_each_k_below_it
 )
 def test_wrong_settings_are_refused(wrong, message):
     with pytest.raises((ValueError, UnknownNameError), match=message):
-        resolve_setting({**GIVEN, **wrong})
+        LinformerTable3(**{**GIVEN, **wrong})
 
 
 def test_least_bytes_of_materialised_softmax_by_hand():
-    setting = resolve_setting(GIVEN)
-    assert experiment.least_bytes(setting, "forward", 2, 1000) == 2 * 2 * 4 * 1000 * 1000 * 4
-    assert experiment.least_bytes(setting, "training", 2, 1000) == 3 * 2 * 4 * 1000 * 1000 * 4
+    grid = LinformerTable3(**GIVEN)
+    cell = Cell("softmax", "forward", 1000, 2, subject=Subject("softmax", {}, "eager"))
+    assert grid.least_bytes(cell) == 2 * 2 * 4 * 1000 * 1000 * 4
+    assert grid.least_bytes(replace(cell, kind="training")) == 3 * 2 * 4 * 1000 * 1000 * 4
+    assert grid.least_bytes(replace(cell, subject=Subject("softmax", {}, "sdpa"))) == 0
 
 
 class Scripted:
     """A worker that holds batches up to ``most``, whose memory is 100 + 10 · batch bytes and whose step takes batch seconds."""
 
     most = 2
+    timed: list[tuple[str, int]] = []  # noqa: RUF012
 
-    def __init__(self, *arguments: Any, bounded: bool) -> None:
-        self.asked: list[tuple[Any, ...]] = []
+    def __init__(self, *arguments: Any, environment: Any, bounded: bool) -> None: ...
 
-    def ask(self, method: str, *arguments: Any, limit: float) -> Any:
-        self.asked.append((method, *arguments))
+    def ask(self, method: str, kind: str, batch: int, length: int, limit: float) -> Any:
         if method in ("held", "peak"):
-            return 50 + 5 * arguments[-2]
-        if arguments[1] > self.most:
+            return 50 + 5 * batch
+        if batch > self.most:
             raise WorkerError("OOM", "scripted")
-        return float(arguments[1]), None if arguments[0] == "forward" else arguments[1] / 2
+        self.timed.append((kind, length))
+        return (float(batch),) if kind == "forward" else (batch / 2, batch / 2)
 
     def stop(self) -> None: ...
 
 
-def scripted(monkeypatch, **changes: Any) -> list[dict[str, Any]]:
-    monkeypatch.setattr(experiment, "Worker", Scripted)
-    given = {**GIVEN, "lengths": [64], "projected_lengths": [16], "tokens": 512, **changes}
-    saved: list[int] = []
-    points = experiment.measure(resolve_setting(given), tell=lambda line: None, save=lambda points: saved.append(len(points)))
-    assert saved == [3]
-    return points
+def scripted(monkeypatch, found: Measurement | None = None, **changes: Any) -> tuple[Measurement, list[dict[str, Any]]]:
+    monkeypatch.setattr(session, "Worker", Scripted)
+    monkeypatch.setattr(Scripted, "timed", [])
+    grid = LinformerTable3(**{**GIVEN, "lengths": [64], "projected_lengths": [16], "tokens": 512, **changes})
+    made = Measurement("linformer_table3", grid.identity(), grid.protocol, {}) if found is None else found
+    saved: list[dict[str, Any]] = []
+    Session(grid, made, save=lambda at: saved.append(json.loads(json.dumps(at.to_dict())))).run()
+    return made, saved
 
 
 def test_a_batch_that_does_not_fit_is_halved_and_every_round_is_kept(monkeypatch):
-    for point in scripted(monkeypatch):
-        assert point["batch"] == {"forward": 2, "training": 2}, "from 512 // 64 = 8 by way of 4"
-        assert point["seconds"] == {"forward": [2.0] * 3, "training": [2.0] * 3, "backward": [1.0] * 3}
-        assert point["failures"] == {}
+    found, _ = scripted(monkeypatch)
+    assert not any(figures.failures for figures in found.cells.values())
+    timed = {cell: figures for cell, figures in found.cells.items() if cell.batch == 2}
+    assert len(timed) == 3 * 2, "from 512 // 64 = 8 by way of 4"
+    for cell, figures in timed.items():
+        assert figures.all("seconds") == [2.0] * 3
+        assert figures.all("backward_seconds") == ([1.0] * 3 if cell.kind == "training" else [])
 
 
 def test_out_of_memory_at_one_sequence_is_a_cell(monkeypatch):
     monkeypatch.setattr(Scripted, "most", 0)
-    for point in scripted(monkeypatch):
-        assert point["failures"] == {"forward": "OOM: scripted", "training": "OOM: scripted"}
-        assert point["seconds"]["forward"] == []
+    found, _ = scripted(monkeypatch)
+    assert {cell.batch for cell in found.cells} == {1}
+    for figures in found.cells.values():
+        assert figures.failures["seconds"] == "OOM: scripted" and not figures.all("seconds")
+
+
+def test_what_cannot_fit_by_arithmetic_is_not_tried(monkeypatch):
+    monkeypatch.setattr("attn_zoo.cost.timed.device_memory", lambda device: 3 * 4 * 64 * 64 * 4 - 1)
+    found, _ = scripted(monkeypatch, tokens=64)
+    failures = {(cell.role, cell.kind): figures.failures.get("seconds") for cell, figures in found.cells.items()}
+    assert failures["materialised", "training"] == "OOM: by arithmetic at least 196608 bytes, of 196607"
+    assert [at for at, why in failures.items() if why] == [("materialised", "training")]
 
 
 def test_largest_batches_on_a_cpu_come_from_the_line(monkeypatch):
-    points = scripted(monkeypatch, memory_gib=1099 / 2**30)
-    assert points[0]["memory"]["forward"] == {"largest_batch": 0, "by": "arithmetic", "least_bytes": 2 * 4 * 64 * 64 * 4}
-    expected = {"largest_batch": 99, "by": "line", "batches": (8, 16), "held": [90, 130], "peaks": [90, 130]}
-    assert points[2]["memory"]["training"] == expected
+    found, _ = scripted(monkeypatch, memory_gib=1099 / 2**30)
+    largest = {(cell.role, cell.kind): f.one("largest_batch") for cell, f in found.cells.items() if "largest_batch" in f.values}
+    assert largest["materialised", "forward"] == 0, "2 · 4 · 64 · 64 · 4 bytes are more"
+    assert largest["linformer", "training"] == 99
 
 
-def test_lengths_that_are_done_are_not_measured_again(monkeypatch):
-    monkeypatch.setattr(experiment, "Worker", Scripted)
-    setting = resolve_setting({**GIVEN, "lengths": [64, 128], "projected_lengths": [16]})
-    done = [{"length": 64, "role": "kept"}]
-    points = experiment.measure(setting, tell=lambda line: None, save=lambda points: None, done=done)
-    assert [(p["length"], p["role"]) for p in points] == [
-        (64, "kept"),
-        (128, "materialised"),
-        (128, "sdpa"),
-        (128, "linformer"),
-    ]
+def test_what_is_done_is_not_measured_again(monkeypatch):
+    changes: dict[str, Any] = {"lengths": [64, 128]}
+    whole, saved = scripted(monkeypatch, **changes)
+    at = next(at for at in saved if any(cell["length"] == 128 for cell in at["cells"]))
+    again, _ = scripted(monkeypatch, Measurement.from_dict(at), **changes)
+    assert again.to_dict() == whole.to_dict()
+    assert {length for _, length in Scripted.timed} == {128}
 
 
 def test_kernels_are_for_few_projected_keys(monkeypatch):
-    monkeypatch.setattr(table3_setting, "auto_may_take", lambda name, device: True)
-    monkeypatch.setattr(table3_setting, "auto_order", lambda device: auto_order(torch.device("cuda")))
-    setting = resolve_setting({**GIVEN, "lengths": [1024]})
-    chosen = {e.projected_length: e.subject.implementation for e in entries(setting, 1024) if e.role == "linformer"}
+    grid = LinformerTable3(**{**GIVEN, "lengths": [1024]})
+    monkeypatch.setattr(linformer_table3, "auto_may_take", lambda name, device: True)
+    monkeypatch.setattr(linformer_table3, "auto_order", lambda device: auto_order(torch.device("cuda")))
+    subjects = [cell.subject for cell in grid.layers(1024) if cell.role == "linformer" and cell.subject]
+    chosen = {subject.options["projected_length"]: subject.implementation for subject in subjects}
     assert chosen == {128: "triton", 256: "triton", 512: "sdpa"}
 
 
 def point(role: str, seconds: list[float], largest: int | None, **changes: Any) -> dict[str, Any]:
+    """A point as files held it before there were rows."""
     memory = {} if largest is None else {kind: {"largest_batch": largest} for kind in ("forward", "training")}
     subject = {"attention": role, "options": {}, "implementation": changes.pop("implementation", "sdpa"), "backend": None}
     subject["backend"] = changes.pop("backend", None)
+    if "projected_length" in changes:
+        subject["options"] = {"projected_length": changes["projected_length"]}
     found = {"length": 512, "role": role, "subject": subject, "projected_length": None, "failures": {}, "memory": memory}
     taken = {"forward": seconds, "training": [3 * s for s in seconds], "backward": [2 * s for s in seconds]}
     return {**found, "batch": {"forward": 2, "training": 2}, "seconds": taken, **changes}
 
 
-def fixture() -> dict[str, Any]:
+def fixture() -> Measurement:
     out = dict.fromkeys(("forward", "training"), "OOM: by arithmetic")
     slow = {"failures": dict.fromkeys(("forward", "training"), "time limit: not done after 60 s")}
     points = [
@@ -190,10 +197,10 @@ def fixture() -> dict[str, Any]:
         "rounds": 3,
         "memory_bytes": 16 * 2**30,
         "sharing": "layerwise",
-        "reduced": ["k up to 256 of 2048"],
     }
     environment = {"gpu": "GPU of a test", "cpu": "CPU", "threads": 2, "torch": "2.15.0"}
-    return {"complete": True, "setting": setting, "environment": environment, "points": points}
+    facts = {"experiment": "linformer_table3", "complete": True, "setting": {**setting, "lengths": [512, 65536]}}
+    return read_measurement({**facts, "environment": environment, "points": points})
 
 
 def cells(table: str) -> dict[tuple[str, str], list[str]]:
@@ -202,25 +209,25 @@ def cells(table: str) -> dict[tuple[str, str], list[str]]:
 
 
 def test_time_table_of_the_fixture():
-    table = linformer_table3_table(fixture(), ["forward time"])
+    table = table3_report(fixture(), ["forward time"])
     assert cells(table) == {
         ("512", "materialised"): ["400", "3.2 ± 0.1 (paper 1.5)", "2.2 ± 0.9 unstable (paper 1.3)"],
         ("512", "SDPA (cudnn)"): ["100", "0.80 ± 0.00 (paper 1.5)", "0.50 ± 0.22 unstable (paper 1.3)"],
         ("65536", "materialised"): ["OOM", "baseline OOM (paper 20)", "time limit (paper 18)"],
         ("65536", "SDPA (flash)"): ["3000", "120 ± 0 (paper 20)", "time limit (paper 18)"],
     }
-    assert "- linformer k=256 (sdpa) at 65536, forward: time limit: not done after 60 s" in table
+    assert "- linformer k=256 (sdpa): time limit: not done after 60 s (time, forward, batch 2 at 65,536; time, " in table
     assert "Reduced against the paper: k up to 256 of 2048." in table
     assert "Measured on GPU of a test, torch 2.15.0." in table
 
 
 def test_training_has_no_figure_of_the_paper():
-    table = cells(linformer_table3_table(fixture(), ["backward time"]))
+    table = cells(table3_report(fixture(), ["backward time"]))
     assert table["512", "materialised"] == ["800", "3.2 ± 0.1", "2.2 ± 0.9 unstable"]
 
 
 def test_memory_table_of_the_fixture():
-    assert cells(linformer_table3_table(fixture(), ["forward memory"])) == {
+    assert cells(table3_report(fixture(), ["forward memory"])) == {
         ("512", "materialised"): ["100", "1.7 (paper 1.7)", "1.5 (paper 1.5)"],
         ("512", "SDPA (flash)"): ["300", "0.57 (paper 1.7)", "0.50 (paper 1.5)"],
         ("65536", "materialised"): ["OOM", "> 42 (paper 60)", "> 41 (paper 52)"],
@@ -229,5 +236,7 @@ def test_memory_table_of_the_fixture():
 
 
 def test_a_measurement_that_was_cut_short_says_so():
-    assert linformer_table3_table({**fixture(), "complete": False}).startswith("**Not complete")
-    assert "Not complete" not in linformer_table3_table(fixture())
+    found = fixture()
+    assert "Not complete" not in table3_report(found)
+    found.complete = False
+    assert table3_report(found).startswith("**Not complete")

@@ -14,41 +14,37 @@ import torch
 
 from attn_zoo import cli, registry
 from attn_zoo.contract import UnknownNameError
+from attn_zoo.cost import session, timed
 from attn_zoo.cost.bench import Bench, Subject
+from attn_zoo.cost.energy import NotMeasured
+from attn_zoo.cost.experiments.cost import StepCost
 from attn_zoo.cost.levels import LEVELS, Sizes, rig_for
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.old_files import read_measurement
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.step_cost import experiment
-from attn_zoo.cost.step_cost.setting import Setting, resolve_setting
-from attn_zoo.cost.step_cost.table import figure, step_cost_table
+from attn_zoo.cost.session import Session
+from attn_zoo.cost.tables import figure
 from attn_zoo.cost.workers import WorkerError
 
-SUBJECTS = {"softmax": Subject("softmax", {}), "linformer": Subject("linformer", {"projected_length": 64})}
-
 GIVEN: dict[str, Any] = {
-    "level": "layer",
+    "attentions": ["softmax", "linformer"],
+    "set": {"linformer": {"projected_length": 64}},
     "lengths": [128],
     "device": "cpu",
-    "precision": "fp32",
     "dim": 16,
     "heads": 2,
-    "mlp_ratio": None,
-    "depth": None,
-    "task": None,
-    "task_level": None,
     "memory_gib": 1.0,
     "batch_seconds": 100.0,
     "rounds": 3,
-    "order": "shuffled",
-    "seed": 1,
     "repeat_seconds": 0.0,
     "energy_seconds": 1.0,
-    "allocator": "default",
     "time_limit": 60.0,
 }
+LINFORMER = "linformer projected_length=64"
 
 
-def setting_of(**changes: Any) -> Setting:
-    return resolve_setting({**GIVEN, **changes}, SUBJECTS)
+def grid_of(**changes: Any) -> StepCost:
+    return StepCost(**{**GIVEN, **changes})
 
 
 # Levels
@@ -89,10 +85,10 @@ def test_what_a_block_holds_before_a_step_by_hand():
 
 
 def test_a_model_is_that_of_the_task_at_the_length_asked_for():
-    setting = setting_of(level="model", task="copying", dim=None, heads=None, depth=3)
+    grid = grid_of(level="model", task="copying", dim=None, heads=None, depth=3)
     level = next(iter(registry.task_card("copying").levels.values()))
-    assert setting.sizes.depth == 3 and setting.sizes.dim == level.model.get("dim", 256)
-    rig = setting.rig(SUBJECTS["softmax"])
+    assert grid.sizes.depth == 3 and grid.sizes.dim == level.model.get("dim", 256)
+    rig = grid.rig(grid.layers[0])
     ids, labels = rig.feed.inputs(2, 100, torch.float32)
     assert ids.shape == labels.shape == (2, 100), "copying labels positions"
     assert rig.build(100).eval()(ids, labels).shape[:2] == (2, 100)
@@ -118,32 +114,33 @@ def test_a_model_is_that_of_the_task_at_the_length_asked_for():
         ({"memory_gib": 0.0}, "memory_gib must be above 0"),
         ({"batch_seconds": -1.0}, "batch_seconds must be above 0"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),
-        ({"rounds": 0}, "protocol.rounds must be at least 1"),
+        ({"rounds": 0}, "rounds must be at least 1"),
         ({"order": "sorted"}, "protocol.order is one of"),
         ({"device": "tpu"}, "device is auto, cpu or cuda"),
     ],
 )
 def test_bad_input_is_refused_before_work(wrong, message):
     with pytest.raises((ValueError, UnknownNameError), match=message):
-        setting_of(**wrong)
+        grid_of(**wrong)
 
 
 def test_without_a_gpu_cuda_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="device=cuda needs a GPU that PyTorch finds"):
-        setting_of(device="cuda")
+        grid_of(device="cuda")
 
 
 def test_an_implementation_that_the_device_cannot_run_is_refused():
     with pytest.raises(ValueError, match="softmax:xformers cannot run: xformers runs on CUDA tensors only"):
-        resolve_setting(GIVEN, {"softmax (xformers)": Subject("softmax", {}, "xformers")})
+        grid_of(attentions=["softmax:xformers"], set={})
 
 
 def test_a_length_that_a_mechanism_refuses_is_a_cell_but_nothing_at_all_is_an_error():
-    refusals = setting_of(lengths=[32, 128]).refusals()
-    assert list(refusals) == [("linformer", 32)]
-    with pytest.raises(ValueError, match=r"none of linformer can be built: .*64"):
-        resolve_setting({**GIVEN, "lengths": [32]}, {"linformer": SUBJECTS["linformer"]})
+    grid = grid_of(lengths=[32, 128])
+    refused = [(cell.label, cell.length) for cells in grid.groups() for cell in cells if grid.refusal(cell)]
+    assert refused == [(LINFORMER, 32)] * 2
+    with pytest.raises(ValueError, match=rf"none of {LINFORMER} can be built: .*64"):
+        grid_of(attentions=["linformer"], lengths=[32])
 
 
 # The work, with processes that answer by a script
@@ -160,7 +157,7 @@ class Scripted:
         self.attention = build.args[0].attention
         self.made.append((self.attention, environment, bounded))
 
-    def ask(self, method: str, kind: str, batch: int, length: int, *, limit: float) -> Any:
+    def ask(self, method: str, kind: str, batch: int, length: int, *rest: Any, limit: float) -> Any:
         if method == "largest_batch":  # of a length, within a budget
             return length // 2**30 + batch
         self.asked.append((self.attention, method, kind, batch, length))
@@ -175,64 +172,77 @@ class Scripted:
     def stop(self) -> None: ...
 
 
+class Meter:
+    what = "RAPL: package-0"
+
+
 @pytest.fixture
 def scripted(monkeypatch):
-    monkeypatch.setattr(experiment, "Worker", Scripted)
+    monkeypatch.setattr(session, "Worker", Scripted)
+    monkeypatch.setattr(timed, "energy_meter", lambda device: NotMeasured("no counters"))
     for name, empty in (("asked", []), ("wrong", {}), ("made", [])):
         monkeypatch.setattr(Scripted, name, empty)
     return Scripted
 
 
-def measured(setting: Setting, done: Any = (), energy: bool = False) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-    """The points, and all that was saved on the way as it is read back."""
-    saved: list[list[dict[str, Any]]] = []
-
-    def save(points: Any) -> None:
-        saved.append(json.loads(json.dumps(points)))
-
-    return experiment.measure(setting, energy=energy, tell=lambda line: None, save=save, done=done), saved
+@pytest.fixture
+def metered(scripted, monkeypatch):
+    monkeypatch.setattr(timed, "energy_meter", lambda device: Meter())
+    return scripted
 
 
-def test_every_figure_is_there_and_carries_its_protocol(scripted):
-    setting = setting_of()
-    (softmax, linformer), _ = measured(setting, energy=True)
-    assert softmax["protocol"] == linformer["protocol"] == setting.protocol.digest()
-    assert softmax["best_batch"] == {"forward": 1, "training": 1}
-    assert softmax["search"]["forward"] == {
-        "tokens_per_second": {"1": 128.0, "2": 128.0, "4": 128.0, "8": 128.0, "16": 128.0, "32": 128.0, "64": 128.0},
-        "stopped": "a step of more than 100 s",
-    }
-    assert linformer["best_batch"]["forward"] == 8
-    assert linformer["seconds"]["training"] == {"1": [[1.0, 1.0]] * 3, "8": [[1.0, 1.0]] * 3}
-    assert linformer["joules"]["forward"] == {"1": [7.0] * 3, "8": [7.0] * 3}
-    memory = {"peak": 3 * 2**20, "held": 2**20, "resident": 5 * 2**20, "largest_batch": 1021, "by": "line"}
-    assert softmax["memory"] == {"forward": memory, "training": memory}
-    assert not softmax["failures"] and softmax["rounds"] == 3
+def empty(grid: StepCost) -> Measurement:
+    environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0", "gpu": None}
+    return Measurement("cost", grid.identity(), grid.protocol, environment, grid.facts(), complete=True)
+
+
+def measured(grid: StepCost, done: Any = None) -> tuple[Measurement, list[dict[str, Any]]]:
+    """The measurement, and all that was saved on the way as it is read back."""
+    saved: list[dict[str, Any]] = []
+    found = empty(grid) if done is None else Measurement.from_dict(done)
+    Session(grid, found, save=lambda at: saved.append(json.loads(json.dumps(at.to_dict())))).run()
+    return found, saved
+
+
+def at(found: Measurement, label: str, kind: str, batch: int = 1, length: int = 128) -> Figures:
+    return found.cells[Cell(label, kind, length, batch)]
+
+
+def test_every_figure_is_there(metered):
+    found, _ = measured(grid_of())
+    for kind in ("forward", "training"):
+        softmax = at(found, "softmax", kind)
+        assert softmax.one("best_batch") == 1 and not softmax.failures
+        assert [softmax.one(f"{what}_bytes") for what in ("peak", "held", "resident")] == [3 * 2**20, 2**20, 5 * 2**20]
+        assert softmax.one("largest_batch") == 1021
+    assert at(found, "softmax", "forward").all("search_seconds") == [1.0, 2.0, 4.0], "no gain in two doublings"
+    assert at(found, LINFORMER, "forward").one("best_batch") == 8
+    for batch in (1, 8):
+        training = at(found, LINFORMER, "training", batch)
+        assert (training.all("seconds"), training.all("backward_seconds")) == ([2.0] * 3, [1.0] * 3)
+        assert at(found, LINFORMER, "forward", batch).all("joules") == [7.0] * 3
 
 
 def test_on_cuda_the_largest_batch_is_found_by_trying_and_nothing_is_resident(scripted, monkeypatch):
-    facts = SimpleNamespace(L2_cache_size=50 * 2**20)
+    facts = SimpleNamespace(L2_cache_size=50 * 2**20, total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
-    setting = setting_of(device="cuda", memory_gib=3.0)
-    (softmax, _), _ = measured(setting)
-    assert softmax["memory"]["forward"] == {
-        "peak": 3 * 2**20,
-        "held": 2**20,
-        "resident": None,
-        "largest_batch": 3 + 128,
-        "by": "trying",
-    }
+    grid = grid_of(device="cuda", memory_gib=3.0)
+    found, _ = measured(grid)
+    softmax = at(found, "softmax", "forward")
+    assert [softmax.one(f"{what}_bytes") for what in ("peak", "held", "resident")] == [3 * 2**20, 2**20, None]
+    assert softmax.one("largest_batch") == 3 + 128
     assert not [asked for asked in scripted.asked if asked[1] == "resident_peak"]
     assert not any(bounded for _, _, bounded in scripted.made), "CUDA reserves far more addresses than it uses"
-    assert (setting.device.type, setting.protocol.rotate_bytes, setting.protocol.warmup) == ("cuda", 50 * 2**20, 2)
-    table = step_cost_table(found([softmax], device="cuda"))
+    protocol = grid.protocol
+    assert (grid.torch_device.type, protocol.rotate_bytes, protocol.warmup) == ("cuda", 50 * 2**20, 2)
+    table = StepCost.report(found)
     assert "found by doubling and bisection" in table and "resident" not in table
     assert "inputs rotate through 50 MiB" in table and "clock events on the stream" in table
 
 
 def test_memory_is_taken_in_processes_that_did_nothing_before(scripted):
-    measured(setting_of(allocator="keep"))
+    measured(grid_of(allocator="keep"))
     assert Counter(name for name, _, _ in scripted.made) == {"softmax": 3, "linformer": 3}, "one a kind, and one for time"
     assert all(bounded and "MALLOC_TRIM_THRESHOLD_" in environment for _, environment, bounded in scripted.made)
     firsts = [at for at, (_, method, *_) in enumerate(scripted.asked) if method == "resident_peak"]
@@ -240,23 +250,23 @@ def test_memory_is_taken_in_processes_that_did_nothing_before(scripted):
 
 
 def test_the_rounds_visit_all_timings_of_all_mechanisms_in_changing_order(scripted):
-    measured(setting_of())
-    timed = [(name, kind, batch) for name, method, kind, batch, _ in scripted.asked if method == "parts"][-18:]
-    rounds = [timed[at : at + 6] for at in range(0, 18, 6)]
+    measured(grid_of())
+    timings = [(name, kind, batch) for name, method, kind, batch, _ in scripted.asked if method == "parts"][-18:]
+    rounds = [timings[at : at + 6] for at in range(0, 18, 6)]
     assert len({frozenset(visited) for visited in rounds}) == 1 and len(set(rounds[0])) == 6
     assert len({tuple(visited) for visited in rounds}) > 1
 
 
 @pytest.mark.parametrize(
-    ("changes", "wrong", "stopped", "tried"),
+    ("changes", "wrong", "tried"),
     [
-        ({}, {}, "no gain in 2 doublings", [1, 2, 4, 8, 16, 32]),
-        ({"memory_gib": 0.01}, {}, "memory budget", [1, 2, 4]),
-        ({"batch_seconds": 1.5}, {}, "a step of more than 1.5 s", [1]),
-        ({}, {("linformer", "parts", "forward", 4): "OOM"}, "OOM", [1, 2]),
+        ({}, {}, 6),  # up to 32: no gain in two doublings
+        ({"memory_gib": 0.01}, {}, 3),  # up to 4: the memory budget
+        ({"batch_seconds": 1.5}, {}, 1),  # the next step would be too long
+        ({}, {("linformer", "parts", "forward", 4): "OOM"}, 2),
     ],
 )
-def test_the_search_for_the_best_batch_ends(scripted, monkeypatch, changes, wrong, stopped, tried):
+def test_the_search_for_the_best_batch_ends(scripted, monkeypatch, changes, wrong, tried):
     real = Scripted.ask
 
     def slower(self: Any, method: str, kind: str, batch: int, *rest: Any, limit: float) -> Any:
@@ -266,10 +276,9 @@ def test_the_search_for_the_best_batch_ends(scripted, monkeypatch, changes, wron
 
     monkeypatch.setattr(Scripted, "ask", slower)
     scripted.wrong.update(wrong)
-    (_, linformer), _ = measured(setting_of(**changes))
-    search = linformer["search"]["forward"]
-    assert (search["stopped"], [int(batch) for batch in search["tokens_per_second"]]) == (stopped, tried)
-    assert "forward" not in linformer["failures"]
+    found, _ = measured(grid_of(**changes))
+    linformer = at(found, LINFORMER, "forward")
+    assert len(linformer.all("search_seconds")) == tried and "seconds" not in linformer.failures
 
 
 def test_what_fails_is_a_cell_with_its_reason_and_the_others_go_on(scripted):
@@ -280,48 +289,41 @@ def test_what_fails_is_a_cell_with_its_reason_and_the_others_go_on(scripted):
             ("linformer", "peak", "training", 128): "OOM",
         }
     )
-    (softmax, linformer), _ = measured(setting_of())
-    assert softmax["failures"] == {
-        "memory forward": "OOM: scripted",
-        "forward": "OOM: scripted",
-        "training": "time limit: scripted",
-    }
+    found, _ = measured(grid_of())
+    assert at(found, "softmax", "forward").failures == dict.fromkeys(
+        ("peak_bytes", "largest_batch", "best_batch", "seconds"), "OOM: scripted"
+    )
+    assert at(found, "softmax", "training").failures == dict.fromkeys(("best_batch", "seconds"), "time limit: scripted")
     assert ("softmax", "parts", "forward", 1, 128) not in scripted.asked, "what cannot be held is not timed"
-    assert linformer["failures"] == {"largest batch training": "OOM: scripted"}
-    assert linformer["memory"]["training"]["largest_batch"] is None and linformer["memory"]["training"]["peak"] == 3 * 2**20
-    assert len(linformer["seconds"]["training"]["1"]) == 3
+    linformer = at(found, LINFORMER, "training")
+    assert linformer.failures == {"largest_batch": "OOM: scripted"} and linformer.one("peak_bytes") == 3 * 2**20
+    assert len(linformer.all("seconds")) == 3
 
 
 def test_a_mechanism_that_cannot_be_built_is_not_asked(scripted):
-    points, _ = measured(setting_of(lengths=[32, 128]))
-    by_cell = {(point["label"], point["length"]): point for point in points}
-    assert set(by_cell["linformer", 32]["failures"]) == {"forward", "training", "memory forward", "memory training"}
-    assert all(why.startswith("refused: ") for why in by_cell["linformer", 32]["failures"].values())
-    assert not by_cell["linformer", 128]["failures"]
+    found, _ = measured(grid_of(lengths=[32, 128]))
+    for kind in ("forward", "training"):
+        refused = at(found, LINFORMER, kind, length=32)
+        assert not refused.values and all(why.startswith("refused: ") for why in refused.failures.values())
+        assert not at(found, LINFORMER, kind).failures
     assert not [asked for asked in scripted.asked if asked[0] == "linformer" and asked[-1] == 32]
 
 
-@pytest.mark.parametrize("kept", range(5))
+@pytest.mark.parametrize("kept", range(8))
 def test_it_goes_on_from_wherever_it_was_stopped(scripted, kept):
-    whole, saved = measured(setting_of())
-    assert len(saved) == 5, "after the memory and best batch of each of two mechanisms, and after each of three rounds"
+    whole, saved = measured(grid_of())
+    assert len(saved) == 8, "after each of four cells is prepared, after each of three rounds, and at the end"
     asked = len(scripted.asked)
     scripted.asked.clear()
-    again, _ = measured(setting_of(), done=copy.deepcopy(saved[kept]))
-    assert again == whole
+    again, _ = measured(grid_of(), copy.deepcopy(saved[kept]))
+    assert {cell: figures.values for cell, figures in again.cells.items()} == {
+        cell: figures.values for cell, figures in whole.cells.items()
+    }
     assert len(scripted.asked) < asked
-    assert (kept == 4) == (not scripted.asked)
+    assert (kept >= 6) == (not scripted.asked)
 
 
 # The table
-
-
-def found(points: list[dict[str, Any]], meter: str | None = None, **changes: Any) -> dict[str, Any]:
-    setting = setting_of(**changes)
-    environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0", "gpu": None}
-    energy = {"meter": meter} if meter else {"meter": None, "reason": "no counters"}
-    facts = {"complete": True, "setting": setting.to_dict(), "protocol": setting.protocol.to_dict(), "energy": energy}
-    return json.loads(json.dumps({**facts, "environment": environment, "points": points}))
 
 
 def rows(table: str, title: str) -> dict[str, dict[str, str]]:
@@ -339,37 +341,65 @@ def test_figures_carry_their_spread_and_a_mark():
     assert figure([12345.6] * 3, protocol) == "12,346 ± 0"
 
 
-def test_tables_of_the_scripted_measurement(scripted):
-    scripted.wrong[("softmax", "parts", "training", 1)] = "time limit"
-    points, _ = measured(setting_of(), energy=True)
-    points[1]["seconds"]["forward"]["1"] = [[1.0], [2.0], [3.0]]
-    table = step_cost_table(found(points, "RAPL: package-0"))
-    softmax, linformer = (rows(table, "Time and throughput")[name] for name in ("softmax", "linformer"))
+def test_tables_of_the_scripted_measurement(metered):
+    metered.wrong[("softmax", "parts", "training", 1)] = "time limit"
+    found, _ = measured(grid_of())
+    at(found, LINFORMER, "forward").values["seconds"] = [1.0, 2.0, 3.0]
+    table = StepCost.report(found)
+    softmax, linformer = (rows(table, "Time and throughput")[name] for name in ("softmax", LINFORMER))
     assert softmax["training step (ms)"] == softmax["backward (ms)"] == "time limit"
     assert softmax["forward (ms)"] == "1,000 ± 0" and softmax["forward (tokens/s)"] == "128 ± 0"
     assert linformer["forward (ms)"] == "~2,000 ± 500"
     assert linformer["training step (ms)"] == "2,000 ± 0" and linformer["backward (ms)"] == "1,000 ± 0"
     assert linformer["forward (tokens/s)"] == "1,024 ± 0"
-    memory = rows(table, "Memory")["linformer"]
+    memory = rows(table, "Memory")[LINFORMER]
     assert memory["forward, held at once (MiB)"] == "3.00" and memory["training, resident (MiB)"] == "5.00"
     assert memory["forward, largest batch"] == "1,021"
-    energy = rows(table, "Energy")["linformer"]
+    energy = rows(table, "Energy")[LINFORMER]
     assert energy["forward (J/step)"] == "7.00 ± 0.00"
     assert energy["forward, best batch (µJ/token)"] == f"{7e6 / (8 * 128):,.0f} ± 0"
-    assert "- softmax at 128, training: time limit: scripted" in table
-    assert setting_of().protocol.describe() in table
+    assert rows(table, "Energy")["softmax"]["training (J/step)"] == "time limit"
+    assert "- softmax: time limit: scripted (best batch, forward + backward at 128; time, forward + backward at 128; " in table
+    assert grid_of().protocol.describe() in table
 
 
 def test_what_one_reason_stopped_is_one_line(scripted):
     scripted.wrong[("linformer", "resident_peak")] = "OOM"
-    table = step_cost_table(found(measured(setting_of())[0]))
-    assert "- linformer at 128, memory forward, forward, memory training, training: OOM: scripted\n" in table
+    table = StepCost.report(measured(grid_of())[0])
+    assert table.count("OOM: scripted") == 1 and f"- {LINFORMER}: OOM: scripted (memory, forward at 128; " in table
 
 
 def test_energy_that_is_not_measured_says_why(scripted):
-    table = step_cost_table(found(measured(setting_of())[0]))
+    table = StepCost.report(measured(grid_of())[0])
     assert "Energy: not measured (no counters)" in table and "**Energy" not in table
     assert "joules" not in table
+
+
+def test_a_file_from_before_there_were_rows_is_read():
+    subject = {"attention": "softmax", "options": {}, "implementation": "auto", "backend": None}
+    memory = {"peak": 3 * 2**20, "held": 2**20, "resident": None, "largest_batch": 7, "by": "trying"}
+    point = {"label": "softmax", "level": "layer", "subject": subject, "length": 128, "search": {}, "rounds": 2}
+    point |= {"memory": {"training": memory}, "best_batch": {"training": 4}, "joules": {}}
+    point |= {"seconds": {"training": {"1": [[1.0, 2.0]], "4": [[2.0, 2.0], [2.0, 3.0]]}}}
+    point |= {"failures": {"forward": "OOM: old", "memory forward": "OOM: old", "training batch 1": "time limit: old"}}
+    sizes = {"dim": 16, "heads": 2, "depth": 2, "mlp_ratio": 2.0}
+    setting = {"level": "layer", "sizes": sizes, "precision": "fp32", "memory_bytes": 2**30, "batch_seconds": 5.0, "task": None}
+    facts = {"experiment": "cost", "complete": True, "setting": setting, "protocol": TimingProtocol(rounds=2).to_dict()}
+    facts |= {"energy": {"meter": None, "reason": "none"}, "points": [point]}
+    found = read_measurement({**facts, "environment": {"cpu": "CPU", "threads": 2, "torch": "2", "gpu": None}})
+    assert at(found, "softmax", "training", 4).all("seconds") == [4.0, 5.0]
+    assert at(found, "softmax", "training").values["backward_seconds"] == [2.0]
+    assert at(found, "softmax", "training").failures == {"seconds": "time limit: old"}
+    table = StepCost.report(found)
+    assert rows(table, "Time and throughput")["softmax"]["training (tokens/s)"].startswith("115 ± ")
+    assert rows(table, "Memory")["softmax"] == {
+        "attention": "softmax",
+        "n": "128",
+        "forward, held at once (MiB)": "OOM",
+        "training, held at once (MiB)": "3.00",
+        "forward, largest batch": "OOM",
+        "training, largest batch": "7",
+    }
 
 
 def test_the_command_measures_and_goes_on(tmp_path, capsys):
@@ -380,11 +410,12 @@ def test_the_command_measures_and_goes_on(tmp_path, capsys):
     assert cli.main(words) == 0
     first = capsys.readouterr().out
     written = json.loads(output.read_text(encoding="utf-8"))
-    (point,) = written["points"]
-    assert written["complete"] and not point["failures"]
-    assert point["protocol"] == written["protocol"]["digest"]
-    assert [len(parts) for parts in point["seconds"]["training"]["1"]] == [3, 3]
-    assert point["memory"]["training"]["largest_batch"] > 0 and point["memory"]["training"]["resident"] >= 0
+    found = Measurement.from_dict(written)
+    assert written["complete"] and not any(figures.failures for figures in found.cells.values())
+    training = at(found, "softmax (sdpa)", "training", length=64)
+    assert all(len(training.all(name)) == 2 for name in ("seconds", "backward_seconds", "update_seconds"))
+    largest, resident = training.one("largest_batch"), training.one("resident_bytes")
+    assert largest is not None and largest > 0 and resident is not None and resident >= 0
     written["complete"] = False
     output.write_text(json.dumps(written), encoding="utf-8")
     assert cli.main(words) == 0

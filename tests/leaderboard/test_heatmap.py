@@ -14,6 +14,8 @@ from make import make_record
 from synthetic import CONTROLS, TASKS, synthetic_records
 
 from attn_zoo.cli.main import main
+from attn_zoo.cost.bench import Subject
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import MOST_LINES, HeatMap, heat_map
@@ -40,16 +42,29 @@ def cell_of(found: HeatMap, name: str, task: str):
 def counted(folder: Path, *, causal: bool = False, **changes) -> Path:
     """A file as ``attn-zoo measure experiment=counted`` writes it."""
 
-    def point(name: str, implementation: str, length: int, ratio: float) -> dict[str, Any]:
-        told = {"attention": name, "implementation": implementation, "length": length, "refused": None}
-        return told | {"of_softmax": {"flops": ratio}, "state_bytes": 65_536 if causal else None}
+    grid = {"level": "mechanism", "dim": 256, "heads": 4, "causal": causal}
+    found = Measurement("counted", grid, None, {}, complete=True)
 
-    points = [point("softmax", "eager", 4096, 1.0), point("softmax", "sdpa", 4096, 7.0), point("linformer", "eager", 4096, 0.0039)]
-    points += [point("linformer", "eager", 512, 0.5), {**point("fnet", "eager", 4096, 9.0), "refused": "no causal form"}]
-    setting = {"level": "mechanism", "dim": 256, "heads": 4, "causal": causal}
-    found = {"experiment": "counted", "complete": True, "setting": setting, "points": points, **changes}
+    def add(name: str, implementation: str, length: int, flops: float, role: str = "mechanism") -> Figures:
+        figures = found.of(
+            Cell(f"{role} {name}:{implementation}", "counted", length, role=role, subject=Subject(name, {}, implementation))
+        )
+        figures.values = {"flops": [flops], "state_bytes": [65_536 if causal else None]}
+        return figures
+
+    for length in (512, 4096):
+        add("softmax", "eager", length, 1000.0, role="baseline")
+    for name, implementation, length, flops in (
+        ("softmax", "eager", 4096, 1000.0),
+        ("softmax", "sdpa", 4096, 7000.0),
+        ("linformer", "eager", 4096, 3.9),
+        ("linformer", "eager", 512, 500.0),
+    ):
+        add(name, implementation, length, flops)
+    refused = add("fnet", "eager", 4096, 0.0)
+    refused.values, refused.failures = {}, {"flops": "refused: no causal form"}
     path = folder / f"counted-{causal}.json"
-    path.write_text(json.dumps(found), encoding="utf-8")
+    path.write_text(json.dumps({**found.to_dict(), **changes}), encoding="utf-8")
     return path
 
 

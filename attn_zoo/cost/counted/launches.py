@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tabulate import tabulate
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attn_zoo.contract import Geometry
 from attn_zoo.cost.counted.levels import inputs_and_call
-from attn_zoo.registry import build_attention, card
+from attn_zoo.registry import build_attention
 
 
 class _Launches(TorchDispatchMode):
@@ -51,35 +49,3 @@ def launches(attention: str, geometry: Geometry, batch: int, **options: Any) -> 
 
 SHAPES = ((1_024, 32), (4_096, 8), (16_384, 2))
 """Lengths and batches at which launches are told; a width of 512 in 8 heads."""
-
-
-def launch_rows(attention: str, **options: Any) -> list[dict[str, Any]]:
-    """Launches at ``SHAPES``, without causality and, where the card claims it, with it."""
-    rows = []
-    for causal in (False, True) if card(attention).can.causal else (False,):
-        counts = [launches(attention, Geometry(8, 64, n, n, causal), batch, **options) for n, batch in SHAPES]
-        rows.append(
-            {
-                "attention": attention,
-                "causal": causal,
-                "forward": [forward for forward, _ in counts],
-                "backward": [backward for _, backward in counts],
-            }
-        )
-    return rows
-
-
-def launch_table(found: Mapping[str, Any]) -> str:
-    """A row a mechanism and direction, a column a shape: forward / backward."""
-    shapes = found["setting"]["shapes"]
-    head = ["attention", "causal", *(f"n = {length:,}, batch {batch}" for length, batch in shapes)]
-    rows = [
-        [point["attention"], "yes" if point["causal"] else "", *(f"{a} / {b}" for a, b in zip(*_both(point), strict=True))]
-        for point in found["points"]
-    ]
-    told = "Operators other than views, forward / backward, of `eager` in training at 8 heads of 64, default options, no padding."
-    return f"{tabulate(rows, head, 'github', disable_numparse=True)}\n\n{told}"
-
-
-def _both(point: Mapping[str, Any]) -> tuple[list[int], list[int]]:
-    return point["forward"], point["backward"]

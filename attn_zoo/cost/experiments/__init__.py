@@ -5,18 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attn_zoo.cost.experiments.aa_test import AATest
+from attn_zoo.cost.experiments.batch_size import BatchSize
+from attn_zoo.cost.experiments.cost import StepCost
+from attn_zoo.cost.experiments.counted import CountedCost
 from attn_zoo.cost.experiments.crossover import Crossover
 from attn_zoo.cost.experiments.growth import Growth
+from attn_zoo.cost.experiments.launches import Launches
+from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3
+from attn_zoo.cost.experiments.peers import Peers
 from attn_zoo.cost.grid import Grid
 from attn_zoo.cost.old_files import read_measurement
 
 EXPERIMENTS: Mapping[str, type[Grid]] = {
     "growth": Growth,
+    "batch_size": BatchSize,
+    "counted": CountedCost,
+    "launches": Launches,
+    "cost": StepCost,
+    "linformer_table3": LinformerTable3,
+    "peers": Peers,
     "crossover": Crossover,
+    "aa_test": AATest,
 }
 """Experiments by name; the first is the default."""
 
-RENAMED: Mapping[str, str] = {}
+RENAMED: Mapping[str, str] = {"honesty": "aa_test"}
 """Names that experiments had, and those that they have."""
 
 

@@ -53,7 +53,7 @@ class Crossover(Timed, OfAttentions):
 
     def groups(self) -> list[list[Cell]]:
         layers = [*softmax_layers(self.device), *self.layers]
-        return [[replace(each, length=n, kind=kind) for each in layers for kind in KINDS] for n in sorted(self.lengths)]
+        return [[replace(each, length=n, kind=kind) for each in layers for kind in KINDS] for n in sorted(self.lengths or ())]
 
     def process(self, cell: Cell) -> str:
         return cell.label
@@ -69,7 +69,7 @@ class Crossover(Timed, OfAttentions):
             for label in labels(points, "mechanism")
             for role, words in BASELINES.items()
         ]
-        return joined(found, markdown(head, rows, left=2), failures(points, KINDS), _said(found, points))
+        return joined(found, markdown(head, rows, words=(0, 1)), failures(points, KINDS), _said(found, points))
 
     def draw(self, found: Measurement) -> None:
         if self.plot is not None:

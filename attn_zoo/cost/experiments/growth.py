@@ -52,7 +52,7 @@ class Growth(Timed, OfAttentions):
             + (f"{protocol.describe()} " if protocol else "")
             + f"Measured on {there['gpu'] or there['cpu']}, {there['cores']} cores, torch {there['torch']}."
         )
-        return joined(found, markdown(head, rows, left=2), failures(found.cells.values(), KINDS), said)
+        return joined(found, markdown(head, rows, words=(0, 1)), failures(found.cells.values(), KINDS), said)
 
 
 def _row(own: Sequence[Figures], found: Measurement) -> list[str]:

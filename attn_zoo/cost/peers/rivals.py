@@ -1,4 +1,4 @@
-"""Who is compared with whom: our mechanism with its options, public layers of the same kind, what differs, and the target."""
+"""Who is compared with whom: our mechanism with its options, public layers of the same kind, and what differs."""
 
 from __future__ import annotations
 
@@ -60,10 +60,8 @@ class Rival:
     options: Callable[[int], Mapping[str, Any]]
     """Of ours, for a size."""
     peers: Mapping[str, Peer]
-    targets: Mapping[str, tuple[float, float]]
-    """Ours over the best peer's time that we want to stay below, forward and with backward, by allocator."""
     size: int = 0
-    """The dial that both sides share; 0 where there is none."""
+    """The hyperparameter that both sides share; 0 where there is none."""
     dial: str = ""
     """Its name."""
     implementation: str = "auto"
@@ -99,7 +97,6 @@ RIVALS: dict[str, Rival] = {
                 "linformer", "linformer", "LinformerSelfAttention", layers.linformer, "the same map on the same weights"
             )
         },
-        {"default": (0.48, 0.55), "keep": (0.62, 0.68)},
         256,
         "projected keys",
     ),
@@ -115,7 +112,6 @@ RIVALS: dict[str, Rival] = {
                 "adds 1e-4 to every feature, where our stabilisers cancel exactly",
             )
         },
-        {"default": (0.6, 0.65)},
         256,
         "features",
     ),
@@ -138,7 +134,6 @@ RIVALS: dict[str, Rival] = {
                 "the same map on the same weights; three more projections, for global tokens, lie idle",
             ),
         },
-        {"default": (0.47, 0.45)},
         256,
         "keys on either side",
     ),
@@ -161,7 +156,6 @@ RIVALS: dict[str, Rival] = {
                 "the chunk before may be of another bucket; half a chunk a bucket on average, ours two; hashes drawn at each call",
             ),
         },
-        {"default": (0.45, 0.5)},
         64,
         f"tokens a chunk, {layers.HASHES} hashes",
     ),
@@ -177,7 +171,6 @@ RIVALS: dict[str, Rival] = {
                 "the pseudo-inverse starts from maxima over the whole batch, not from each head's own",
             )
         },
-        {"default": (0.75, 0.75)},
         64,
         "landmarks",
     ),
@@ -185,13 +178,11 @@ RIVALS: dict[str, Rival] = {
         "linear",
         lambda size: {},
         {"linear-attention-transformer": _SOFTMAX_LINEAR},
-        {"default": (0.95, 0.95)},
     ),
     "linear_softmax": Rival(
         "linear",
         lambda size: {"feature_map": "softmax"},
         {"linear-attention-transformer": _SOFTMAX_LINEAR},
-        {"default": (0.95, 0.95)},
     ),
     "linear_causal": Rival(
         "linear",
@@ -205,7 +196,6 @@ RIVALS: dict[str, Rival] = {
                 "the same map on the same weights; its kernels need a GPU, this is its plain PyTorch form between our projections",
             )
         },
-        {"default": (0.7, 0.7)},
         causal=True,
     ),
     "bigbird": Rival(
@@ -221,7 +211,6 @@ RIVALS: dict[str, Rival] = {
                 "evaluation takes the first block for each of them",
             )
         },
-        {"default": (0.3, 0.3)},
         64,
         f"tokens a block, {layers.RANDOM_BLOCKS} random blocks",
     ),
@@ -233,7 +222,6 @@ RIVALS: dict[str, Rival] = {
                 "entmax", "entmax", "entmax15", layers.entmax, "the same map on the same weights, between our projections"
             )
         },
-        {"default": (0.3, 0.3)},
         longest=4096,
         reason="the package sorts all n × n scores at once, 4 GiB of them with 8 GiB of indices by count; not tried",
         largest_batch=1,

@@ -71,26 +71,31 @@ def _read(path: Path) -> Mapping[str, Any]:
     kind = found.get("experiment") if isinstance(found, dict) else None
     if kind != "counted":
         raise ValueError(f"--costs takes a file of experiment=counted; {path} is of {kind or 'another kind'}")
+    if "rows" not in found:
+        raise ValueError(f"{path} was written by an earlier version; run the attn-zoo measure command again")
     if not found.get("complete"):
         raise ValueError(f"{path} was not finished; run the same attn-zoo measure command again, which goes on from there")
     return found
 
 
 def _columns(found: Mapping[str, Any]) -> Iterator[CostColumn]:
-    setting = found["setting"]
-    lengths = {point["length"] for point in found["points"]}
+    grid, cells = found["grid"], found["cells"]
+    values = {(row["cell"], row["quantity"]): row["value"] for row in found["rows"] if row.get("value") is not None}
+    lengths = {cell["length"] for cell in cells}
     length = LENGTH if LENGTH in lengths else max(lengths)
-    points = [p for p in found["points"] if p["length"] == length and not p["refused"]]
-    points.sort(key=lambda point: point["implementation"] == "eager")  # the eager form is counted where there are several
-    where = f"{setting['level']}, {length:,} tokens, width {setting['dim']}, {setting['heads']} heads"
-    if setting["causal"]:
-        held = {p["attention"]: byte_count(p["state_bytes"]) for p in points if p.get("state_bytes") is not None}
+    here = [(at, cell) for at, cell in enumerate(cells) if cell["length"] == length]
+    softmax = next((values.get((at, "flops")) for at, cell in here if cell["role"] == "baseline"), None)
+    rows = [(at, cell["subject"]) for at, cell in here if cell["role"] != "baseline"]
+    rows.sort(key=lambda row: bool(row[1]["implementation"] == "eager"))  # the eager form is counted where there are several
+    where = f"{grid['level']}, {length:,} tokens, width {grid['dim']}, {grid['heads']} heads"
+    name = "state_bytes" if grid["causal"] else "flops"
+    counts = {subject["attention"]: values[at, name] for at, subject in rows if (at, name) in values}
+    if grid["causal"]:
         said = f"State: bytes carried from token to token, one sequence, float32, causal {where}"
-        yield CostColumn(f"state at {length:,}", said, held)
-        return
-    ratios = {p["attention"]: p["of_softmax"].get("flops") for p in points}
-    cells = {name: _times(ratio) for name, ratio in ratios.items() if ratio is not None}
-    yield CostColumn(f"FLOPs at {length:,}", f"FLOPs: forward pass, times softmax's, {where}", cells)
+        yield CostColumn(f"state at {length:,}", said, {owner: byte_count(count) for owner, count in counts.items()})
+    elif softmax:
+        told = {owner: _times(count / softmax) for owner, count in counts.items()}
+        yield CostColumn(f"FLOPs at {length:,}", f"FLOPs: forward pass, times softmax's, {where}", told)
 
 
 def _times(ratio: float) -> str:

@@ -1,0 +1,182 @@
+"""Whether the timings of this machine can be believed: the same twice, and a tenth more, again and again on the real clock.
+
+A is ``PASSES`` passes through one layer. ``same`` is A once more; ``slower`` is one pass more, so that it costs a tenth more by
+construction and not by a clock's word. Each lives in a process of its own. A repeat visits the three in shuffled rounds and
+compares both with A; the claim is that ``same`` ties and ``slower`` is found.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy import stats
+
+from attn_zoo.cost.bench import Subject, build_layer
+from attn_zoo.cost.compare import METHOD, Comparison, compare, fewest_rounds
+from attn_zoo.cost.grid import Grid, option
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.probes import Answer, Ask, Probe
+from attn_zoo.cost.protocol import ORDERS, TimingProtocol
+from attn_zoo.cost.subjects import subjects_of
+from attn_zoo.cost.tables import joined, markdown
+from attn_zoo.cost.timing import quartiles
+
+PASSES = 10
+STEPS: Mapping[str, int] = {"first": PASSES, "same": PASSES, "slower": PASSES + 1}
+"""Passes of a step by the name of its process."""
+
+WANTED = {"same": ("the same layer twice", "tie"), "slower": (f"one pass in {PASSES} more", "A faster")}
+"""In words, and the verdict that is right."""
+
+CLAIMED = 0.95
+"""Least share of right verdicts."""
+
+
+class Passes:
+    """A layer and one sequence of noise; it lives in a worker's process."""
+
+    def __init__(self, subject: Subject, dim: int, heads: int, length: int) -> None:
+        torch.manual_seed(0)
+        self._layer = build_layer(subject, dim, heads, length).eval()
+        self._tokens = torch.randn(1, length, dim)
+
+    def fastest(self, passes: int, steps: int, warmup: int) -> float:
+        """Seconds of the fastest of ``steps`` steps of so many passes, after ``warmup`` that are not timed."""
+        for _ in range(warmup):
+            self._step(passes)
+        return min(self._step(passes) for _ in range(steps))
+
+    def _step(self, passes: int) -> float:
+        started = time.perf_counter()
+        with torch.inference_mode():
+            for _ in range(passes):
+                self._layer(self._tokens)
+        return time.perf_counter() - started
+
+
+@dataclass
+class AATest(Grid):
+    """Whether timings can be believed here: the same layer twice must tie, and a tenth more be found, in 95 of 100 repeats.
+
+    Ends with status 1 where they do not.
+    """
+
+    layer: str = option("softmax", "NAME (auto) or NAME:IMPLEMENTATION")
+    length: int = option(64, "length")
+    dim: int = option(64, "width of the layer")
+    heads: int = option(4, "heads")
+    repeats: int = option(100, "comparisons of each kind")
+    rounds: int = option(150, "interleaved rounds of a comparison")
+    steps: int = option(3, "timed steps of a visit, of which the fastest counts")
+    fresh_every: int = option(10, "repeats after which the processes are started anew")
+    smallest_difference: float = option(0.02, "a difference that is not surely larger is a tie")
+    time_limit: float = option(60.0, "seconds that one visit may take")
+    seed: int = option(1, "seed of the order within the rounds")
+
+    fewest_rounds: ClassVar[int] = fewest_rounds()
+    whole_groups: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.smallest_difference < 1 / PASSES:
+            raise ValueError(f"smallest_difference must lie from 0 to below {1 / PASSES:g}; got {self.smallest_difference}")
+        with torch.device("meta"):
+            build_layer(self.subject, self.dim, self.heads, self.length)
+
+    @cached_property
+    def subject(self) -> Subject:
+        """The layer that is timed."""
+        return subjects_of([self.layer], {})[0]
+
+    @cached_property
+    def protocol(self) -> TimingProtocol:
+        """Of ``most_repeats`` timed steps of a visit the fastest counts: what others take of the machine only ever adds."""
+        return TimingProtocol.on("cpu", rounds=self.rounds, seed=self.seed, most_repeats=self.steps)
+
+    def groups(self) -> list[list[Cell]]:
+        cell = Cell("", "forward", self.length, subject=self.subject)
+        return [[replace(cell, label=name, group=str(repeat)) for name in STEPS] for repeat in range(self.repeats)]
+
+    def process(self, cell: Cell) -> str:
+        return f"{cell.label} {int(cell.group) // self.fresh_every}"
+
+    def maker(self, cell: Cell) -> tuple[Any, ...]:
+        return Passes, self.subject, self.dim, self.heads, self.length
+
+    def each(self, cell: Cell) -> Sequence[Probe]:
+        return (Probe("seconds", self._fastest),)
+
+    def _fastest(self, ask: Ask, found: Figures) -> Answer:
+        return {"seconds": ask("fastest", STEPS[found.cell.label], self.steps, self.protocol.warmup)}
+
+    def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
+        """No order twice: each repeat has a seed of its own."""
+        return replace(self.protocol, seed=1000 * self.seed + int(cells[0].group)).ordered(cells, turn)
+
+    def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
+        """Keep the quartiles of the seconds and the comparisons."""
+        taken = {cell.label: found.of(cell).all("seconds") for cell in cells}
+        for cell in cells:
+            values = found.of(cell).values = {"seconds": list(quartiles(taken[cell.label]))}
+            if cell.label in WANTED:
+                compared = compare(taken["first"], taken[cell.label], smallest=self.smallest_difference)
+                values |= {name: [getattr(compared, name)] for name in ("quotient", "low", "high")}
+
+    @staticmethod
+    def believed(found: Measurement) -> bool:
+        """Whether both kinds came to the right verdict as often as is claimed."""
+        verdicts = {name: _verdicts(found, name) for name in WANTED}
+        return all(verdicts.values()) and all(right(found, name) >= CLAIMED * len(each) for name, each in verdicts.items())
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        head = ["B against A", "right verdict", "found", "share (95 % interval)", "median B / A", "middle 95 % of B / A"]
+        rows = [_row(found, name) for name in WANTED if _verdicts(found, name)]
+        return joined(found, markdown(head, rows, words=(0, 1)), _said(found))
+
+
+def right(found: Measurement, name: str) -> int:
+    """How many comparisons of a kind, a key of ``WANTED``, came to the right verdict."""
+    return sum(comparison.verdict == WANTED[name][1] for comparison in _verdicts(found, name))
+
+
+def _verdicts(found: Measurement, name: str) -> list[Comparison]:
+    compared = [f for cell, f in found.cells.items() if cell.label == name and "quotient" in f.values]
+    rounds, smallest = 0 if found.protocol is None else found.protocol.rounds, found.grid["smallest_difference"]
+    bounds = [[f.all(quantity)[0] for quantity in ("quotient", "low", "high")] for f in compared]
+    return [Comparison(rounds, middle, low, high, smallest) for middle, low, high in bounds]
+
+
+def _row(found: Measurement, name: str) -> list[str]:
+    words, verdict = WANTED[name]
+    quotients = [comparison.quotient for comparison in _verdicts(found, name)]
+    count, total = right(found, name), len(quotients)
+    low, high = stats.binomtest(count, total).proportion_ci(0.95, "exact")
+    between = np.quantile(quotients, [0.025, 0.975])
+    share = f"{100 * count / total:.0f} % ({100 * low:.1f} to {100 * high:.1f})"
+    middle = f"{statistics.median(quotients):.3f}"
+    return [words, verdict, f"{count} of {total}", share, middle, f"{between[0]:.3f} to {between[1]:.3f}"]
+
+
+def _said(found: Measurement) -> str:
+    """What was compared, where and how, in words."""
+    grid, there, protocol = found.grid, found.environment, found.protocol
+    assert protocol is not None
+    steps = [quartiles(f.all("seconds"))[1] for cell, f in found.cells.items() if cell.label == "first" and f.values]
+    took = f"; a step of A took {1e3 * statistics.median(steps):.2f} ms (median)" if steps else ""
+    return (
+        f"A step is {PASSES} forward passes through one layer of {grid['layer']}, "
+        f"length {grid['length']}, width {grid['dim']}, {grid['heads']} heads, fp32{took}. Each of {grid['repeats']} "
+        f"repeats takes {protocol.rounds} rounds, which visit A and both Bs, each in a process of its own, "
+        f"{ORDERS[protocol.order]}; a visit is {protocol.warmup} untimed and {protocol.most_repeats} timed steps, of which the "
+        f"fastest counts. Processes are started anew every {grid['fresh_every']} repeats. A difference counts where the whole "
+        f"95 % interval of B / A ({METHOD}) lies beyond {100 * grid['smallest_difference']:g} %; else it is a tie. "
+        f"Share: exact binomial interval. Measured on {there['cpu']}, {there['threads']} threads, torch {there['torch']}."
+    )

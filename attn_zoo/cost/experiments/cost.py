@@ -1,0 +1,138 @@
+"""What a step costs, from the mechanism alone to the whole model: time, throughput, memory, the largest batch, energy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from attn_zoo.contract import Patches, TaskSpec, UnknownNameError
+from attn_zoo.cost.grid import option
+from attn_zoo.cost.levels import LEVELS, Rig, Sizes, rig_for
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.probes import Answer, Ask, Probe, largest_batch, memory
+from attn_zoo.cost.step_tables import step_report
+from attn_zoo.cost.timed import KINDS, OfAttentions, Timed
+from attn_zoo.cost.workers import WorkerError
+from attn_zoo.registry import build_task, task_card
+
+SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
+"""Unless said, or given by the task's level at ``level=model``."""
+
+READ_AT: Mapping[str, tuple[str, ...]] = {
+    "task": ("model",),
+    "task_level": ("model",),
+    "depth": ("model",),
+    "mlp_ratio": ("block", "model"),
+}
+"""Levels that have a use for a key; at the others it is refused."""
+
+PROBE_TOKENS = 8192
+"""Tokens of the smaller of the two batches whose peaks give the line that memory follows on a CPU; at least one sequence."""
+
+PATIENCE = 2
+"""The search for the best batch ends after so many doublings without a gain."""
+
+
+@dataclass
+class StepCost(Timed, OfAttentions):
+    """Time, throughput, memory and energy of a step of each mechanism at a level: alone, in a layer, a block, a whole model.
+
+    The same command with the same output goes on where it was stopped. What is null has the default of its level.
+    """
+
+    level: str = option("layer", "mechanism, layer, block (with optimiser) or model (with optimiser)")
+    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "lengths")
+    # Null until the level is known.
+    dim: int | None = option(None, "width (256; model: of the task's level)")  # type: ignore[assignment]
+    heads: int | None = option(None, "heads (4; model: of the task's level)")  # type: ignore[assignment]
+    mlp_ratio: float | None = option(None, "of block and model (2; model: of the task's level)")
+    depth: int | None = option(None, "blocks of a model (of the task's level)")
+    task: str | None = option(None, "whose model, of sequences (listops)")
+    task_level: str | None = option(None, "of the sizes that the task proposes (the first)")
+    memory_gib: float = option(16.0, "budget within which the largest batch is sought")
+    batch_seconds: float = option(5.0, "no larger batch is tried where a step would take longer")
+
+    default_task: ClassVar[str] = "listops"
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise UnknownNameError("level of experiment=cost", self.level, LEVELS)
+        for name, levels in READ_AT.items():
+            if getattr(self, name) is not None and self.level not in levels:
+                raise ValueError(f"{name} has a meaning at level={' or '.join(levels)} only; leave it out at level={self.level}")
+        proposed = asdict(SIZES)
+        self.task_spec: TaskSpec | None = None
+        if self.level == "model":
+            self.task_spec, proposed = self._task()
+        for name in ("dim", "heads", "mlp_ratio", "depth"):
+            if getattr(self, name) is None:
+                setattr(self, name, proposed[name])
+        super().__post_init__()
+        refusals = [why for cells in self.groups() for cell in cells if (why := self.refusal(cell) or "").startswith("refused: ")]
+        if len(refusals) == sum(map(len, self.groups())):
+            labels = ", ".join(layer.label for layer in self.layers)
+            raise ValueError(f"none of {labels} can be built: {refusals[0].removeprefix('refused: ')}")
+
+    def _task(self) -> tuple[TaskSpec, dict[str, Any]]:
+        """What the task's model is built for, and the sizes that its level proposes."""
+        self.task = self.task or self.default_task
+        entry = task_card(self.task)
+        name = self.task_level or next(iter(entry.levels), None)
+        if name is not None and name not in entry.levels:
+            raise UnknownNameError(f"level of task {entry.name}", name, entry.levels)
+        level = entry.levels[name] if name is not None else None
+        spec = build_task(entry.name, **({} if level is None else level.options)).spec
+        if isinstance(spec.inputs, Patches):
+            raise ValueError(f"level=model is measured over lengths, and images, which {entry.name} reads, have one; take another")
+        proposed = {} if level is None else {key: value for key, value in level.model.items() if key in asdict(SIZES)}
+        return spec, asdict(SIZES) | proposed
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Of the network around the mechanism."""
+        assert self.dim and self.heads and self.depth and self.mlp_ratio
+        return Sizes(self.dim, self.heads, self.depth, self.mlp_ratio)
+
+    def rig(self, cell: Cell) -> Rig:
+        assert cell.subject is not None
+        return rig_for(self.level, cell.subject, self.sizes, self.task_spec)
+
+    def groups(self) -> list[list[Cell]]:
+        return [[replace(layer, kind=kind, length=n) for layer in self.layers for kind in KINDS] for n in self.lengths]
+
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        if cell.batch > 1:
+            return ()
+        cuda, budget = self.device == "cuda", int(self.memory_gib * 2**30)
+        most = largest_batch(budget, cuda=cuda, small=lambda n: max(1, PROBE_TOKENS // n), least=self.least_bytes)
+        return memory(resident=not cuda, fresh=True), most, Probe("best_batch", self._best_batch)
+
+    def _best_batch(self, ask: Ask, found: Figures) -> Answer:
+        """The batch of the highest throughput among powers of two, with the seconds of a step at each that was tried."""
+        cell, most = found.cell, found.one("largest_batch")
+        seconds: list[float] = []
+        rates: list[float] = []
+        while True:
+            batch = 2 ** len(rates)
+            try:
+                seconds.append(sum(ask("parts", cell.kind, batch, cell.length)))
+            except WorkerError:
+                if not rates:
+                    raise
+                break
+            rates.append(batch / seconds[-1])
+            without_gain = len(rates) - 1 - rates.index(max(rates))
+            if without_gain == PATIENCE or (most is not None and 2 * batch > most) or 2 * seconds[-1] > self.batch_seconds:
+                break
+        return {"best_batch": 2 ** rates.index(max(rates)), "search_seconds": seconds}
+
+    def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
+        """Each cell at a batch of one, and at the best batch where it is another."""
+        known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
+        return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        return step_report(found)

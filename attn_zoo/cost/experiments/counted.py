@@ -1,0 +1,144 @@
+"""FLOPs, parameters, activations and states over lengths: every figure from formulas and shapes, none from a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.cost.bench import Subject
+from attn_zoo.cost.counted.doubts import doubts
+from attn_zoo.cost.counted.levels import LEVELS, QUANTITIES, Sizes, count_level
+from attn_zoo.cost.grid import Grid, option
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.probes import Answer, Ask, Probe
+from attn_zoo.cost.tables import binary, decimal, joined, markdown, reason
+from attn_zoo.cost.timed import OfAttentions
+from attn_zoo.cost.workers import WorkerError
+from attn_zoo.registry import attention_options, card
+
+TITLES = {
+    "flops": "FLOPs, forward",
+    "backward_flops": "FLOPs, backward",
+    "parameters": "Parameters",
+    "activation_bytes": "Activations kept for the backward pass",
+    "state_bytes": "State, token by token",
+}
+
+NOTES = (
+    "One sequence, float32, in evaluation, without padding. In brackets: times the figure of eager softmax.",
+    "FLOPs are two per multiply-add of the matrix products of what a CPU takes, whatever the implementation. Activations are what "
+    "autograd keeps, each storage once, without inputs and parameters; their number is PyTorch's choice. Fused attention is "
+    "counted as on a CPU.",
+    "Formulas were held against PyTorch's own counters at these sizes: ≠ marks where the two disagree, - what is unknown.",
+)
+
+SOFTMAX = Cell("softmax, the measure", "counted", 0, role="baseline", subject=Subject("softmax", {}, "eager"))
+
+
+class Counter:
+    """Counts cells."""
+
+    def count(self, level: Any, subject: Subject, sizes: Sizes) -> Answer:
+        """Each quantity as it is shown, and PyTorch's count of it where that differs from the formula.
+
+        Raises:
+            WorkerError: the mechanism refuses these sizes.
+        """
+        try:
+            counted = count_level(level, subject.attention, subject.options, sizes, implementation=subject.implementation)
+        except (UnsupportedError, ValueError) as error:
+            raise WorkerError("refused", str(error)) from error
+        differing = {f"{name}_by_pytorch": pair[1] for name, pair in counted.disagreements().items()}
+        return {**{name: counted.shown(name) for name in QUANTITIES}, **differing}
+
+
+@dataclass
+class CountedCost(Grid, OfAttentions):
+    """FLOPs, parameters and state bytes by formula, held against PyTorch's counters, and the activation bytes that it counts."""
+
+    level: str = option("mechanism", "mechanism, layer (with its projections) or block (with its MLP)")
+    lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "lengths")
+    dim: int = option(256, "width")
+    heads: int = option(4, "heads")
+    causal: bool = option(False, "position i sees positions up to i only; then there is a state")
+    mlp_ratio: float = option(2.0, "width of a block's MLP over dim")
+    seconds: float | None = option(60.0, "time of the whole count; what would not end within it is left out and said")
+
+    in_process: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.level not in LEVELS:
+            raise ValueError(f"level must be one of {', '.join(LEVELS)}; got {self.level!r}")
+        self.groups()
+
+    def groups(self) -> list[list[Cell]]:
+        return [[replace(each, kind="counted", length=n) for each in (SOFTMAX, *self.layers)] for n in sorted(self.lengths)]
+
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        return (Probe("flops", self._count),)
+
+    def _count(self, ask: Ask, found: Figures) -> Answer:
+        sizes = Sizes(found.cell.length, self.dim, self.heads, self.causal, self.mlp_ratio)
+        answer: Answer = ask("count", self.level, found.cell.subject, sizes)
+        return answer
+
+    def maker(self, cell: Cell) -> tuple[Any, ...]:
+        return (Counter,)
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        grid, points = found.grid, [f for f in found.cells.values() if f.cell.role != "baseline"]
+        softmax = {f.cell.length: f for f in found.cells.values() if f.cell.role == "baseline"}
+        shown = [name for name in TITLES if name != "state_bytes" or grid["causal"]]
+        parts = [f"**{TITLES[name]}**\n\n{_table(points, softmax, name)}" for name in shown]
+        kind = {"mechanism": "Mechanisms alone", "layer": "Layers with their projections"}.get(grid["level"], "Blocks")
+        mlp = f", MLP of {grid['mlp_ratio']:g} times the width" if grid["level"] == "block" else ""
+        where = f"{kind}: width {grid['dim']}, {grid['heads']} heads{mlp}{', causal' if grid['causal'] else ''}. "
+        notes = [where + NOTES[0], *NOTES[1:]]
+        notes += [] if grid["level"] == "mechanism" else ["Activations of layers and blocks are PyTorch's count."]
+        notes += [] if grid["causal"] else ["No state: nothing is read in an order; see causal=true."]
+        return joined(found, *parts, "\n".join(f"- {line}" for line in [*notes, *_remarks(points, grid)]))
+
+
+def _table(points: Sequence[Figures], softmax: Mapping[int, Figures], name: str) -> str:
+    lengths = sorted({p.cell.length for p in points})
+    cells = {(p.cell.label, p.cell.length): _cell(p, softmax[p.cell.length], name) for p in points}
+    rows = [[label, *(cells[label, length] for length in lengths)] for label in dict.fromkeys(p.cell.label for p in points)]
+    return markdown(["attention", *(f"{length:,}" for length in lengths)], rows)
+
+
+def _cell(point: Figures, softmax: Figures, name: str) -> str:
+    found, measure = point.one(name), softmax.one(name)
+    if found is None:
+        return reason(point, "flops")
+    text = binary(found) if name.endswith("bytes") else decimal(found)
+    times = found / measure if measure else None
+    quotient = "" if times is None else f" ({times:.2g}×)" if times < 10 else f" ({times:,.0f}×)"
+    return text + quotient + (" ≠" if f"{name}_by_pytorch" in point.values else "")
+
+
+def _remarks(points: Sequence[Figures], grid: Mapping[str, Any]) -> list[str]:
+    """Disagreements, warnings and refusals, each once with the lengths it concerns."""
+    lengths: dict[str, list[int]] = {}
+    for point in points:
+        label, told = point.cell.label, _doubts(point.cell, grid) if point.values else []
+        for why in point.failures.values():
+            kind, _, words = why.partition(": ")
+            told.append(f"{label} is refused: {words}" if kind == "refused" else f"{label}: {kind}")
+        for name, title in TITLES.items():
+            if (counted := point.one(f"{name}_by_pytorch")) is not None:
+                told.append(f"≠ {label}, {title}: the formula says {point.one(name):,}, PyTorch counts {counted:,}")
+        for line in told:
+            lengths.setdefault(line, []).append(point.cell.length)
+    every = len({point.cell.length for point in points})
+    where = {line: "every length" if len(at) == every else ", ".join(f"{n:,}" for n in at) for line, at in lengths.items()}
+    return [f"{line} (at {at})" for line, at in where.items()]
+
+
+def _doubts(cell: Cell, grid: Mapping[str, Any]) -> list[str]:
+    assert cell.subject is not None
+    geometry, entry = Sizes(cell.length, grid["dim"], grid["heads"], grid["causal"]).geometry, card(cell.subject.attention)
+    return list(doubts(entry, geometry, attention_options(entry, geometry, cell.subject.options)))

@@ -1,0 +1,150 @@
+"""Table 3 of the Linformer paper on this machine: time and memory saved against softmax attention, materialised and fused.
+
+One attention layer with its projections is measured, where the paper measured its whole model: no feed-forward part dilutes the
+quotients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from attn_zoo.contract import Geometry, auto_may_take, auto_order, unavailable
+from attn_zoo.cost import timed
+from attn_zoo.cost.bench import Subject
+from attn_zoo.cost.grid import option
+from attn_zoo.cost.linformer_paper import LENGTHS, PROJECTED_LENGTHS
+from attn_zoo.cost.linformer_tables import table3_report
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.probes import Answer, Ask, Probe, largest_batch
+from attn_zoo.cost.timed import KINDS, Timed, softmax_layers
+from attn_zoo.cost.workers import WorkerError
+from attn_zoo.registry import attention_options, card
+
+KERNELS_UP_TO = 256
+"""Projected keys of a head that our Triton kernels are made for; above, ``auto`` leaves them out."""
+
+
+@dataclass
+class LinformerTable3(Timed):
+    """Table 3 of the Linformer paper on this machine: time and memory saved against softmax, materialised and fused.
+
+    On CUDA the paper's grid; on a CPU one that ends in minutes. What is null is that of the device.
+    """
+
+    # Null until the device is known.
+    lengths: list[int] | None = option(None, "n (cuda: 512 to 65536, cpu: 512 to 8192)")  # type: ignore[assignment]
+    dim: int | None = option(None, "width of the layer (cuda: 768, cpu: 256)")  # type: ignore[assignment]
+    heads: int | None = option(None, "heads (cuda: 12, cpu: 4)")  # type: ignore[assignment]
+    precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]
+    projected_lengths: list[int] | None = option(None, "k, compared where below n (cuda: 128 to 2048, cpu: 128 to 512)")
+    tokens: int | None = option(None, "tokens of a timed step, a batch of tokens // n (cuda: 65536, cpu: 8192)")
+    sharing: str = option("layerwise", "sharing of Linformer's projections")
+    implementation: str = option("auto", "of Linformer; auto is triton, sdpa or eager, the first that the device and k allow")
+    memory_gib: float = option(16.0, "budget within which the largest batch is sought")
+    order: str = option("there and back", "order within the rounds: shuffled, 'in turn' or 'there and back'")
+    time_limit: float = option(300.0, "seconds that one request to a cell's process may take")
+
+    device_defaults: ClassVar = {
+        "cuda": {
+            "lengths": list(LENGTHS),
+            "projected_lengths": list(PROJECTED_LENGTHS),
+            "dim": 768,
+            "heads": 12,
+            "precision": "bf16",
+            "tokens": 65536,
+        },
+        "cpu": {
+            "lengths": list(LENGTHS[:5]),
+            "projected_lengths": list(PROJECTED_LENGTHS[:3]),
+            "dim": 256,
+            "heads": 4,
+            "precision": "fp32",
+            "tokens": 8192,
+        },
+    }
+    """The paper's grid and width, and a grid that a CPU finishes in minutes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert self.lengths and self.projected_lengths
+        if not pairs(self.lengths, self.projected_lengths):
+            raise ValueError("no projected length is below any of the lengths, so there is nothing to compare")
+
+    def groups(self) -> list[list[Cell]]:
+        return [[replace(each, kind=kind, length=n) for each in self.layers(n) for kind in KINDS] for n in self.lengths or ()]
+
+    def layers(self, length: int) -> list[Cell]:
+        """The layers that are measured at one length, baselines first."""
+        found = softmax_layers(self.device)
+        for n, k in pairs([length], self.projected_lengths or []):
+            options = {"projected_length": k, "sharing": self.sharing}
+            subject = Subject("linformer", options, self._implementation(n, options))
+            found.append(Cell(f"linformer k={k} ({subject.implementation})", "", 0, role="linformer", subject=subject))
+        return found
+
+    def batch(self, length: int) -> int:
+        """Sequences of a timed step, where they fit."""
+        assert self.tokens is not None
+        return max(1, self.tokens // length)
+
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        budget = int(self.memory_gib * 2**30)
+        most = largest_batch(budget, cuda=self.device == "cuda", small=self.batch, least=self.least_bytes)
+        return (most, Probe("fitting_batch", self._fitting_batch)) if cell.batch == 1 else ()
+
+    def _fitting_batch(self, ask: Ask, found: Figures) -> Answer:
+        """The batch of the step, halved as often as needed to fit."""
+        cell = replace(found.cell, batch=self.batch(found.cell.length))
+        while True:
+            least, memory = self.least_bytes(cell), timed.device_memory(self.device)
+            try:
+                if least > memory:
+                    raise WorkerError("OOM", f"by arithmetic at least {least} bytes, of {memory}")
+                ask("parts", cell.kind, cell.batch, cell.length)
+                return {"fitting_batch": cell.batch}
+            except WorkerError as error:
+                if error.kind != "OOM" or cell.batch == 1:
+                    raise
+                cell = replace(cell, batch=cell.batch // 2)
+
+    def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
+        known = [(cell, found.of(cell).one("fitting_batch")) for cell in cells]
+        return [replace(cell, batch=int(batch)) for cell, batch in known if batch is not None]
+
+    def refusal(self, cell: Cell) -> str | None:
+        """None: layers are checked before work starts, and what cannot fit is found batch by batch."""
+        return None
+
+    def _implementation(self, length: int, options: Mapping[str, Any]) -> str:
+        """``auto`` is the first of ``auto_order`` that Linformer's card offers, the options allow and the device can run.
+
+        The Triton kernels are for k up to ``KERNELS_UP_TO``.
+        """
+        linformer = card("linformer")
+        assert self.dim and self.heads
+        geometry = Geometry(self.heads, self.dim // self.heads, length, length, False)
+        made = attention_options(linformer, geometry, options)
+        device, auto = torch.device(self.device), self.implementation == "auto"
+        large = options["projected_length"] > KERNELS_UP_TO
+        order = [name for name in auto_order(device) if name != "triton" or not large]
+        for name in order if auto else [self.implementation]:
+            runs = auto_may_take(name, device) if auto else unavailable(name, device) is None
+            if name in linformer.implementations and runs and linformer.build.refuses(name, geometry, made) is None:
+                return name
+        raise ValueError(
+            f"implementation={self.implementation} of linformer cannot run projected_length={options['projected_length']} on "
+            f"{self.device}; choose auto or another of {', '.join(linformer.implementations)}"
+        )
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        return table3_report(found)
+
+
+def pairs(lengths: Sequence[int], projected_lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """The cells of the table: every length with every projected length below it, as in the paper."""
+    return [(n, k) for n in lengths for k in projected_lengths if k < n]

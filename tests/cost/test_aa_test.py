@@ -1,0 +1,178 @@
+"""The A/A test on the real clock, with tests that do not flake, and the table and settings of the experiment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.cost import session
+from attn_zoo.cost.bench import Subject
+from attn_zoo.cost.compare import compare
+from attn_zoo.cost.experiments.aa_test import PASSES, STEPS, AATest, Passes, right
+from attn_zoo.cost.measurement import Cell, Measurement
+from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.session import Session
+from attn_zoo.cost.workers import WorkerError
+
+GIVEN: dict[str, Any] = {"length": 16, "dim": 16, "heads": 2, "repeats": 5, "rounds": 8, "fresh_every": 2}
+
+
+@pytest.fixture(scope="module")
+def taken():
+    """Seconds on the real clock, one thread, in one process: 120 rounds of A, A once more, and a tenth more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        passes = Passes(Subject("softmax", {}), 64, 4, 64)
+        seconds: dict[str, list[float]] = {name: [] for name in STEPS}
+        for turn in range(120):
+            for name in TimingProtocol(rounds=120).ordered(list(STEPS), turn):
+                seconds[name].append(passes.fastest(STEPS[name], 3, 1))
+        yield seconds
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_the_same_twice_ties_on_the_real_clock(taken):
+    """Whatever else runs here: the order is shuffled, so at this confidence a false alarm has a chance below one in a million."""
+    assert compare(taken["first"], taken["same"], confidence=1 - 1e-6).verdict == "tie"
+
+
+def test_a_tenth_more_is_found_on_the_real_clock(taken):
+    """Fails only where fewer than 72 of 120 rounds see it; were it 4 of 5 rounds that do, with a chance of 1 in 10 million."""
+    comparison = compare(taken["first"], taken["slower"])
+    assert comparison.verdict == "A faster", comparison.describe()
+    assert comparison.low < (PASSES + 1) / PASSES * 1.1, "and not for more than it is"
+
+
+class Scripted:
+    """A worker whose steps take as long as their passes, in ms, and ``same`` three tenths more from the third repeat on."""
+
+    made = 0
+
+    def __init__(self, make: Any, *arguments: Any, environment: Any, bounded: bool) -> None:
+        self.number = Scripted.made
+        Scripted.made += 1
+
+    def ask(self, method: str, passes: int, steps: int, warmup: int, limit: float | None = None) -> float:
+        assert method == "fastest"
+        slower = 1.3 if self.number == 4 else 1.0  # the second process of the second three
+        return 1e-3 * passes * slower
+
+    def stop(self) -> None: ...
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    monkeypatch.setattr(session, "Worker", Scripted)
+    monkeypatch.setattr(Scripted, "made", 0)
+
+
+def measured(found: Measurement | None = None, saved: list[dict[str, Any]] | None = None) -> Measurement:
+    grid = AATest(**GIVEN)
+    made = Measurement("aa_test", grid.identity(), grid.protocol, {}) if found is None else found
+    kept = [] if saved is None else saved
+    Session(grid, made, save=lambda at: kept.append(at.to_dict())).run()
+    return made
+
+
+def verdicts(found: Measurement, name: str) -> list[bool]:
+    """Whether each repeat of a kind came to the right verdict."""
+    return [
+        right(Measurement("aa_test", found.grid, found.protocol, {}, cells={cell: figures}), name) == 1
+        for cell, figures in found.cells.items()
+        if cell.label == name
+    ]
+
+
+def test_repeats_are_compared_saved_and_gone_on_with(scripted):
+    saved: list[dict[str, Any]] = []
+    found = measured(saved=saved)
+    assert [len(at["cells"]) for at in saved] == [3, 6, 9, 12, 15], "whole repeats only"
+    assert Scripted.made == 9, "three processes for each two repeats"
+    assert verdicts(found, "same") == [True, True, False, False, True]
+    assert verdicts(found, "slower") == [True] * 5
+    by = {(cell.label, cell.group): figures for cell, figures in found.cells.items()}
+    assert by["slower", "0"].one("quotient") == pytest.approx(1.1) and by["first", "0"].all("seconds")[1] == pytest.approx(0.01)
+    assert measured(Measurement.from_dict(saved[-1])).to_dict() == found.to_dict() and Scripted.made == 9
+    Scripted.made = 100
+    assert len(measured(Measurement.from_dict(saved[2])).cells) == 15 and Scripted.made == 106
+
+
+def test_no_order_of_rounds_comes_twice(scripted):
+    grid = AATest(**GIVEN)
+    orders = {tuple(cell.label for turn in range(8) for cell in grid.visits(cells, turn)) for cells in grid.groups()}
+    assert len(orders) == 5
+
+
+def test_a_process_that_fails_ends_it(scripted, monkeypatch):
+    def fail(self: Scripted, *arguments: Any, limit: float | None = None) -> float:
+        raise WorkerError("time limit", "scripted")
+
+    monkeypatch.setattr(Scripted, "ask", fail)
+    with pytest.raises(WorkerError, match="scripted"):
+        measured()
+
+
+BOUNDS = {"tie": (1.0, 0.99, 1.01), "A faster": (1.1, 1.09, 1.11), "B faster": (0.9, 0.89, 0.91)}
+
+
+def found(verdicts: list[tuple[str, str]]) -> Measurement:
+    grid = {"layer": "softmax", "length": 64, "dim": 64, "heads": 4, "repeats": 100, "fresh_every": 10, "smallest_difference": 0.02}
+    environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0"}
+    made = Measurement("aa_test", grid, TimingProtocol(rounds=150, most_repeats=3), environment, complete=True)
+    for repeat, (same, slower) in enumerate(verdicts):
+        for name, verdict in (("first", None), ("same", same), ("slower", slower)):
+            figures = made.of(Cell(name, "forward", 64, group=str(repeat)))
+            figures.values = {"seconds": [0.001, 0.002, 0.003]}
+            if verdict is not None:
+                figures.values |= {key: [value] for key, value in zip(("quotient", "low", "high"), BOUNDS[verdict], strict=True)}
+    return made
+
+
+def test_the_table_counts_right_verdicts():
+    here = found([("tie", "A faster")] * 95 + [("tie", "tie")] * 4 + [("B faster", "A faster")])
+    assert right(here, "same") == 99 and right(here, "slower") == 96
+    table = AATest.report(here)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")]
+    # Exact binomial intervals (Clopper and Pearson) of 99 and 96 of 100, from tables.
+    assert rows[2] == ["the same layer twice", "tie", "99 of 100", "99 % (94.6 to 100.0)", "1.000", "1.000 to 1.000"]
+    assert rows[3][:5] == ["one pass in 10 more", "A faster", "96 of 100", "96 % (90.1 to 98.9)", "1.100"]
+    for words in ("CPU of a test, 2 threads", "2.00 ms", "150 rounds", "3 timed steps", "beyond 2 %"):
+        assert words in table
+    nothing = found([])
+    nothing.complete = False
+    assert AATest.report(nothing).startswith("**Not complete")
+
+
+def test_it_is_passed_by_95_of_100_of_both():
+    assert AATest.believed(found([("tie", "A faster")] * 95 + [("A faster", "tie")] * 5))
+    assert not AATest.believed(found([("tie", "A faster")] * 94 + [("A faster", "A faster")] * 6))
+    assert not AATest.believed(found([("tie", "A faster")] * 94 + [("tie", "tie")] * 6))
+    assert not AATest.believed(found([]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dim": 10, "heads": 4}, "dim must be divisible by heads"),
+        ({"repeats": 0}, "repeats must be at least 1; got 0"),
+        ({"fresh_every": 0}, "fresh_every must be at least 1"),
+        ({"rounds": 5}, "rounds must be at least 6 for an interval; got 5"),
+        ({"smallest_difference": 0.1}, r"smallest_difference must lie from 0 to below 0\.1"),
+        ({"time_limit": 0.0}, "time_limit must be above 0"),
+        ({"layer": "softmax:triton"}, "no implementation of softmax is called"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong, message):
+    with pytest.raises((ValueError, UnknownNameError), match=message):
+        AATest(**{**GIVEN, **wrong})
+
+
+def test_a_layer_that_cannot_be_built_is_refused(monkeypatch):
+    monkeypatch.setattr(AATest, "subject", Subject("linformer", {"projected_length": 99}))
+    with pytest.raises(ValueError, match="projected_length=99 is not below the 16 keys"):
+        AATest(**GIVEN)
