@@ -14,6 +14,7 @@ ALLOWED = {
     "shapes": set(),
     "contract": {"precision", "shapes"},  # the type of products under autocast, which an implementation may be bound to
     "registry": {"contract", "attention"},  # attention only to register the built-in entries, inside load_plugins
+    "rows": {"contract", "registry"},
     "attention": {"contract", "registry", "kernels", "precision", "shapes"},
     "precision": set(),
     "kernels": {"precision", "shapes"},
@@ -38,7 +39,7 @@ ALLOWED = {
     "recommend": {"contract", "registry", "layer", "cost", "records", "leaderboard"},
     "conformance": {"contract", "registry", "cost"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
-    | {"conformance", "analysis", "export", "layer", "scaffold", "transplant"},
+    | {"conformance", "analysis", "export", "layer", "rows", "scaffold", "transplant"},
     "configs": set(),
     "data": {"contract"},
     "tasks": {"contract", "registry", "data"},

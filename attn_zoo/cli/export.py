@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _FORMATS = ("onnx", "torch")
@@ -18,13 +17,12 @@ def fill(parser: argparse.ArgumentParser) -> None:
         "Write a layer with fresh weights as a program of tokens and, where it honours padding, key_valid; run the "
         "file and compare. Weights of your own: attn_zoo.export.export_layer(layer, Path(...))."
     )
-    parser.add_argument("attention", nargs="?", metavar="NAME", help="a registered attention")
-    parser.add_argument("options", nargs="*", metavar="OPTION=VALUE", help="the attention's own, such as projected_length=64")
+    row = "NAME, NAME:IMPLEMENTATION (eager unless said) or NAME[OPTION=VALUE,...], such as linformer[projected_length=64]"
+    parser.add_argument("attention", nargs="?", metavar="ROW", help=row)
     parser.add_argument("--length", type=int, help="tokens the layer is built for")
     parser.add_argument("--dim", type=int, help="width of the layer")
     parser.add_argument("--heads", type=int, help="number of heads")
     parser.add_argument("--causal", action="store_true", help="positions see only those before them")
-    parser.add_argument("--implementation", help="a name on the attention's card (default: eager)")
     parser.add_argument("--seed", type=int, help="that weights are drawn with (default: 0)")
     parser.add_argument("--format", choices=_FORMATS, help="(default: onnx)")
     parser.add_argument("--sizes", choices=_SIZES, help="which sizes stay open (default: auto, as many as possible)")
@@ -46,14 +44,14 @@ def _refuse(parsed: argparse.Namespace) -> None:
     Raises:
         ValueError: naming what to give or to leave out.
     """
-    given = {name: getattr(parsed, name) for name in ("length", "dim", "heads", "implementation", "seed", "format", "sizes")}
+    given = {name: getattr(parsed, name) for name in ("length", "dim", "heads", "seed", "format", "sizes")}
     if parsed.all:
         extra = [f"--{name}" for name, value in given.items() if value is not None] + ["--causal"] * parsed.causal
         extra += [parsed.attention] if parsed.attention else []
         if extra:
             raise ValueError(f"--all tries every attention in every form; leave out {', '.join(extra)}")
         return
-    lacking = ["NAME"] * (parsed.attention is None) + [f"--{name}" for name in ("length", "dim", "heads") if given[name] is None]
+    lacking = ["ROW"] * (parsed.attention is None) + [f"--{name}" for name in ("length", "dim", "heads") if given[name] is None]
     lacking += ["--output"] * (parsed.output is None)
     if lacking:
         raise ValueError(f"export needs {', '.join(lacking)}; or --all for a table of what can be exported")
@@ -62,43 +60,31 @@ def _refuse(parsed: argparse.Namespace) -> None:
 def _layer(parsed: argparse.Namespace) -> int:
     import torch
 
-    from attn_zoo.cli.subjects import subjects_of
     from attn_zoo.export import export_layer
     from attn_zoo.export.models import refuse_output
     from attn_zoo.layer import MultiHeadAttention
+    from attn_zoo.rows import rows_of
 
     format = parsed.format or "onnx"
     refuse_output(parsed.output, format)
-    subject = subjects_of([f"{parsed.attention}:{parsed.implementation or 'eager'}"], {parsed.attention: _options(parsed.options)})[
-        0
-    ]
+    row, *others = rows_of(parsed.attention)
+    if others:
+        raise ValueError(f"export writes one layer; got {parsed.attention!r}, which names {1 + len(others)}")
     torch.manual_seed(parsed.seed or 0)
     layer = MultiHeadAttention(
         parsed.dim,
         parsed.heads,
-        subject.attention,
+        row.attention,
         length=parsed.length,
         causal=parsed.causal,
-        implementation=subject.implementation,
-        **subject.options,
+        implementation="eager" if row.implementation == "auto" else row.implementation,
+        **row.options,
     )
     made = export_layer(layer.eval(), parsed.output, format=format, sizes=parsed.sizes or "auto")
     opened = f"{' and '.join(made.open_sizes)} open" if made.open_sizes else "fixed sizes"
     opset = f", opset {made.opset}" if made.opset else ""
     print(f"{made.path}: {made.nbytes:,} bytes{opset}, {opened}; differs from eager by {made.difference:.1e} of the largest number")
     return 0
-
-
-def _options(words: Sequence[str]) -> Mapping[str, str]:
-    found: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals:
-            raise ValueError(f"options of an attention are OPTION=VALUE, such as projected_length=64; got {word!r}")
-        if name in found:
-            raise ValueError(f"option {name!r} is given twice")
-        found[name] = value
-    return found
 
 
 def _survey(output: Path | None) -> int:

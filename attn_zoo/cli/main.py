@@ -10,6 +10,8 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
 
+from attn_zoo.cli.renamed import refuse_old_spelling
+
 
 class Command(NamedTuple):
     """A command: what it is for, and the module of this folder that has its arguments (``fill``) and does it."""
@@ -48,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``attn-zoo`` and return its exit status: 0 well, 1 a check or run failed, 2 bad input, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        refuse_old_spelling(arguments)
         if arguments[:1] == ["run"]:
             from attn_zoo.cli.run import run_command
 
@@ -56,6 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from attn_zoo.cli.tune import tune
 
             return tune(arguments[1:])
+        if arguments[:1] == ["measure"]:
+            from attn_zoo.cli.overrides import quote_rows
+
+            arguments = [quote_rows(word) for word in arguments]
         parsed = parser(arguments[0] if arguments else "").parse_args(arguments)
         return int(parsed.handler(parsed))
     except BrokenPipeError:  # the reader, head say, has seen enough; what Python would still flush at its end must go somewhere

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.transplant.passages import SHORTEST
 from attn_zoo.transplant.starts import Start
 from attn_zoo.transplant.training import Trains
+
+
+def _key(default: Any, help: str) -> Any:
+    """Field that ``attn-zoo transplant`` takes as a key, with its help."""
+    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +36,20 @@ class Setting:
         ValueError: a figure is out of its range.
     """
 
-    model: str = "minilm"
-    weights: str = "auto"
-    length: int = 256
-    """Tokens of a passage, special ones included."""
-    passages: int = 384
-    """To learn from."""
-    tests: int = 128
-    """Passages to test on, two by two from one place."""
-    pair_count: int = 256
-    short: float = 0.25
-    """Share of the passages to learn from that are cut short and padded."""
-    trains: Trains = Trains.attention
-    distil_steps: int = 120
-    tune_steps: int = 48
-    batch: int = 8
-    distil_rate: float = 1e-3
-    tune_rate: float = 3e-5
-    mechanism_factor: float = 5.0
-    """Learning rate of what a mechanism added, over that of the rest."""
+    model: str = _key("minilm", "minilm, or a folder of transformers with an encoder of text")
+    weights: str = _key("auto", "auto fetches none; pretrained may, from the hub; random")
+    length: int = _key(256, "tokens of a passage, special ones included")
+    passages: int = _key(384, "passages to learn from")
+    tests: int = _key(128, "passages to test on, two by two from one place")
+    pair_count: int = _key(256, "pairs to test on")
+    short: float = _key(0.25, "share of the passages to learn from that are cut short and padded")
+    trains: Trains = field(default=Trains.attention, metadata={"help": "what distillation trains: attention, or mechanism only"})
+    distil_steps: int = _key(120, "of every layer on the teacher's inputs")
+    tune_steps: int = _key(48, "of the whole on the teacher's embeddings")
+    batch: int = _key(8, "passages of a step")
+    distil_rate: float = _key(1e-3, "peak learning rate of distillation")
+    tune_rate: float = _key(3e-5, "peak learning rate of fine-tuning")
+    mechanism_factor: float = _key(5.0, "rate of a mechanism's own parameters over these")
 
     def __post_init__(self) -> None:
         for name, least in {"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1}.items():

@@ -22,8 +22,8 @@ def analyze(*words: str | Path | int) -> int:
 
 
 def test_the_matrix_that_is_written_is_the_one_of_the_head(tmp_path, capsys):
-    words = [*SMALL, "--sentences", 2, "--sentence", 1, "--head", 2, "--seed", 4, "--attention", "performer", "--output", tmp_path]
-    assert analyze(*words, "--set", "performer.features=16") == 0
+    words = [*SMALL, "--sentences", 2, "--sentence", 1, "--head", 2, "--seed", 4, "--output", tmp_path]
+    assert analyze(*words, "--attention", "performer[features=16]") == 0
     assert "one draw of chance, seed 4" in capsys.readouterr().out
     inputs = random_inputs(2, 3, 20, 8, seed=4).sequence(1)
     (mechanism,), _ = build_layers("performer", [inputs], {"features": 16}, seed=4)
@@ -33,7 +33,7 @@ def test_the_matrix_that_is_written_is_the_one_of_the_head(tmp_path, capsys):
     torch.testing.assert_close(torch.from_numpy(exact), effective_matrix(softmax, inputs)[0, 2])
     about = json.loads((tmp_path / "matrix.json").read_text(encoding="utf-8"))
     assert about["distance"] == pytest.approx(np.linalg.norm(effective - exact) / np.linalg.norm(exact))
-    assert (about["label"], about["head"], about["sentence"], about["seed"]) == ("performer features=16", 2, 1, 4)
+    assert (about["label"], about["head"], about["sentence"], about["seed"]) == ("performer[features=16]", 2, 1, 4)
     assert about["row_sum_mean"] == pytest.approx(1.0)
 
 
@@ -53,7 +53,7 @@ def test_controls_are_as_they_are_defined(capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["row_sum_least"], found["row_sum_most"], found["negative"], found["zero"]) == (1.0, 1.0, 0.0, 0.95)
     assert found["seed"] is None and found["parameters"] == 0
-    assert analyze(*SMALL, "--attention", "linformer", "--set", "linformer.projected_length=8") == 0
+    assert analyze(*SMALL, "--attention", "linformer[projected_length=8]") == 0
     out = capsys.readouterr().out
     assert "untrained: its 320 parameters" in out and "negative entries" in out
 
@@ -63,7 +63,10 @@ def test_controls_are_as_they_are_defined(capsys):
     [
         (["--attention", "linfromer"], "did you mean 'linformer'?"),
         (["--attention", "all"], "takes one mechanism here"),
-        (["--attention", "linear", "--set", "linear.feature=x"], "did you mean 'feature_map'?"),
+        (["--attention", "longformer[window=5|9]"], "takes one mechanism here"),
+        (["--attention", "linformer:sdpa"], "leave :sdpa away"),
+        (["--attention", "linear", "--set", "linear.feature_map=relu"], "--attention linear[feature_map=relu]"),
+        (["--attention", "linear[feature=x]"], "did you mean 'feature_map'?"),
         (["--attention", "linear", "--head", "-1"], "--head is counted from 0"),
         (["--attention", "linear", "--head", "4"], "--head is one of 4"),
         (["--attention", "linear", "--layer", "1"], "--layer is one of 1"),

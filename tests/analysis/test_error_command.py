@@ -45,13 +45,12 @@ def test_every_attention_is_compared_or_left_out_by_name(capsys):
 
 
 def test_errors_and_costs_are_those_of_the_library(capsys):
-    rows = rows_of(
-        capsys, "--attention", "performer", "nystrom", "--dial", "performer.features=8,64", "nystrom.landmarks=2,4", "--seeds", 2
-    )
-    assert set(rows) == {"performer features=8", "performer features=64", "nystrom landmarks=2", "nystrom landmarks=4"}
+    rows = rows_of(capsys, "--attention", "performer[features=8|64]", "nystrom[landmarks=2],nystrom[landmarks=4]", "--seeds", 2)
+    assert set(rows) == {"performer[features=8]", "performer[features=64]", "nystrom[landmarks=2]", "nystrom[landmarks=4]"}
+    assert {row["dial"] for row in rows.values()} == {"features", "landmarks"}
     reference = Reference([random_inputs(2, 2, 32, 8)])
     for row in rows.values():
-        name, _, option = row["label"].partition(" ")
+        name, _, option = row["label"].rstrip("]").partition("[")
         key, _, value = option.partition("=")
         error = reference.error(name, {key: int(value)}, seeds=2)
         assert float(row["error"]) == pytest.approx(error.mean, rel=1e-9)
@@ -72,11 +71,11 @@ def test_inputs_follow_their_seed_and_scale(capsys):
 
 
 def test_causal_inputs_are_compared_with_causal_softmax_and_others_left_out(capsys):
-    assert analyze(*SMALL, "--causal", "--attention", "longformer", "linformer", "--set", "longformer.window=65") == 0
+    assert analyze(*SMALL, "--causal", "--attention", "longformer[window=65]", "linformer") == 0
     out = capsys.readouterr().out
     assert "left out, linformer: linformer has no causal form" in out
-    (row,) = [line for line in out.splitlines() if line.startswith("longformer window=65 ")]
-    assert row.split()[2] == "0"
+    (row,) = [line for line in out.splitlines() if line.startswith("longformer[window=65] ")]
+    assert row.split()[1] == "0"
     assert "32 tokens, 2 heads of width 8, causal" in out
 
 
@@ -95,10 +94,10 @@ def test_a_model_and_its_figure(tmp_path, capsys):
         "--seeds",
         1,
     ]
-    words += ["--attention", "softmax", "uniform", "topk", "linear", "reformer", "--dial", "topk.kept=2,17"]
+    words += ["--attention", "softmax", "uniform", "topk[kept=2|17]", "linear", "reformer"]
     assert analyze(*words) == 0
     printed = capsys.readouterr().out
-    for said in ("task/digits, weights random, never trained", "its keys are its queries", "| topk kept=17 "):
+    for said in ("task/digits, weights random, never trained", "its keys are its queries", "| topk[kept=17] "):
         assert said in printed
     found = json.loads((out / "error.json").read_text(encoding="utf-8"))
     assert found["inputs"]["layers"] == 2 and found["inputs"]["length"] == 17
@@ -156,16 +155,17 @@ def test_without_matplotlib_the_figure_is_in_words_missing(tmp_path, capsys, mon
     [
         (["--attention", "linfromer"], "did you mean 'linformer'?"),
         (["--attention", "linear", "linear"], "twice"),
-        (["--attention", "linear", "--set", "performer.features=4"], "no attention among those compared is called 'performer'"),
-        (["--set", "performer.feature=4"], "did you mean 'features'?"),
-        (["--set", "performer=4"], "--set takes NAME.OPTION=VALUE; got 'performer=4'"),
-        (["--set", "performer.features=many"], "performer"),
-        (["--set", "performer.features=4", "performer.features=8"], "--set gives performer.features twice"),
-        (["--dial", "performer.features"], "--dial takes NAME.OPTION=V1,V2"),
-        (["--dial", "performer.features=0"], "performer.features"),
-        (["--dial", "performer.features=8,"], "different values with commas"),
-        (["--dial", "performer.features=8,8"], "different values with commas"),
-        (["--dial", "performer.features=8", "--set", "performer.features=4"], "given twice"),
+        (["--attention", "performer[feature=4]"], "did you mean 'features'?"),
+        (["--attention", "performer[4]"], "options of a row are OPTION=VALUE"),
+        (["--attention", "performer[features=many]"], "attention performer, option features: Value 'many'"),
+        (["--attention", "performer[features=4,features=8]"], "option features is given twice"),
+        (["--attention", "performer[features=0]"], "performer.features"),
+        (["--attention", "performer[features=8|]"], "a value is missing"),
+        (["--attention", "performer[features=8|8]"], "performer[features=8] is named twice"),
+        (["--attention", "performer[features=8"], "brackets and quotes of a row stand in pairs"),
+        (["--attention", "linformer:triton"], "leave :triton away"),
+        (["--set", "performer.features=8"], "--attention performer[features=8]"),
+        (["--dial", "performer.features=8,16"], "--attention performer[features=8|16]"),
         (["--seeds", "0"], "--seeds counts draws"),
         (["--scale", "0"], "scale is the standard deviation"),
         (["--heads", "0"], "heads counts something"),
@@ -208,11 +208,11 @@ def test_the_shipped_example(capsys):
         "--attention",
         "softmax",
         "uniform",
-        "longformer",
+        "longformer[window=5|63,global_tokens=0]",
     ]
-    assert analyze(*words, "--dial", "longformer.window=5,63", "--set", "longformer.global_tokens=0", "--format", "json") == 0
+    assert analyze(*words, "--format", "json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["inputs"]["layers"], found["inputs"]["heads"], found["inputs"]["head_dim"]) == (6, 12, 32)
     errors = {row["label"]: row["error"] for row in found["rows"]}
-    assert errors["softmax"] < 1e-12 and errors["longformer window=63 global_tokens=0"] < 1e-12
-    assert errors["longformer window=5 global_tokens=0"] > 0.1 and errors["uniform"] > 0.3
+    assert errors["softmax"] < 1e-12 and errors["longformer[window=63,global_tokens=0]"] < 1e-12
+    assert errors["longformer[window=5,global_tokens=0]"] > 0.1 and errors["uniform"] > 0.3

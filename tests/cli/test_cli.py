@@ -211,11 +211,11 @@ def test_check(target, status, word, tmp_path):
 
 
 def test_measure_prints_exponents_and_writes_them(tmp_path):
-    words = ["attentions=[softmax:sdpa,linformer]", "set.linformer.projected_length=16", "lengths=[64,128]", "dim=16", "heads=2"]
+    words = ["attentions=[softmax:sdpa,linformer[projected_length=16]]", "lengths=[64,128]", "dim=16", "heads=2"]
     outcome = zoo("measure", *words, "rounds=2", "output=found.json", cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
-    assert "softmax (sdpa)" in outcome.stdout
-    assert "linformer projected_length=16" in outcome.stdout
+    assert "softmax:sdpa" in outcome.stdout
+    assert "linformer[projected_length=16]" in outcome.stdout
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert len(found["cells"]) == 2 * 2 * 2
     assert found["complete"] is True
@@ -311,11 +311,11 @@ def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
         (["rounds=0"], "rounds must be at least 1"),
         (["attentions=[sofmax]"], "did you mean 'softmax'"),
         (["attentions=[softmax:cuda]"], "no implementation of softmax is called 'cuda'"),
-        (["attentions=[none]", "set.softmax.dropout=0.5"], "no attention among attentions=[...] is called 'softmax'"),
-        (["set.linformer.projected_lenght=3"], "did you mean 'projected_length'"),
-        (["set.linformer.projected_length=many"], "could not be converted to Integer"),
-        (["set.longformer.window=4"], "write 5 for 2 on either side"),
-        (["set.linformer=3"], "set.linformer.OPTION=VALUE"),
+        (["attentions=[linformer[projected_lenght=3]]"], "did you mean 'projected_length'"),
+        (["attentions=[linformer[projected_length=many]]"], "could not be converted to Integer"),
+        (["attentions=[longformer[window=4]]"], "write 5 for 2 on either side"),
+        (["attentions=[linformer[projected_length=8]"], "brackets and quotes of a row stand in pairs"),
+        (["set.linformer.projected_length=3"], "attentions=[linformer[projected_length=3]]"),
         (["output=nowhere/found.json"], "a folder that exists"),
         (["experiment=linformer_table3", "device=cpu", "precision=fp8"], "precision is one of fp32, bf16, fp16"),
         (["experiment=linformer_table3", "device=cpu", "sharing=all"], "all"),

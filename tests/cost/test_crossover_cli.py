@@ -55,15 +55,13 @@ def scripted(monkeypatch, tmp_path):
 @needs_matplotlib
 def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
     words = [
-        "attentions=[linformer,performer]",
-        "set.linformer.projected_length=128",
-        "set.performer.features=256",
+        "attentions=[linformer[projected_length=128],performer[features=256]]",
         "output=x.json",
         "plot=x.svg",
     ]
     assert main([*CROSSOVER, *words]) == 0
     table = capsys.readouterr().out
-    assert "linformer projected_length=128" in table and "performer features=256" in table
+    assert "linformer[projected_length=128]" in table and "performer[features=256]" in table
     written = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert written["complete"] and len(written["cells"]) == 2 * 4 * 2
     assert written["protocol"]["rounds"] == 6 and written["grid"]["lengths"] == [300, 600]
@@ -82,7 +80,7 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
         ([*CROSSOVER, "read=words.json"], "words.json holds no JSON"),
         ([*CROSSOVER, "lengths=[300]"], "lengths are at least two different whole numbers"),
         ([*CROSSOVER, "attentions=[linfomer]"], "linformer"),
-        ([*CROSSOVER, "set.linformer.projected=4"], "projected_length"),
+        ([*CROSSOVER, "attentions=[linformer[projected=4]]"], "projected_length"),
         ([*AA_TEST, "rounds=5"], "rounds must be at least 6 for an interval; got 5"),
         ([*AA_TEST, "layer=linformer:cuda"], "implementation of linformer"),
         (["measure", "experiment=honesty"], "experiment=honesty is called experiment=aa_test now"),

@@ -96,7 +96,7 @@ def test_an_unknown_attention_is_refused_before_work_starts(monkeypatch):
 
 def test_the_command_writes_a_layer_and_says_what_it_is(tmp_path, capsys):
     file = tmp_path / "layer.onnx"
-    words = ["export", "linformer", "projected_length=8", "--length", "32", "--dim", "16", "--heads", "2"]
+    words = ["export", "linformer[projected_length=8]", "--length", "32", "--dim", "16", "--heads", "2"]
     assert main([*words, "--output", str(file), "--sizes", "fixed"]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"{file}: {file.stat().st_size:,} bytes, opset 20, fixed sizes; differs from eager by ")
@@ -107,15 +107,17 @@ def test_the_command_writes_a_layer_and_says_what_it_is(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "export needs NAME, --length, --dim, --heads, --output; or --all"),
+        ([], "export needs ROW, --length, --dim, --heads, --output; or --all"),
         (["linformer", "--length", "8"], "export needs --dim, --heads, --output"),
         (["--all", "--dim", "8", "--causal"], "--all tries every attention in every form; leave out --dim, --causal"),
         (["linformer", "--all"], "leave out linformer"),
         (["--all", "--output", "nowhere/x.json"], "lies in no folder that exists"),
-        (["linformer", "frozen", *REST], "OPTION=VALUE"),
-        (["linformer", "frozen=1", "frozen=0", *REST], "given twice"),
+        (["linformer[frozen]", *REST], "OPTION=VALUE"),
+        (["linformer[frozen=1,frozen=0]", *REST], "given twice"),
+        (["linformer,softmax", *REST], "export writes one layer"),
+        (["linformer", "frozen=1", *REST], "attn-zoo export linformer[frozen=1]"),
         (["linformr", *REST], "did you mean 'linformer'"),
-        (["linformer", "--implementation", "sdp", *REST], "did you mean 'sdpa'"),
+        (["linformer:sdp", *REST], "did you mean 'sdpa'"),
         (["linformer", "--causal", *REST], "no causal form"),
         (["softmax", *REST, "--dim", "5"], "dim must be divisible by heads"),
     ],

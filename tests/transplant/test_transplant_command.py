@@ -34,7 +34,7 @@ def pairs(tmp_path_factory):
 
 def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, capsys):
     output, plot = tmp_path / "out.json", tmp_path / "out.svg"
-    words = [f"model={folder}", "attention=linformer,uniform", "dials.linformer.projected_length=3,6", "init=stretches,random"]
+    words = [f"model={folder}", "attention=linformer[projected_length=3|6],uniform", "init=stretches,random"]
     words += ["seed=1,2", f"pairs={pairs}", f"output={output}", f"plot={plot}", "format=github"]
     assert transplant(*words) == 0
     printed = capsys.readouterr()
@@ -42,10 +42,10 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
     head, *rows = table
     assert [(row[0], row[1]) for row in rows] == [
         ("softmax (the teacher)", ""),
-        ("linformer projected_length=3", "stretches"),
-        ("linformer projected_length=3", "random"),
-        ("linformer projected_length=6", "stretches"),
-        ("linformer projected_length=6", "random"),
+        ("linformer[projected_length=3]", "stretches"),
+        ("linformer[projected_length=3]", "random"),
+        ("linformer[projected_length=6]", "stretches"),
+        ("linformer[projected_length=6]", "random"),
         ("uniform (c)", ""),
     ]
     cost = dict(zip(head, rows[1], strict=True))
@@ -54,7 +54,7 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
     found = read_record(output)
     assert found["complete"] and len(found["points"]) == 10 and str(folder.parent) not in output.read_text(encoding="utf-8")
     assert found["data"]["pairs"].endswith("/pairs.jsonl") and found["environment"]["torch"]
-    by_start = {p["init"]: p for p in found["points"] if p["label"] == "linformer projected_length=6"}
+    by_start = {p["init"]: p for p in found["points"] if p["label"] == "linformer[projected_length=6]"}
     assert by_start["stretches"]["stages"]["swap"]["cosine"] > by_start["random"]["stages"]["swap"]["cosine"]
     svg = plot.read_bytes()
     assert b"<svg" in svg
@@ -68,11 +68,11 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
 
 def test_a_later_command_adds_and_an_interrupted_one_goes_on(folder, tmp_path, capsys, monkeypatch):
     output = tmp_path / "out.json"
-    words = [f"model={folder}", "attention=performer", "attention.features=8,16", f"output={output}"]
+    words = [f"model={folder}", "attention=performer[features=8|16]", f"output={output}"]
     whole = Bench._point
 
     def broken(self, trial):
-        if trial.candidate.label.endswith("16"):
+        if trial.candidate.label.endswith("16]"):
             raise KeyboardInterrupt
         return whole(self, trial)
 
@@ -83,8 +83,8 @@ def test_a_later_command_adds_and_an_interrupted_one_goes_on(folder, tmp_path, c
     assert not first["complete"] and len(first["points"]) == 1
     monkeypatch.undo()
     assert transplant(*words) == 0
-    assert "1 of 1: performer features=16, seed 1" in capsys.readouterr().err
-    assert transplant(f"model={folder}", "attention=nystrom", "attention.landmarks=4", f"output={output}") == 0
+    assert "1 of 1: performer[features=16], seed 1" in capsys.readouterr().err
+    assert transplant(f"model={folder}", "attention=nystrom[landmarks=4]", f"output={output}") == 0
     later = read_record(output)
     assert later["complete"] and later["points"][0] == first["points"][0] and len(later["points"]) == 3
     monkeypatch.setattr(command, "Bench", None)
@@ -113,14 +113,15 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["linformer"], "takes KEY=VALUE; got 'linformer'"),
         (["attention=linformer", "attention=performer"], "attention is given twice"),
         (["attention=linformer", "atention.projected_length=4"], "no key of transplant is called"),
-        (["attention=linformer", "attention.projected_lenght=4"], "projected_length"),
-        (["attention=linformer", "attention.projected_length=24"], "not below the 24 keys"),
-        (["attention=linformer,performer", "attention.features=4"], "write dials.NAME.features"),
-        (["attention=linformer", "dials.performer.features=4"], "performer"),
+        (["attention=linformer[projected_lenght=4]"], "projected_length"),
+        (["attention=linformer[projected_length=24]"], "not below the 24 keys"),
+        (["attention=performer", "attention.features=4,8"], "attention=performer[features=4|8]"),
+        (["attention=linformer", "dials.linformer.projected_length=4"], "attention=linformer[projected_length=4]"),
+        (["attention=linformer:sdpa"], "leave :sdpa away"),
         (["attention=linformer", "init=spectral"], "spectrum"),
         (["attention=linformer", "init=random,random"], "take different values"),
         (["attention=linformer", "seed=x"], "seed is whole numbers"),
-        (["attention=linformer", "trains=all"], "attention, mechanism"),
+        (["attention=linformer", "trains=all"], "mechanism, attention"),
         (["attention=linformer", "short=1.5"], "short is a share"),
         (["attention=linformer", "distil_rate=0"], "distil_rate is a positive number"),
         (["attention=linformer", "passages=16,32"], "passages is not"),

@@ -16,11 +16,11 @@ from tabulate import tabulate
 from attn_zoo.analysis.error import ApproximationError, Reference
 from attn_zoo.analysis.plot import missing_plots
 from attn_zoo.analysis.plot_error import plot_error
-from attn_zoo.cli.analyze.choices import Choice, choices_of
-from attn_zoo.cli.analyze.inputs import add_inputs, inputs_of, said, tracked
+from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said, tracked
 from attn_zoo.leaderboard.render.text import short
 from attn_zoo.records import describe_environment
-from attn_zoo.registry import card
+from attn_zoo.registry import attentions, card, stated_options
+from attn_zoo.rows import RowName, hyperparameters, rows_of
 
 _STYLES = {"terminal": "simple", "github": "github"}
 _COLUMNS = (
@@ -38,10 +38,13 @@ def add_to(analyses: Any) -> None:
         "softmax attention in float64. Costs are those of one layer and one sequence, counted by formula. What a mechanism would "
         "have to learn is as it is initialised, and said to be untrained.",
     )
-    error.add_argument("--attention", nargs="+", default=["all"], metavar="NAME", help="mechanisms to compare (default: all)")
-    error.add_argument("--set", action="extend", nargs="+", default=[], metavar="NAME.OPTION=VALUE", help="options")
+    curves = "OPTION=A|B is a row with each value, which make a curve"
     error.add_argument(
-        "--dial", action="extend", nargs="+", default=[], metavar="NAME.OPTION=V1,V2", help="curves, one over each option"
+        "--attention",
+        nargs="+",
+        default=["all"],
+        metavar="ROW",
+        help=f"mechanisms to compare, NAME or NAME[OPTION=VALUE,...]; {curves} (default: all)",
     )
     add_inputs(error, sentences=8)
     error.add_argument("--seeds", type=int, default=3, help="draws of what chance has a part in (default: 3)")
@@ -56,13 +59,13 @@ def analyze_error(parsed: argparse.Namespace) -> int:
     Raises:
         ValueError, OSError, UnknownNameError: bad input, said before anything is measured; or no mechanism takes these inputs.
     """
-    choices = choices_of(parsed.attention, parsed.set, parsed.dial)
+    rows = rows_of(attentions() if parsed.attention == ["all"] else parsed.attention, plain=PLAIN)
     if parsed.seeds < 1:
         raise ValueError(f"--seeds counts draws, so it is at least 1; got {parsed.seeds}")
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     layers, inputs = inputs_of(parsed)
-    found = measure_error(Reference(layers), choices, inputs, seeds=parsed.seeds, first_seed=parsed.seed)
+    found = measure_error(Reference(layers), rows, inputs, seeds=parsed.seeds, first_seed=parsed.seed)
     print(error_table(found, parsed.format))
     if parsed.output is not None:
         _write(found, parsed.output)
@@ -70,7 +73,7 @@ def analyze_error(parsed: argparse.Namespace) -> int:
 
 
 def measure_error(
-    reference: Reference, choices: Sequence[Choice], inputs: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0
+    reference: Reference, compared: Sequence[RowName], inputs: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0
 ) -> dict[str, Any]:
     """Everything found, as plain data; a mechanism that refuses these inputs is among ``refused`` with its reason.
 
@@ -80,13 +83,13 @@ def measure_error(
     softmax = reference.error("softmax", {})
     uniform = reference.error("uniform", {}).mean
     rows, refused = [], []
-    for choice in tracked(choices, "approximation errors"):
+    for row, curve in tracked(zip(compared, hyperparameters(compared), strict=True), "approximation errors"):
         try:
-            error = reference.error(choice.attention, choice.options, seeds=seeds, first_seed=first_seed)
+            error = reference.error(row.attention, row.options, seeds=seeds, first_seed=first_seed)
         except ValueError as refusal:
-            refused.append({"attention": choice.attention, "label": choice.label, "reason": str(refusal)})
+            refused.append({"attention": row.attention, "label": str(row), "reason": str(refusal)})
             continue
-        rows.append(_row(choice, error, softmax, uniform))
+        rows.append({**_facts(row, error, softmax, uniform), "dial": curve})
     if not rows:
         raise ValueError("no mechanism takes these inputs: " + "; ".join(f"{r['label']}: {r['reason']}" for r in refused))
     return {
@@ -100,14 +103,13 @@ def measure_error(
     }
 
 
-def _row(choice: Choice, error: ApproximationError, softmax: ApproximationError, uniform: float) -> dict[str, Any]:
+def _facts(row: RowName, error: ApproximationError, softmax: ApproximationError, uniform: float) -> dict[str, Any]:
     kept, whole = error.activation_bytes, softmax.activation_bytes
     return {
-        "label": choice.label,
-        "attention": choice.attention,
-        "options": {name: value for name, value in choice.options.items() if value != ""},
-        "dial": choice.dial,
-        "control": card(choice.attention).control,
+        "label": str(row),
+        "attention": row.attention,
+        "options": {name: value for name, value in stated_options(card(row.attention), row.options).items() if value != ""},
+        "control": card(row.attention).control,
         "error": error.mean,
         "of_uniform": error.mean / uniform if uniform else None,
         "over_heads": error.over_heads,
@@ -121,7 +123,7 @@ def _row(choice: Choice, error: ApproximationError, softmax: ApproximationError,
         "activation_share": None if kept is None or whole is None else kept / whole,
         "parameters": error.parameters,
         "streams": dict(error.streams),
-        "notes": ", ".join(_notes(choice.attention, error)),
+        "notes": ", ".join(_notes(row.attention, error)),
         "warnings": list(error.warnings),
     }
 

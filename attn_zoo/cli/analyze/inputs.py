@@ -16,6 +16,7 @@ from attn_zoo.analysis.sources import WEIGHTS, Request, load_subject
 from attn_zoo.contract import UnsupportedError
 
 MODELS = "minilm (a pretrained sentence encoder), timm/NAME, task/NAME (our network, untrained), or a folder of transformers"
+PLAIN = "analyze compares mechanisms in their plain form"
 _RANDOM_LENGTH, _RANDOM_HEADS, _RANDOM_WIDTH = 256, 4, 64
 
 

@@ -18,9 +18,10 @@ from attn_zoo.analysis.effective import effective_matrix, matrix_facts
 from attn_zoo.analysis.feeding import build_layers
 from attn_zoo.analysis.plot import missing_plots
 from attn_zoo.analysis.plot_matrix import plot_matrix
-from attn_zoo.cli.analyze.choices import Choice, choices_of
-from attn_zoo.cli.analyze.inputs import add_inputs, inputs_of, said
+from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
 from attn_zoo.records import describe_environment
+from attn_zoo.registry import card, stated_options
+from attn_zoo.rows import RowName, rows_of
 
 
 def add_to(analyses: Any) -> None:
@@ -31,8 +32,7 @@ def add_to(analyses: Any) -> None:
         description="The matrix A with Y = A V that a mechanism amounts to on given queries and keys, beside softmax's P. A "
         "mechanism whose output is no A V is refused in words.",
     )
-    matrix.add_argument("--attention", required=True, metavar="NAME", help="the mechanism")
-    matrix.add_argument("--set", action="extend", nargs="+", default=[], metavar="NAME.OPTION=VALUE", help="options")
+    matrix.add_argument("--attention", required=True, metavar="ROW", help="the mechanism, NAME or NAME[OPTION=VALUE,...]")
     add_inputs(matrix, sentences=1)
     matrix.add_argument("--layer", type=int, default=0, help="of the model, counted from 0 (default: 0)")
     matrix.add_argument("--head", type=int, default=0, help="counted from 0 (default: 0)")
@@ -48,9 +48,9 @@ def analyze_matrix(parsed: argparse.Namespace) -> int:
     Raises:
         ValueError, OSError, UnknownNameError: bad input, or the mechanism has no such matrix.
     """
-    if parsed.attention == "all":
-        raise ValueError("--attention takes one mechanism here; analyze error compares all")
-    (choice,) = choices_of([parsed.attention], parsed.set, [])
+    rows = [] if parsed.attention == "all" else rows_of(parsed.attention, plain=PLAIN)
+    if len(rows) != 1:
+        raise ValueError(f"--attention takes one mechanism here; analyze error compares several; got {parsed.attention!r}")
     for option in ("layer", "head", "sentence"):
         if getattr(parsed, option) < 0:
             raise ValueError(f"--{option} is counted from 0; got {getattr(parsed, option)}")
@@ -58,7 +58,7 @@ def analyze_matrix(parsed: argparse.Namespace) -> int:
         raise ValueError(f"--sentence is one of --sentences, counted from 0: below {parsed.sentences}; got {parsed.sentence}")
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
-    found, effective, exact = measure_matrix(parsed, choice)
+    found, effective, exact = measure_matrix(parsed, rows[0])
     print(json.dumps(found, indent=1, sort_keys=True) if parsed.format == "json" else _text(found))
     if parsed.output is not None:
         _write(found, effective, exact, parsed.output)
@@ -66,7 +66,7 @@ def analyze_matrix(parsed: argparse.Namespace) -> int:
 
 
 def measure_matrix(
-    parsed: argparse.Namespace, choice: Choice
+    parsed: argparse.Namespace, row: RowName
 ) -> tuple[dict[str, Any], Float[Tensor, "queries keys"], Float[Tensor, "queries keys"]]:
     """What was found as plain data, the effective matrix and softmax's."""
     layers, inputs = inputs_of(parsed)
@@ -75,7 +75,7 @@ def measure_matrix(
     if parsed.head >= inputs["heads"]:
         raise ValueError(f"--head is one of {inputs['heads']}, counted from 0; got {parsed.head}")
     one = [layer.sequence(parsed.sentence) for layer in layers]
-    built, drawn = build_layers(choice.attention, one, choice.options, parsed.seed)
+    built, drawn = build_layers(row.attention, one, row.options, parsed.seed)
     softmax, _ = build_layers("softmax", one, {})
     at, head = parsed.layer, parsed.head
     effective, exact = (effective_matrix(stack[at], one[at])[0, head] for stack in (built, softmax))
@@ -83,9 +83,9 @@ def measure_matrix(
     facts = matrix_facts(effective, exact, None if valid is None else valid[0])
     found = {
         "analysis": "matrix",
-        "attention": choice.attention,
-        "label": choice.label,
-        "options": {name: value for name, value in choice.options.items() if value != ""},
+        "attention": row.attention,
+        "label": str(row),
+        "options": {name: value for name, value in stated_options(card(row.attention), row.options).items() if value != ""},
         "seed": parsed.seed if drawn else None,
         "parameters": sum(p.numel() for p in built[at].parameters() if p.requires_grad),
         "inputs": inputs,

@@ -1,0 +1,57 @@
+"""Rows among the words that Hydra reads, whose grammar knows none: quoted for it, and then as overrides of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from attn_zoo.leaderboard.reproduce import hydra_value
+from attn_zoo.rows import read_rows, split
+
+_KEYS = ("attention", "attentions", "layer")
+"""Keys whose values are rows."""
+
+
+def quote_rows(word: str) -> str:
+    """A word KEY=VALUE with each of its rows in quotes, and one row for each alternative; any other word as it is.
+
+    Raises:
+        ValueError: a part of the value is no row.
+    """
+    key, equals, value = word.partition("=")
+    if key not in _KEYS or not equals or value.startswith(("choice(", "glob(")):
+        return word
+    listed = value.startswith("[") and value.endswith("]")
+    parts = split(value[1:-1] if listed else value)
+    if not any(character in part for part in parts for character in ":["):
+        return word
+    rows = [part if part[:1] in "'\"" else hydra_value(str(row)) for part in parts for row in _rows(part)]
+    return f"{key}={'[' if listed else ''}{','.join(rows)}{']' if listed else ''}"
+
+
+def unfold_row(job: Sequence[str]) -> list[str]:
+    """Overrides of one run, with its row as ``attention=NAME attention.OPTION=VALUE implementation=NAME``.
+
+    Raises:
+        ValueError: what the row says is said by another override as well.
+    """
+    found: list[str] = []
+    for word in job:
+        override = OverridesParser.create().parse_override(word)
+        value = override.value() if override.key_or_group == "attention" else None
+        if not isinstance(value, str) or not any(character in value for character in ":["):
+            found.append(word)
+            continue
+        (row,) = read_rows(value)
+        said = {f"attention.{name}": hydra_value(str(option)) for name, option in row.options.items()}
+        said |= {} if row.implementation == "auto" else {"implementation": row.implementation}
+        keys = {other.partition("=")[0].lstrip("+") for other in job}
+        if twice := [key for key in said if key in keys]:
+            raise ValueError(f"{twice[0]} is given twice, in the row {value} and beside it; leave one of them out")
+        found += [f"attention={row.attention}", *(f"{key}={text}" for key, text in said.items())]
+    return found
+
+
+def _rows(part: str) -> Sequence[object]:
+    return [part] if part[:1] in "'\"" else read_rows(part)

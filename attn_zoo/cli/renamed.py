@@ -1,0 +1,44 @@
+"""Spellings of earlier versions, each with what is written in its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+_OPTION = re.compile(r"(?:set\.|dials\.)?(?P<name>\w+)\.(?P<option>\w+)=(?P<values>.+)")
+_PLACES = {
+    "analyze": "--attention {}",
+    "transplant": "attention={}",
+    "measure": "attentions=[{}]",
+    "export": "attn-zoo export {} ...",
+}
+"""By command, where a row stands."""
+
+
+def refuse_old_spelling(words: Sequence[str]) -> None:
+    """Refuse options of a mechanism that do not stand in its row.
+
+    Raises:
+        ValueError: saying in one line how the word is written.
+    """
+    command, rest = (words[0], words[1:]) if words else ("", [])
+    for word in _old_words(command, rest):
+        match = _OPTION.fullmatch(word)
+        row = "{name}[{option}={values}]".format(**match.groupdict()) if match else "NAME[OPTION=VALUE]"
+        new = _PLACES[command].format(row.replace(",", "|"))
+        raise ValueError(f"{word!r} is an earlier spelling; options stand in the row, {new} (in quotes where the shell needs them)")
+
+
+def _old_words(command: str, words: Sequence[str]) -> list[str]:
+    if command == "analyze":
+        return [word for flag, word in pairwise(words) if flag in ("--set", "--dial")]
+    if command == "measure":
+        return [word for word in words if word.startswith("set.")]
+    if command == "transplant":
+        named = next((word.partition("=")[2] for word in words if word.startswith("attention=")), "NAME")
+        found = [word for word in words if word.startswith(("dials.", "attention."))]
+        return [re.sub(r"^attention\.", f"{named}.", word) for word in found]
+    if command == "export":
+        return [f"{words[0]}.{word}" for word in words[1:] if re.fullmatch(r"\w+=.+", word)]
+    return []
