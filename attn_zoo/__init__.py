@@ -56,11 +56,11 @@ __all__ = [
 ]
 
 _ROOMS = ("contract", "layer", "registry")
-"""Where the names above live."""
+"""Modules that define the names above."""
 
 
 def __getattr__(name: str) -> Any:
-    """Fetch a name when it is first asked for: tables of records need no tensor library, whose import takes seconds."""
+    """Import a name on first access: tables of records need no tensor library, whose import takes seconds."""
     if name in __all__:
         for room in _ROOMS:
             found = getattr(import_module(f"attn_zoo.{room}"), name, None)

@@ -27,49 +27,49 @@ from attn_zoo.short_convolution import ShortConvolution
 _INPUTS = ("query", "key", "value")
 
 CACHED_BYTES = 2**20
-"""Tokens of one block of queries; with what is made of them, they fit the cache of a core."""
+"""Size of the tokens in one block of queries, which fits the cache of a core together with its temporaries."""
 
 
 class Order(Enum):
-    """Which comes first for keys and values: the projection of the width, or the compression of the length."""
+    """Order of the two products for keys and values: projection of the width, compression of the length."""
 
     auto = "auto"
-    """Whichever takes fewer FLOPs."""
+    """The order of fewer FLOPs."""
     project_first = "project_first"
     compress_first = "compress_first"
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What a layer made of its context, for calls with other queries; see ``MultiHeadAttention.remember``."""
+    """Cached keys, values and streams of a context, for calls with other queries; see ``MultiHeadAttention.remember``."""
 
     key: Float[Tensor, "batch heads kept head_dim"] | None
-    """None where the mechanism reads no keys. As long as the context, or already compressed."""
+    """Keys, as long as the context or already compressed; None where the mechanism reads none."""
     value: Float[Tensor, "batch heads kept head_dim"]
     streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]]
     """The streams of the keys."""
     key_valid: Bool[Tensor, "batch keys"] | None
-    """Which tokens of the context are real."""
+    """True for a real token of the context; None where all are real."""
     length: int
-    """Of the context."""
+    """Number of tokens of the context."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerState:
-    """What a layer carries from one piece of a sequence to the next, a ``CarriedState``; see ``MultiHeadAttention.step``."""
+    """State that a layer carries from one piece of a sequence to the next, a ``CarriedState``; see ``MultiHeadAttention.step``."""
 
     mechanism: CarriedState
     tail: Float[Tensor, "batch held dim"]
-    """The last tokens read, as far as the short convolution reaches back; none where there is none."""
+    """Last tokens read, as many as the short convolution reaches back; empty without one."""
 
     @property
     def position(self) -> int:
-        """How many tokens were read."""
+        """Number of tokens read."""
         return self.mechanism.position
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers that are carried, of the whole batch."""
+        """Bytes of the carried numbers, for the whole batch."""
         return self.mechanism.nbytes + self.tail.nbytes
 
 
@@ -77,7 +77,7 @@ class MultiHeadAttention(nn.Module):
     """Multi-head attention over any registered mechanism: (batch, length, dim) -> same.
 
     The layer makes the projections that the mechanism reads, no more: a mechanism that shares
-    queries and keys gets one for both, and a stream of the mechanism gets one of its own.
+    queries and keys gets one for both, and each stream of the mechanism gets its own.
 
     Where a mechanism compresses the length linearly, (E X) W = E (X W), so the tokens may be
     compressed before they are projected to keys and values. With a bias b, E (X W + 1 bᵀ) is
@@ -97,8 +97,8 @@ class MultiHeadAttention(nn.Module):
         output_dropout: share of outputs set to zero in training. Dropout on attention weights is ``dropout``, an
             option of those mechanisms that have weights.
         order: see ``Order``; ``compress_first`` is refused where the mechanism cannot.
-        short_convolution: positions that a depthwise convolution of the tokens takes together before they are projected
-            (self-attention only); 0 is none, 4 the usual number. See ``ShortConvolution``, which starts as the identity.
+        short_convolution: width of a depthwise convolution of the tokens before they are projected (self-attention
+            only), in positions; 0 is none, 4 the usual width. See ``ShortConvolution``, initialised as the identity.
         **options: the mechanism's own.
 
     Raises:
@@ -148,7 +148,7 @@ class MultiHeadAttention(nn.Module):
         self.order = self._choose_order(self._asked_order)
 
     def _make_projections(self, bias: bool) -> None:
-        # All three are drawn whatever the mechanism reads, so that every mechanism finds the generator in the same state.
+        # All three are drawn whatever the mechanism reads, so that the generator is in the same state for every mechanism.
         widths = {"query": self.dim, "key": self.context_dim, "value": self.context_dim}
         drawn = {name: _xavier_linear(width, self.dim, bias) for name, width in widths.items()}
         kept = {name: drawn[name] for name in self.reads}
@@ -180,7 +180,7 @@ class MultiHeadAttention(nn.Module):
 
     @torch.no_grad()
     def start_streams(self) -> None:
-        """Set each stream's projection to the one it starts as. Call it after loading weights that lack the streams."""
+        """Set each stream's projection to a copy of the one it starts as; for use after loading weights that lack the streams."""
         for stream in self.streams:
             weight, bias = self._parameters_of(stream.starts_as)
             linear = self.stream_projections.get_submodule(stream.name)
@@ -194,14 +194,14 @@ class MultiHeadAttention(nn.Module):
         key_valid: Bool[Tensor, "batch keys"] | None = None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch queries dim"]:
-        """Attend from ``tokens`` to ``context``, to themselves, or to what is remembered.
+        """Attend from ``tokens`` to ``context``, to themselves, or to remembered keys and values.
 
         Args:
-            tokens: where the queries come from.
-            context: where keys and values come from; needed if and only if the layer was built with one.
+            tokens: source of the queries.
+            context: source of keys and values; needed if and only if the layer was built with one.
             key_valid: True for a real token of the context. Padded tokens may hold anything, NaN included; in
-                self-attention what comes out at their positions is finite and means nothing.
-            remembered: what ``remember`` made, in place of the context and of ``key_valid``.
+                self-attention the outputs at their positions are finite and meaningless.
+            remembered: result of ``remember``, in place of the context and of ``key_valid``.
 
         Raises:
             ValueError: a shape or dtype does not fit, or a context is missing or unexpected.
@@ -216,7 +216,7 @@ class MultiHeadAttention(nn.Module):
         source = self._read(source, key_valid)
         tokens = tokens if self.crosses else source
         if self.order is Order.compress_first:
-            return self._answer_compressed(tokens, *self._compressed_key_and_value(source, key_valid), key_valid)
+            return self._attend_compressed(tokens, *self._compressed_key_and_value(source, key_valid), key_valid)
         query, key, value = self._project_all(tokens, source)
         streams = {**self._project_streams("queries", tokens), **self._project_streams("keys", source)}
         return self._finish(self.mechanism(query, key, value, key_valid=key_valid, streams=streams))
@@ -226,10 +226,10 @@ class MultiHeadAttention(nn.Module):
     ) -> Remembered:
         """Make keys, values and streams of keys once, for any number of calls with ``remembered``.
 
-        ``layer(tokens, remembered=layer.remember(tokens))`` is ``layer(tokens)``. Gradients flow through what is remembered.
+        ``layer(tokens, remembered=layer.remember(tokens))`` equals ``layer(tokens)``. Gradients flow through the cached tensors.
 
         Args:
-            context: where keys and values come from; in self-attention the tokens.
+            context: source of keys and values; in self-attention the tokens.
             key_valid: True for a real token of the context, as in a call.
 
         Raises:
@@ -249,11 +249,11 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def makes_queries(self) -> bool:
-        """Whether anything is made of the tokens of the queries: the query, or a stream of theirs."""
+        """True where the layer projects the tokens of the queries: to the query, or to a stream of theirs."""
         return "query" in self.reads or any(stream.of == "queries" for stream in self.streams)
 
     def check_remembers(self) -> None:
-        """Refuse where keys cannot stay while queries change.
+        """Refuse a layer whose keys cannot be reused for other queries.
 
         Raises:
             UnsupportedError: the mechanism makes queries and keys by one projection.
@@ -280,14 +280,14 @@ class MultiHeadAttention(nn.Module):
         return LayerState(carried, torch.zeros(batch, 0, self.dim, dtype=dtype, device=device))
 
     def step(self, tokens: Float[Tensor, "batch n dim"], state: LayerState) -> tuple[Float[Tensor, "batch n dim"], LayerState]:
-        """Read the next tokens, one or many, and answer them as if all had come in one causal call.
+        """Compute the outputs of the next tokens, one or many, as one causal call over the whole sequence would.
 
         Args:
             tokens: without padding.
             state: from ``initial_state`` or the step before; left as it is. Gradients flow through it.
 
         Returns:
-            The answers, and the state after these tokens.
+            The outputs, and the state after these tokens.
 
         Raises:
             ValueError: a shape, dtype or state does not fit, or there is no token.
@@ -306,12 +306,12 @@ class MultiHeadAttention(nn.Module):
         return self._finish(mixed), LayerState(carried, tail)
 
     def resize_length(self, length: int) -> None:
-        """Go over to another number of keys in place, and as many queries in self-attention; see ``Attention.resize_length``.
+        """Change the number of keys in place, and that of queries in self-attention; see ``Attention.resize_length``.
 
-        What is stored by position becomes new parameters: make the optimiser afterwards.
+        Weights stored by position become new parameters: create the optimiser afterwards.
 
         Raises:
-            UnsupportedError: the mechanism holds something that cannot be carried over.
+            UnsupportedError: stored weights cannot be carried over to the new length.
         """
         self.mechanism.resize_length(length)
         self.order = self._choose_order(self._asked_order)
@@ -334,7 +334,7 @@ class MultiHeadAttention(nn.Module):
             tokens = self._read(tokens, valid)
         if self.order is Order.compress_first:
             assert remembered.key is not None
-            return self._answer_compressed(tokens, remembered.key, remembered.value, valid)
+            return self._attend_compressed(tokens, remembered.key, remembered.value, valid)
         query = self._project("query", tokens) if "query" in self.reads else None
         streams = {**self._project_streams("queries", tokens), **remembered.streams}
         return self._finish(self.mechanism(query, remembered.key, remembered.value, key_valid=valid, streams=streams))
@@ -377,7 +377,7 @@ class MultiHeadAttention(nn.Module):
         return context
 
     def _read(self, source: Tensor, valid: Tensor | None) -> Tensor:
-        """Tokens as they are projected or compressed: convolved where the layer does so, and zero where they are padding."""
+        """Tokens before projection or compression: convolved where the layer has a short convolution, and zero at padding."""
         if self.short_convolution is not None:
             return self.short_convolution(source, valid)
         # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
@@ -408,39 +408,39 @@ class MultiHeadAttention(nn.Module):
         return split.get("query"), split.get("key"), split["value"]
 
     def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
-        """Streams of tokens, of which ``start`` came before them."""
+        """Project tokens to their streams; ``start`` tokens were read before."""
         firsts = {s.name: s.first if s.first is None else max(0, s.first - start) for s in self.streams if s.of == of}
         return {name: self._split(self.stream_projections[name](tokens[:, :first])) for name, first in firsts.items()}
 
     def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
         return self.output_dropout(self.out(mixed.transpose(1, 2).flatten(2)))
 
-    def _answer_compressed(self, tokens: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    def _attend_compressed(self, tokens: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         mechanism = self.mechanism
         assert isinstance(mechanism, CompressingAttention)
         valid = mechanism.compressed_valid(key_valid)
 
-        def answer(rows: Tensor) -> Tensor:
+        def attend(rows: Tensor) -> Tensor:
             mixed = mechanism.attend_compressed(self._project("query", rows), key, value, valid)
             return self._finish(hide_rows_without_keys(mixed, key_valid))
 
         if torch.is_grad_enabled() or tokens.device.type != "cpu":
-            return answer(tokens)
-        # Queries do not meet each other. Without a gradient to come, a block of them at a time stays in the processor's caches,
-        # and nothing but the output is as long as the sequence.
+            return attend(tokens)
+        # Queries are independent of each other. Without gradients, blocks of queries keep temporaries in the processor's caches,
+        # and only the output is as long as the sequence.
         blocks = tokens.split(max(1, CACHED_BYTES // max(1, tokens.shape[0] * self.dim * tokens.element_size())), dim=1)
         if len(blocks) == 1:
-            return answer(tokens)
+            return attend(tokens)
         out, at = None, 0
         for block in blocks:
-            answered = answer(block)
-            out = answered.new_empty(tokens.shape) if out is None else out
-            out[:, at : (at := at + block.shape[1])] = answered
+            attended = attend(block)
+            out = attended.new_empty(tokens.shape) if out is None else out
+            out[:, at : (at := at + block.shape[1])] = attended
         assert out is not None
         return out
 
     def _compressed_key_and_value(self, source: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ: a bias weighs what the real tokens weigh together."""
+        """E (X W + 1 bᵀ) as (E X) W + (E 1) bᵀ: the bias is scaled by the summed weights of the real tokens."""
         mechanism = self.mechanism
         assert isinstance(mechanism, CompressingAttention)
         (weight_k, bias_k), (weight_v, bias_v) = self._parameters_of("key"), self._parameters_of("value")
@@ -470,7 +470,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def join_layers(model: nn.Module) -> None:
-    """Tell the attention layers of a model, in their order, that they lie over each other.
+    """Join the attention layers of a model, in their order, into stacks.
 
     Some options concern the stack: ``sharing=layerwise`` of Linformer leaves one projection in the
     first layer, and ``projected_lengths=64/32`` gives each layer its own. The zoo's models are
@@ -494,7 +494,7 @@ def join_layers(model: nn.Module) -> None:
 
 
 def _xavier_linear(inputs: int, outputs: int, bias: bool) -> nn.Linear:
-    """A linear map started as in Vaswani et al.'s reference code and torch.nn.MultiheadAttention: Xavier uniform, bias zero."""
+    """Create a linear map initialised as in Vaswani et al.'s code and torch.nn.MultiheadAttention: Xavier uniform, bias zero."""
     linear = nn.Linear(inputs, outputs, bias)
     nn.init.xavier_uniform_(linear.weight)
     if bias:

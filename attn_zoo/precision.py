@@ -1,4 +1,4 @@
-"""Autocast around a call: the type it asks for, and how to leave it."""
+"""Autocast around a call: its type, and a context without it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Computes in the types it is given, for numbers that autocast would spoil. The meta device knows no autocast."""
+    """Context without autocast, for computations that need the precision of their inputs. The meta device has no autocast."""
     return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """The type in which products of ``tensor`` are taken: its own, or autocast's, which leaves float64 alone."""
+    """Type of the products of ``tensor``: its own, or that of autocast, which leaves float64 unchanged."""
     device = tensor.device.type
     if device == "meta" or tensor.dtype is torch.float64 or not torch.is_autocast_enabled(device):
         return tensor.dtype

@@ -20,7 +20,7 @@ CARDS: pytest.StashKey[list[Card]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option, which may be given more than once."""
+    """Add the option ``--attn-zoo``, which may be given more than once."""
     parser.getgroup("attn-zoo", "efficient attention (attn-zoo)").addoption(
         "--attn-zoo",
         action="append",
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find what is to be checked before anything is collected.
+    """Resolve the targets of the option before tests are collected.
 
     Raises:
         UsageError: there is no such attention, task, class or file, or it cannot be imported.
@@ -58,17 +58,17 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     kit = Kit.from_parent(session, name="attn-zoo", nodeid="attn-zoo")
     for card in cards:
         place = _place(card.build)
-        # Ids are said whole: of a name with brackets pytest would make another one than it reads from its cache.
+        # Node ids are explicit: from a name with brackets pytest would build another id than the one in its cache.
         items += [
             Check.from_parent(kit, name=case.id, nodeid=f"attn-zoo::{case.id}", case=case, place=place) for case in cases_of(card)
         ]
 
 
 class Kit(pytest.Collector):
-    """Stands above the checks, as a file does above its tests."""
+    """Parent node of the checks, as a file is of its tests."""
 
     def collect(self) -> list[pytest.Item]:
-        """None: its checks are made with it."""
+        """Collect nothing; the checks are created together with this node."""
         return []
 
 
@@ -80,15 +80,15 @@ class Check(pytest.Item):
         self.case, self.place = case, place
 
     def runtest(self) -> None:
-        """Run the check; where there is nothing to prove it raises a ``SkipTest``, which pytest knows."""
+        """Run the check; where there is nothing to prove it raises a ``SkipTest``, which pytest reports as skipped."""
         self.case()
 
     def reportinfo(self) -> tuple[str | PathLike[str], int | None, str]:
-        """Where the class under check stands."""
+        """File and line of the class under check, and the name of the check."""
         return *self.place, self.name
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """A violation in words; any other exception as pytest shows it, from this test on."""
+        """Message of a violation; for any other exception pytest's traceback, from this test on."""
         from attn_zoo.conformance.harness import Violation
         from attn_zoo.conformance.pytest_support import told
 
@@ -100,7 +100,7 @@ class Check(pytest.Item):
 
 
 def _place(kind: type) -> tuple[str | PathLike[str], int | None]:
-    """File of a class and its line, from 0 as pytest counts; a class made by hand may have neither."""
+    """File of a class and its line, from 0 as pytest counts; a class created at run time may have neither."""
     try:
         return inspect.getsourcefile(kind) or "", inspect.getsourcelines(kind)[1] - 1
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""Where attentions and tasks are registered, found and built, whoever wrote them."""
+"""Registry of attentions and tasks, built-in or from plugins: registration, look-up and building."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ RESERVED = frozenset(
     ["name", "attention", "geometry", "implementation", "device", "dtype", "dim", "heads", "length"]
     + ["context_length", "context_dim", "causal", "fused", "bias", "output_dropout", "order", "short_convolution"]
 )
-"""Names that stand beside an attention's options in configurations, ``build_attention`` and ``MultiHeadAttention``."""
+"""Arguments beside an attention's options in configurations, ``build_attention`` and ``MultiHeadAttention``."""
 
 _ATTENTIONS: dict[str, AttentionCard] = {}
 _TASKS: dict[str, TaskCard] = {}
 _LOADED: set[tuple[str, str]] = set()
 _FAILURES: dict[str, str] = {}
 _SEARCHED: list[str] = []
-"""The path on which plugins were last looked for. That takes tens of milliseconds, and a card is asked for thousands of times."""
+"""``sys.path`` at the last search for plugins. A search takes tens of milliseconds, and cards are looked up thousands of times."""
 
 
 def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Callable[[A], A]:
     """Class decorator that puts a mechanism into the zoo.
 
     Args:
-        name: what users write in ``attention=name``.
+        name: name that users write in ``attention=name``.
         time, memory: printed big-O, such as ``n k d`` (see ``Growth``).
         **facts: the remaining fields of ``AttentionCard``.
 
@@ -95,13 +95,13 @@ def register_task(name: str, **facts: Any) -> Callable[[T], T]:
 
 
 def attentions() -> tuple[str, ...]:
-    """Names of all attentions, plugins included, in the order of the alphabet."""
+    """Names of all attentions, plugins included, in alphabetical order."""
     _look_for_plugins()
     return tuple(sorted(_ATTENTIONS))
 
 
 def task_names() -> tuple[str, ...]:
-    """Names of all tasks, plugins included, in the order of the alphabet."""
+    """Names of all tasks, plugins included, in alphabetical order."""
     _look_for_plugins()
     return tuple(sorted(_TASKS))
 
@@ -143,10 +143,10 @@ def build_attention(
 
     Args:
         implementation: a name on the card, or ``auto``: the first of ``auto_order(device)`` that the
-            card offers, the options allow and ``device`` can run. The result is in ``.implementation``; it is chosen anew where
-            the mechanism comes upon tensors of another type of device.
+            card offers, the options allow and ``device`` can run. The result is in ``.implementation``; it is chosen again where
+            the mechanism is called with tensors of another type of device.
         device: only read by ``auto``; the mechanism is built on the current default device.
-        dtype: in which products will be taken, that of the inputs or of autocast; only read by ``auto``. None is torch's default.
+        dtype: type of the products, that of the inputs or of autocast; only read by ``auto``. None is torch's default.
         **options: fields of ``card(name).options``; those left out take their defaults, by length where the card has a rule.
 
     Raises:
@@ -176,7 +176,7 @@ def build_task(name: str, **options: Any) -> Task:
 
 
 def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
-    """An instance of the options dataclass ``kind``; an unknown field is refused by name."""
+    """Create an instance of the options dataclass ``kind``; an unknown field is refused by name."""
     known = [f.name for f in fields(kind)]
     for name in given:
         if name not in known:
@@ -209,8 +209,8 @@ def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, 
 def load_plugins() -> Mapping[str, str]:
     """Load every package that offers the entry-point group ``attn_zoo.plugins``, once.
 
-    A plugin that fails registers nothing and breaks nothing. Asking for names or cards does this by itself; call it for what is
-    installed while the process runs.
+    A plugin that fails registers nothing and breaks nothing. Look-ups of names and cards call this by themselves; an explicit call
+    is needed for packages installed while the process runs.
 
     Returns:
         Reasons of the plugins that failed, by entry-point name.
@@ -225,7 +225,7 @@ def load_plugins() -> Mapping[str, str]:
         before = dict(_ATTENTIONS), dict(_TASKS)
         try:
             point.load()
-        except Exception as error:  # a stranger's module may raise anything; the zoo goes on and says so
+        except Exception as error:  # a plugin may raise anything; the failure is reported
             _restore(_ATTENTIONS, before[0])
             _restore(_TASKS, before[1])
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -234,7 +234,7 @@ def load_plugins() -> Mapping[str, str]:
 
 
 def _look_for_plugins() -> None:
-    """Load plugins, unless they were looked for on the path as it is."""
+    """Load plugins, unless they were searched for on the current path."""
     if sys.path != _SEARCHED:
         load_plugins()
 

@@ -1,4 +1,4 @@
-"""Tensors that every mechanism takes and gives, by name."""
+"""Named tensor types of the inputs and outputs of every mechanism."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 Queries = Float[Tensor, "batch heads queries head_dim"]
-"""Queries, and the answers to them."""
+"""Queries, and the output of each query."""
 Keys = Float[Tensor, "batch heads keys head_dim"]
 """Keys, values and streams made of them."""
 KeyValid = Bool[Tensor, "batch keys"] | None
 """True for a real token, False for padding; None where all tokens are real."""
 Compressed = Float[Tensor, "batch heads r head_dim"]
-"""Keys or values made few along the length."""
+"""Keys or values compressed along the length."""
 CompressedValid = Bool[Tensor, "batch r"] | None
 """True for a compressed key that holds a real token; None where all do."""

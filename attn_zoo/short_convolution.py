@@ -1,4 +1,4 @@
-"""A short depthwise convolution of tokens, which hands attention its neighbours."""
+"""Short depthwise convolution of tokens before attention."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch import Tensor, nn
 class ShortConvolution(nn.Module):
     """yᵢ = Σₜ w_t ∘ x_{i+t}, each channel by itself, (batch, n, dim) -> same.
 
-    It starts as the identity: the position's own tap is 1, the others are 0, and there is no bias.
+    Initialised as the identity: the position's own tap is 1, the others are 0, and there is no bias.
 
     Papers: Fu et al. 2022, arXiv:2212.14052 (shift SSM before attention); Arora et al. 2023, arXiv:2312.04927 (Zoology); Arora et
         al. 2024, arXiv:2402.18668 (Based).
-    Differs: Zoology, Based and flash-linear-attention convolve queries, keys and values, each by itself and with random
-        weights. This one convolves the tokens that all projections read, so it also serves mechanisms that share
-        queries and keys, ask for streams or compress before they project.
+    Differs: Zoology, Based and flash-linear-attention convolve queries, keys and values separately and with random
+        initial weights. This one convolves the tokens before all projections, so it also serves mechanisms that share
+        queries and keys, have streams or compress before they project.
 
     Args:
         dim: width of the tokens.
-        width: positions taken together. Causal: i - width + 1 to i. Else ``width // 2`` to either side, and i itself.
+        width: positions in the window. Causal: i - width + 1 to i. Else ``width // 2`` to either side, and i itself.
         causal: position i sees positions up to i only.
 
     Raises:
@@ -42,7 +42,7 @@ class ShortConvolution(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "batch n dim"], valid: Bool[Tensor, "batch n"] | None = None
     ) -> Float[Tensor, "batch n dim"]:
-        """Convolve. Positions outside count as zeros, and so do padded ones, which may hold anything, NaN included.
+        """Convolve tokens. Positions outside count as zeros, and so do padded ones, which may hold anything, NaN included.
 
         Args:
             valid: True for a real token; the result is zero at the others.
@@ -62,18 +62,18 @@ class ShortConvolution(nn.Module):
             tail: the tokens before them, as many of the last ``width - 1`` as there are; left as it is.
 
         Returns:
-            What a call with the whole sequence gives at these positions, and the tail after them.
+            The outputs of a call with the whole sequence at these positions, and the tail after them.
         """
         read = torch.cat([tail, tokens], dim=1)
         kept = read[:, max(0, read.shape[1] - self.before) :].clone()  # a view would hold on to all tokens of a long piece
         return self.slide(F.pad(read, (0, 0, self.before - tail.shape[1], 0))), kept
 
     def slide(self, filled: Float[Tensor, "batch filled dim"]) -> Float[Tensor, "batch n dim"]:
-        """The results of all positions whose neighbours are there, ``before + after`` fewer than ``filled`` has."""
+        """Outputs of all positions with a whole window, ``before + after`` fewer than ``filled`` has."""
         # As an image of height 1, whose channels lie innermost as those of tokens do: on a CPU two to four times as fast as conv1d.
         image = filled.transpose(1, 2).unsqueeze(2)
         mixed = F.conv2d(image, self.weight[:, None, None], groups=self.weight.shape[0])
-        return mixed.squeeze(2).transpose(1, 2).contiguous()  # as it is already where channels stay innermost; not so on meta
+        return mixed.squeeze(2).transpose(1, 2).contiguous()  # no copy where channels stay innermost, which they do not on meta
 
     def extra_repr(self) -> str:
         return f"dim={self.weight.shape[0]}, before={self.before}, after={self.after}"

@@ -1,4 +1,4 @@
-"""Promises of an attention, a task and their cards. Imports nothing else of the zoo but ``precision`` and ``shapes``."""
+"""Interfaces of attentions, tasks and their cards. Imports nothing else of the zoo but ``precision`` and ``shapes``."""
 
 from attn_zoo.contract.attention import Attention, AttentionCard, choose_implementation, hide_rows_without_keys
 from attn_zoo.contract.carried import CarriedState, check_state

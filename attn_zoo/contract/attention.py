@@ -1,4 +1,4 @@
-"""What every attention in the zoo promises, and where every request to it is checked.
+"""Base class and card of every attention mechanism, and the validation of every call.
 
 Glossary, one meaning each: *queries*, *keys* are counts of positions; ``key_valid`` is True for a
 real token and False for padding; a *window* is the number of keys seen, the position itself
@@ -30,14 +30,14 @@ def _no_streams(geometry: Geometry, options: Any) -> tuple[Stream, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCard:
-    """All the zoo knows of a mechanism without building it. CLI, Hydra, tables and kit read this."""
+    """Metadata of a mechanism, available without building it; read by CLI, Hydra, tables and the conformance kit."""
 
     name: str
     title: str
     paper: str
     """Authors, year and identifier: ``Wang et al. 2020, arXiv:2006.04768``."""
     equation: str
-    """Which equation or section of the paper the code computes."""
+    """Equation or section of the paper that the code computes."""
     can: Capabilities
     time: Growth
     memory: Growth
@@ -49,18 +49,18 @@ class AttentionCard:
     build: type[Attention]
     implementations: tuple[str, ...] = ("eager",)
     softmax_limit: Callable[[Geometry], Attention] | None = None
-    """Builds the documented setting in which the mechanism becomes softmax attention."""
+    """Builder of the documented setting in which the mechanism equals softmax attention."""
     reads: tuple[str, ...] = ("query", "key", "value")
-    """Inputs with an influence; the layer makes no projection for the others, which may be None."""
+    """Inputs that influence the output; the layer makes no projection for the others, which may be None."""
     streams: Callable[[Geometry, Any], tuple[Stream, ...]] = _no_streams
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Option sets besides the defaults that the conformance kit proves as well."""
     control: bool = False
-    """A yardstick that shows what a task yields without attention, not a contender."""
+    """True for a control, which shows the score of a task without attention and is no contender."""
 
     @property
     def counted_implementation(self) -> str:
-        """The one whose FLOPs ``cost`` states: ``tiled`` where there is a tiled form, else ``eager``."""
+        """Implementation whose FLOPs ``cost`` states: ``tiled`` where there is a tiled form, else ``eager``."""
         return "tiled" if "tiled" in self.implementations else "eager"
 
     @property
@@ -73,16 +73,16 @@ class Attention(nn.Module):
     """A map (query, key, value) -> output after projection and head split.
 
     Requests are checked here once; a mechanism writes ``attend`` and, for every further
-    implementation ``x`` on its card, ``attend_x`` with the same signature. What they may rely on:
+    implementation ``x`` on its card, ``attend_x`` with the same signature. Both may rely on this:
     shapes fit the geometry, padded keys and values hold zeros, and a row of the batch without any
-    valid key is set to zero afterwards. Masked *queries* are the caller's business. One that claims
-    ``stepwise`` also writes ``initial_state`` and ``advance``.
+    valid key is set to zero afterwards. Outputs of padded *queries* are left to the caller. A mechanism
+    that claims ``stepwise`` also writes ``initial_state`` and ``advance``.
 
     ``definition``, with the signature of ``attend``, is the equation in a few naive lines, without dropout: the n × n weights, or
-    a loop over positions. It is for readers and proofs, and the conformance kit holds ``attend`` to it where it is written.
+    a loop over positions. It is the reference for readers and tests; the conformance kit compares ``attend`` with it.
 
     Args:
-        geometry: what the model fixes.
+        geometry: sizes that the surrounding model fixes.
         options: an instance of ``card.options``.
         implementation: a name on the card, or ``definition`` where it is written.
 
@@ -108,7 +108,7 @@ class Attention(nn.Module):
         self.use(implementation)
 
     def use(self, implementation: str) -> None:
-        """Go over to another implementation in place; parameters and buffers stay.
+        """Switch to another implementation in place; parameters and buffers stay.
 
         Raises:
             UnknownNameError: the card does not offer it.
@@ -121,7 +121,7 @@ class Attention(nn.Module):
             raise UnsupportedError(reason)
         self.implementation = implementation
         for part in self.modules():
-            if "implementation" in part.__dict__:  # maps of the length have one, too
+            if "implementation" in part.__dict__:  # length maps have one, too
                 part.implementation = implementation
 
     @property
@@ -130,36 +130,36 @@ class Attention(nn.Module):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Why this implementation cannot serve these options, or None. Overridden where there is a limit."""
+        """Reason why this implementation cannot serve these options, or None. Overridden where there is a limit."""
         return None
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """What makes these options doubtful though they run, each a sentence. Overridden where a dial can undo the mechanism."""
+        """Warnings, one sentence each, about options that run but defeat the mechanism. Overridden where an option can do so."""
         return ()
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
-        """Refuse to lie in ``stack``; ``join_layers`` asks all layers before it joins any. Overridden together with ``join``.
+        """Refuse a stack that this layer cannot join; ``join_layers`` calls it on every layer first. Overridden with ``join``.
 
         Raises:
-            ValueError, UnsupportedError: what this layer shares with the others makes no sense among these.
+            ValueError, UnsupportedError: the options of this layer, or the weights it shares, do not fit the stack.
         """
 
     def join(self, layer: int, stack: Sequence[Attention]) -> None:
-        """Become layer ``layer`` of ``stack``, mechanisms of one name over each other; ``join_layers`` calls it for each, in order.
+        """Become layer ``layer`` of ``stack``, the layers of one mechanism by depth; ``join_layers`` calls it on each in turn.
 
         Overridden where options differ by layer or layers share weights.
         """
 
     def resize_length(self, length: int) -> None:
-        """Go over to ``length`` keys in place, and as many queries where they were as many.
+        """Change the number of keys in place, and that of queries with it where both were equal.
 
-        Overridden where something is stored for each position. Parameters that are stored so are new
-        ones afterwards: make the optimiser then.
+        Overridden where weights are stored by position. Such parameters are replaced: create the optimiser
+        afterwards.
 
         Raises:
             ValueError: the length is not a positive whole number.
-            UnsupportedError: what is stored cannot be carried over.
+            UnsupportedError: stored weights cannot be carried over to the new length.
         """
         resized = self.geometry_at(length)
         if not self.card.can.any_length:
@@ -167,7 +167,7 @@ class Attention(nn.Module):
         self.geometry = resized
 
     def geometry_at(self, length: int) -> Geometry:
-        """The geometry with another number of keys, and as many queries where they were as many."""
+        """Geometry with another number of keys, and as many queries where both were equal."""
         g = self.geometry
         return replace(g, keys=length, queries=length if g.queries == g.keys else g.queries)
 
@@ -180,7 +180,7 @@ class Attention(nn.Module):
         key_valid: Bool[Tensor, "batch keys"] | None = None,
         streams: Mapping[str, Float[Tensor, "batch heads _ head_dim"]] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Attend. Inherited by every mechanism and never overridden.
+        """Check the request and compute the outputs. Inherited by every mechanism and never overridden.
 
         Args:
             query, key, value: in the layout of ``scaled_dot_product_attention``. An input that
@@ -227,7 +227,7 @@ class Attention(nn.Module):
         state: Any,
         **streams: Float[Tensor, "batch heads _ head_dim"],
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
-        """Read the next tokens, one or many, and answer them as if all had come in one call. Never overridden.
+        """Compute the outputs of the next tokens, one or many, as one call over the whole sequence would. Never overridden.
 
         Args:
             query, key, value: as in a call, without padding.
@@ -236,7 +236,7 @@ class Attention(nn.Module):
             streams: the further projections that ``card.streams`` names.
 
         Returns:
-            The answers, and the state after these tokens.
+            The outputs, and the state after these tokens.
 
         Raises:
             ValueError: a shape, dtype, stream or state does not fit.
@@ -262,7 +262,7 @@ class Attention(nn.Module):
         return out, after
 
     def check_steps(self) -> None:
-        """Refuse to step at all; also called by a layer, whose state holds more.
+        """Refuse a mechanism that cannot step; also called by the layer around it.
 
         Raises:
             UnsupportedError: the card does not claim ``stepwise``, or the mechanism was built without causality.
@@ -275,9 +275,9 @@ class Attention(nn.Module):
     def advance(
         self, query: Any, key: Any, value: Float[Tensor, "batch heads n head_dim"], state: Any, **streams: Tensor
     ) -> tuple[Float[Tensor, "batch heads n head_dim"], Any]:
-        """What ``step`` promises, for a request that is checked. Overridden where the card claims ``stepwise``.
+        """Compute ``step`` for a request that is checked already. Overridden where the card claims ``stepwise``.
 
-        The class of the state is the mechanism's own, and so is the check that it fits the inputs.
+        The mechanism defines the class of its state and checks that a state fits the inputs.
 
         Raises:
             UnsupportedError: the card does not claim it.
@@ -321,7 +321,7 @@ class Attention(nn.Module):
     def _check_tensors(
         self, query: Tensor | None, key: Tensor | None, value: Tensor, streams: Mapping[str, Tensor], start: int = 0
     ) -> int:
-        """Refuse tensors that do not fit each other or the card; how many queries they ask. ``start`` tokens came before them."""
+        """Refuse tensors that do not fit each other or the card, and count the queries; ``start`` tokens were read before."""
         card, can, g = self.card, self.card.can, self.geometry
         given = {"query": query, "key": key, "value": value}
         for name, tensor in given.items():
@@ -379,10 +379,10 @@ class Attention(nn.Module):
 def choose_implementation(
     card: AttentionCard, geometry: Geometry, options: Any, device: torch.device, dtype: torch.dtype | None = None
 ) -> str:
-    """Find what ``auto`` takes: the first of ``auto_order`` that the card offers, the options allow and ``device`` can run.
+    """Return what ``auto`` takes: the first of ``auto_order`` that the card offers, the options allow and ``device`` can run.
 
     Args:
-        dtype: of the products; None is torch's default.
+        dtype: type of the products; None is torch's default.
 
     Raises:
         UnknownNameError: the card offers none that runs there.
@@ -400,7 +400,7 @@ def _no_steps(card: AttentionCard) -> str:
 def hide_rows_without_keys(
     out: Float[Tensor, "batch heads queries head_dim"], key_valid: Bool[Tensor, "batch keys"] | None
 ) -> Float[Tensor, "batch heads queries head_dim"]:
-    """Set examples whose keys are all padding to zero: nothing was there to attend to."""
+    """Set the outputs of examples whose keys are all padding to zero."""
     if key_valid is None:
         return out
     return out.masked_fill(~key_valid.any(dim=-1)[:, None, None, None], 0)

@@ -1,4 +1,4 @@
-"""What is carried from one piece of a sequence to the next."""
+"""State carried from one piece of a sequence to the next."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torch import Tensor
 
 @runtime_checkable
 class CarriedState(Protocol):
-    """All that later answers need of the tokens read so far: a frozen dataclass of whatever tensors a mechanism holds.
+    """State of a mechanism after the tokens read so far: a frozen dataclass of tensors that suffice for all later outputs.
 
-    No call writes into it, so that a sequence can go on from it in several ways.
+    No call writes into it, so that several continuations can start from it.
     """
 
     @property
     def position(self) -> int:
-        """How many tokens were read."""
+        """Number of tokens read."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers that are carried, of the whole batch."""
+        """Bytes of the carried numbers, for the whole batch."""
 
 
 def check_state(owner: str, state: Any, held: str, shape: tuple[int, ...], dtype: torch.dtype, value: Tensor) -> None:
-    """Refuse a state whose tensor ``held`` is missing or of another shape, dtype or device than wanted.
+    """Refuse a state whose tensor ``held`` is missing or of another shape, dtype or device than required.
 
     Args:
-        value: of the step; on its device the state must be.
+        value: values of the step, whose device the state must share.
 
     Raises:
-        ValueError: naming the mechanism, what is wanted, what came, and where to start from.
+        ValueError: naming the mechanism, the required state, the given one, and the call that makes a first state.
     """
     tensor = getattr(state, held, None)
     wanted = f"{tuple(shape)} {dtype} on {value.device}"

@@ -1,4 +1,4 @@
-"""The sizes a mechanism is built for, what its card may claim of it and state about it, and what it may ask its layer for."""
+"""Geometry, capabilities, cost and extra projections (streams) of a mechanism."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FLOAT = 4
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What the surrounding model fixes for every mechanism.
+    """Sizes that the surrounding model fixes for every mechanism.
 
     ``queries`` and ``keys`` are the lengths the mechanism is built for. Where the card claims
     ``any_length`` they are only the reference length of the cost formula.
@@ -44,18 +44,18 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Claims. The conformance kit proves every True and checks that every False is refused."""
+    """Claims of a mechanism. The conformance kit proves every True and checks that every False is refused."""
 
     causal: bool
     """Has a form in which position i depends on positions up to i only."""
     key_padding: bool
-    """Honours ``key_valid``: what stands in padded keys has no influence."""
+    """Honours ``key_valid``: the content of padded keys has no influence."""
     cross: bool
     """Queries and keys may differ in number."""
     any_length: bool
     """Runs at lengths other than the one it was built for."""
     shorter: bool = False
-    """Runs on fewer keys than it was built for, giving what padding up to that number gives."""
+    """Runs on fewer keys than it was built for, with the outputs of an input padded up to that number."""
     exact: bool = False
     """Equals softmax attention up to rounding."""
     random_at_build: bool = False
@@ -63,33 +63,33 @@ class Capabilities:
     shares_query_key: bool = False
     """One tensor serves as queries and keys; a different key tensor is refused."""
     stepwise: bool = False
-    """Causally, answers token by token or in pieces from a carried state, as one call would."""
+    """Recurrent form: causal outputs, token by token or in pieces from a carried state, equal those of one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Counts for one example (batch of one) in evaluation, without padding. What is None or missing is not stated.
+    """Counts for one example (batch of one) in evaluation, without padding. None means not stated.
 
     FLOPs are those of the form that a CPU takes, ``tiled`` where the card has it and else ``eager``: two per multiply-add of
     every matrix product and nothing else, as PyTorch's ``FlopCounterMode`` counts. Bytes are those of float32.
     """
 
     flops: int
-    """Of the forward pass."""
+    """FLOPs of the forward pass."""
     parameters: int
     backward_flops: int | None = None
-    """From the output's gradient to those of all inputs and of the parameters that train."""
+    """FLOPs of the backward pass: gradients of all inputs and of the parameters that train."""
     state_bytes: int | None = None
-    """The most that must be held while ``keys`` tokens are read one by one and answered causally, whatever they are, the token
-    being read included. Positions and sizes, which are whole numbers, are not counted. None without causality."""
+    """Largest state while ``keys`` arbitrary tokens are read one by one with causal outputs, the token being read included.
+    Positions and sizes, which are whole numbers, are not counted. None without causality."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A further projection of the tokens that a mechanism asks its layer for.
+    """Extra projection of the tokens, which the layer makes for a mechanism.
 
-    ``of`` says whose tokens are projected, ``first`` how many of them (None: all), and
-    ``starts_as`` which of the layer's own projections it is a copy of when training starts.
+    ``of`` states whose tokens are projected, ``first`` how many of them (None: all), and
+    ``starts_as`` the projection of the layer that it is initialised as a copy of.
     It arrives in ``attend`` as the keyword ``name``, (batch, heads, length or first, head_dim).
     """
 

@@ -1,4 +1,4 @@
-"""What a mechanism promises that makes keys and values few along the length before it compares anything."""
+"""Interface of mechanisms that compress keys and values along the length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attn_zoo.contract.attention import Attention
 
 
 class CompressingAttention(Attention):
-    """A mechanism that makes keys and values few along the length before it compares anything.
+    """A mechanism that compresses keys and values along the length before it compares queries with them.
 
     Because E (X W) = (E X) W, a layer may compress its tokens first and project the few results.
     ``attend`` and the compress-first path share ``attend_compressed``.
@@ -35,11 +35,11 @@ class CompressingAttention(Attention):
         tuple[Float[Tensor, "batch r dim"], Float[Tensor, "batch r dim"]],
         tuple[Float[Tensor, "*batch r 1"], Float[Tensor, "*batch r 1"]],
     ]:
-        """``compress``, and what it makes of a one at each real token: how much of a bias each compressed key holds."""
+        """Compress tokens, and also ones at the real tokens: the weight of a bias in each compressed key."""
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compressed_valid(self, key_valid: Bool[Tensor, "batch keys"] | None) -> Bool[Tensor, "batch r"] | None:
-        """Which compressed keys hold something; None where all do. Overridden where padding can empty one."""
+        """Mask of compressed keys that hold a real token; None where all do. Overridden where padding can empty one."""
         return None
 
     def attend_compressed(
@@ -49,12 +49,12 @@ class CompressingAttention(Attention):
         value: Float[Tensor, "batch heads r head_dim"],
         valid: Bool[Tensor, "batch r"] | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Attend to the compressed keys that are ``valid``; finite, whatever it is, where none is."""
+        """Attend to the compressed keys that are ``valid``; outputs must be finite, but may be arbitrary, where none is."""
         raise NotImplementedError
 
 
 def real_tokens(
     tokens: Float[Tensor, "batch keys dim"], key_valid: Bool[Tensor, "batch keys"] | None
 ) -> Float[Tensor, "batch keys 1"]:
-    """A one at each real token, zero at padding."""
+    """Ones at real tokens, zeros at padding."""
     return tokens.new_ones(*tokens.shape[:2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)

@@ -1,4 +1,4 @@
-"""Published data that tasks read: under which names its files may lie in the data folder, and who can fetch it."""
+"""Published data that tasks read: accepted names of its files in the data folder, readers and downloads."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[Content]):
-    """One form in which the files of a data set are found."""
+    """One accepted form of the files of a data set."""
 
     title: str
-    """Such as ``JSON lines`` or ``as published``."""
+    """Name of the form, such as ``JSON lines`` or ``as published``."""
     files: tuple[tuple[str, ...], ...]
-    """What is needed: for every file or folder the names it may have, below the data folder."""
+    """Required files: for every file or folder the names it may have, below the data folder."""
     read: Callable[[Sequence[Path]], Content]
-    """Content of the files, given in the order of ``files``. Raises DamagedDataError."""
+    """Reader of the content, given the paths in the order of ``files``. Raises DamagedDataError."""
     sha256: Mapping[str, str] = field(default_factory=dict)
-    """Digests of files as they are usually passed on, by name; others are no error, their content is what counts."""
+    """Digests of the usual files, by name; a file with another digest is no error, since its content is checked."""
 
     def missing(self, root: Path) -> list[str]:
-        """Names of what is not there, the first name of each."""
+        """Missing files, each by the first of its names."""
         return [names[0] for names in self.files if not any((root / name).exists() for name in names)]
 
     def paths(self, root: Path) -> list[Path]:
-        """What is there, in the order of ``files``, under the first name that exists."""
+        """Existing files in the order of ``files``, each under the first name that exists."""
         return [next(root / name for name in names if (root / name).exists()) for names in self.files]
 
 
@@ -40,25 +40,25 @@ class DataSet(Generic[Content]):
 
     name: str
     title: str
-    """As tables name it."""
+    """Name of the data set in tables."""
     source: str
     licence: str
     layouts: tuple[Layout[Content], ...]
-    """Tried in this order."""
+    """Accepted layouts, tried in this order."""
     download: Callable[[Path], None] | None = None
-    """Puts it below a data folder in one of the layouts, its checksum proved; None where no library offers that."""
+    """Downloader into a data folder, in one of the layouts and with its checksum verified; None where no library offers one."""
     obtain: str = ""
-    """Where a person gets it, when nothing downloads it."""
+    """Source for manual download, where there is no downloader."""
 
     def layout(self, root: Path) -> Layout[Content] | None:
-        """The first layout that is there whole, if any."""
+        """First layout whose files are all present, or None."""
         return next((layout for layout in self.layouts if not layout.missing(root)), None)
 
     def load(self, root: Path) -> Content:
-        """Its content.
+        """Load the content of the data set.
 
         Raises:
-            MissingDataError: no layout is there whole; the message says what to put where.
+            MissingDataError: no layout is complete; the message says what to put where.
             DamagedDataError: a file is not what it must be.
         """
         layout = self.layout(root)

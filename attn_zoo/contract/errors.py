@@ -11,7 +11,7 @@ class UnsupportedError(ValueError):
 
 
 class MissingDataError(FileNotFoundError):
-    """Data that cannot be generated are not there; the message says what to put where."""
+    """Data that cannot be generated are missing; the message says what to put where."""
 
 
 class DamagedDataError(ValueError):
@@ -19,7 +19,7 @@ class DamagedDataError(ValueError):
 
 
 class UnknownNameError(LookupError):
-    """No entry has this name; the message lists the names there are and the nearest one.
+    """No entry has this name; the message lists the known names and the nearest one.
 
     A ``LookupError`` and not a ``KeyError``, because a ``KeyError`` prints its message in quotes.
     """

@@ -1,4 +1,4 @@
-"""The printed big-O of a mechanism, readable by people and by the check that holds it to account."""
+"""The printed big-O of a mechanism, parsed for the check that compares it with measured growth."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Growth:
 
     @property
     def has_log(self) -> bool:
-        """Whether a factor ``log n`` appears."""
+        """True where a factor ``log n`` appears."""
         return "log n" in self.text
 
 

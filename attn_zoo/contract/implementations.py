@@ -1,4 +1,4 @@
-"""What the implementation names mean, what each needs, and which one ``auto`` takes."""
+"""Names of the implementations, their requirements, and the order in which ``auto`` tries them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ fit the caches of a CPU, ``fla`` by the kernels of flash-linear-attention. Besid
 no ``auto`` takes."""
 
 FLA_DTYPE = torch.bfloat16
-"""Type of the numbers that ``fla`` multiplies and adds up in float32: its kernels round float32 to tf32 or refuse it, and sums over
+"""Type of the factors in ``fla``, whose sums are float32: its kernels round float32 to tf32 or refuse it, and sums over
 many keys leave the range of float16."""
 
 _AUTO_ORDERS = {"cpu": ("sdpa", "tiled", "eager"), "cuda": ("triton", "fla", "flex", "sdpa", "xformers", "eager")}
@@ -21,19 +21,19 @@ _AUTO_ORDERS = {"cpu": ("sdpa", "tiled", "eager"), "cuda": ("triton", "fla", "fl
 _MODULES = {"xformers": ("xformers",), "triton": ("triton",), "fla": ("fla", "triton")}
 """Modules that an implementation imports."""
 _PACKAGES = {"fla": "'fla-core' (extra gpu)"}
-"""Packages that are not called as their module."""
+"""Packages whose name differs from that of their module."""
 
 
 def auto_order(device: torch.device) -> tuple[str, ...]:
-    """``auto`` is the first of these that the card offers, the options allow and the device can run; never an interpreted one."""
+    """Order of ``auto``, which takes the first that the card offers, the options allow and the device runs; none is interpreted."""
     return _AUTO_ORDERS.get(device.type, ("sdpa", "eager"))
 
 
 def unavailable(implementation: str, device: torch.device, dtype: torch.dtype | None = None) -> str | None:
-    """Why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
+    """Reason why this machine cannot run ``implementation`` on tensors of ``device``, or None if it can.
 
     Args:
-        dtype: of the products, which autocast may set apart from that of the tensors; None asks for the device alone.
+        dtype: type of the products, which autocast may set apart from that of the tensors; None checks the device alone.
 
     Under ``TRITON_INTERPRET=1`` Triton's kernels run on a CPU, slowly and exactly, to be tested.
     """
@@ -53,10 +53,10 @@ def unavailable(implementation: str, device: torch.device, dtype: torch.dtype | 
 
 
 def auto_may_take(implementation: str, device: torch.device, dtype: torch.dtype | None = None) -> bool:
-    """Whether ``auto`` may choose it for tensors of ``device``: it is in its order, and runs there.
+    """True where ``auto`` may choose ``implementation`` for tensors of ``device``: it is in ``auto_order``, and runs there.
 
     Args:
-        dtype: of the products; None is torch's default.
+        dtype: type of the products; None is torch's default.
     """
     dtype = torch.get_default_dtype() if dtype is None else dtype
     return implementation in auto_order(device) and unavailable(implementation, device, dtype) is None

@@ -1,4 +1,4 @@
-"""Maps along the length, n tokens to r, and attention over what they make of keys and values."""
+"""Maps along the length, n tokens to r, and attention to keys and values compressed by them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from attn_zoo.contract.stack import StackedAttention
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
-"""Made for keys, and made for values."""
+"""Compressed tokens for keys, and for values."""
 
 
 class LengthMap(nn.Module):
     """A map of the keys and values of some heads along the length, n tokens to r.
 
-    Padded tokens hold zeros when they come here. Fewer tokens than n stand at the front, and the rest counts as padding.
+    Padded tokens must hold zeros. An input shorter than n counts as padded at its end.
     """
 
     def __init__(self, length: int, results: int, heads: Sequence[int]) -> None:
@@ -31,7 +31,7 @@ class LengthMap(nn.Module):
         self.length, self.results, self.heads = length, results, tuple(heads)
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Keys and values of these heads made few. Overridden by every map."""
+        """Compress keys and values of these heads to r each. Overridden by every map."""
         raise NotImplementedError(f"{type(self).__name__} has no method project")
 
     def project_flops(self, head_dim: int) -> int:
@@ -39,14 +39,14 @@ class LengthMap(nn.Module):
         return 0
 
     def compress(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> Pair:
-        """Tokens that are no keys and values yet made few for either, (batch, r, dim).
+        """Compress tokens before they are projected, for keys and for values: (batch, r, dim) each.
 
-        Overridden together with ``compression_flops``, where a map is linear and alike in all channels and heads.
+        Overridden together with ``compression_flops``, where a map is linear and the same for all channels and heads.
         """
         raise UnsupportedError(f"{type(self).__name__} maps keys and values alone; project tokens first")
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """``compress``, and what it makes of a one at each real token."""
+        """Compress tokens, and also ones at the real tokens."""
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
@@ -54,7 +54,7 @@ class LengthMap(nn.Module):
         return None
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Which results hold at least one real token; None where all do."""
+        """Mask of results that hold at least one real token; None where all do."""
         return None
 
     @torch.no_grad()
@@ -66,9 +66,9 @@ class LengthMap(nn.Module):
 
 
 class LengthMappedAttention(StackedAttention, CompressingAttention):
-    """Attention to the keys and values that maps along the length leave, one map for each group of heads.
+    """Attention to keys and values compressed along the length, by one map for each group of heads.
 
-    A mechanism writes ``make_maps`` and ``attend_compressed``; one whose queries see more than that overrides ``attend`` as well.
+    A mechanism writes ``make_maps`` and ``attend_compressed``; one whose queries also see other keys overrides ``attend`` as well.
     """
 
     def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
@@ -77,23 +77,23 @@ class LengthMappedAttention(StackedAttention, CompressingAttention):
         self.own_maps = self.make_maps(geometry, options, implementation)
 
     def check_keys(self, keys: int) -> None:
-        """Refuse to be built for, or resized to, so many keys. Overridden where there is a limit.
+        """Refuse a number of keys, when built or resized. Overridden where there is a limit.
 
         Raises:
-            UnsupportedError: the limit, and what to do.
+            UnsupportedError: naming the limit, and what to do.
         """
 
     @property
     def maps(self) -> list[LengthMap]:
         """The maps along the length; those of the first layer where layers share."""
-        return list(self.owner.own_maps)  # type: ignore[arg-type]  # a ModuleList forgets what it holds
+        return list(self.owner.own_maps)  # type: ignore[arg-type]  # a ModuleList is not generic
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """``attend_compressed`` to keys and values as their maps leave them; padded ones are zeros when they come here."""
+        """Attend to the keys and values that the maps have compressed; padded ones must hold zeros."""
         return self.by_compressed(self.attend_compressed, query, key, value, key_valid)
 
     def by_compressed(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """``attend(query, key, value, valid)`` for the heads of each map, with compressed keys and values."""
+        """Call ``attend(query, key, value, valid)`` for the heads of each map, with compressed keys and values."""
 
         def to_few(map_: LengthMap, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             return attend(query, *map_.project(key, value, key_valid), map_.valid(key_valid))
@@ -101,7 +101,7 @@ class LengthMappedAttention(StackedAttention, CompressingAttention):
         return self.by_map(to_few, query, key, value)
 
     def by_map(self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys) -> Queries:
-        """``attend(map, query, key, value)`` for the heads of each map, its answers in the order of all heads."""
+        """Call ``attend(map, query, key, value)`` for the heads of each map, and return the outputs in the order of all heads."""
         self.check_joined()
         if len(self.maps) == 1:
             return attend(self.maps[0], query, key, value)
@@ -109,11 +109,11 @@ class LengthMappedAttention(StackedAttention, CompressingAttention):
         return torch.cat(parts, dim=1)[:, self.order_of_heads(query.device)]
 
     def order_of_heads(self, device: torch.device) -> Tensor:
-        """Indices that put the answers of all maps, one behind the other, back in the order of heads."""
+        """Indices that sort the concatenated outputs of all maps by head."""
         return torch.tensor([head for map_ in self.maps for head in map_.heads], device=device).argsort()
 
     def compressed_length(self) -> int | None:
-        """r where one map serves all heads and can compress tokens; else None."""
+        """Number of compressed keys r where one map serves all heads and can compress tokens; else None."""
         return self.maps[0].results if len(self.maps) == 1 and self.maps[0].compression_flops(1, 1, 1) is not None else None
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int:
@@ -123,21 +123,21 @@ class LengthMappedAttention(StackedAttention, CompressingAttention):
         return flops
 
     def compress(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> Pair:
-        """Tokens as the map leaves them."""
+        """Compress tokens by the map."""
         self.check_joined()
         return self.maps[0].compress(tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Float[Tensor, "batch keys dim"], key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """Tokens, and ones at the real tokens, as the map leaves them."""
+        """Compress tokens, and ones at the real tokens, by the map."""
         self.check_joined()
         return self.maps[0].compress_and_weigh(tokens, key_valid)
 
     def compressed_valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Results of the map that hold a real token."""
+        """Mask of the results of the map that hold a real token."""
         return self.maps[0].valid(key_valid)
 
     def resize_length(self, length: int) -> None:
-        """Go over to ``length`` keys together with the maps, of which another layer may have resized those that it shares."""
+        """Change the number of keys in place and resize the maps, unless another layer that shares them already has."""
         resized = self.geometry_at(length)
         self.check_keys(length)
         for map_ in self.maps:
@@ -147,7 +147,7 @@ class LengthMappedAttention(StackedAttention, CompressingAttention):
 
 
 def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """Cost of the maps, and of ``compare(heads, r)``: FLOPs, forward and backward, of so many heads with r compressed keys."""
+    """Cost of the maps and of attention to their results: ``compare(heads, r)`` gives its FLOPs, forward and backward."""
     flops = backward = parameters = 0
     for map_ in maps:
         assert isinstance(map_, LengthMap)
@@ -159,10 +159,10 @@ def mapped_cost(maps: nn.ModuleList, head_dim: int, compare: Callable[[int, int]
 
 
 def resample(rows: Float[Tensor, "*front n"], length: int) -> Float[Tensor, "*front length"]:
-    """Rows as functions of the relative position, read at another number of positions: linear upward, averages downward.
+    """Resample rows of weights to another number of positions: linear interpolation upward, averages downward.
 
-    Weights are divided by as much as positions multiply, and each row keeps its sum, so that a slowly varying sequence is
-    mapped to what it was.
+    Weights are scaled by the old length over the new, and each row keeps its sum, so that a slowly varying sequence is
+    mapped to the same values.
     """
     before, flat = rows.shape[-1], rows.reshape(-1, 1, rows.shape[-1])
     if length >= before:

@@ -21,7 +21,7 @@ class MemoryState:
     """State after some tokens; its size does not depend on their number."""
 
     summed: Float[Tensor, "batch heads m d"]
-    """S: Σ φ(k) vᵀ, or what a mechanism makes of it; where answers are averages, its last column is z = Σ φ(k)."""
+    """S: Σ φ(k) vᵀ, or the mechanism's own recurrence; where outputs are averages, its last column is z = Σ φ(k)."""
     position: int = 0
     """Number of tokens read."""
 
@@ -31,22 +31,22 @@ class MemoryState:
         return self.summed.nbytes
 
     def after(self, summed: Float[Tensor, "batch heads m d"], tokens: int) -> MemoryState:
-        """State after so many more tokens."""
+        """State after ``tokens`` more tokens, with ``summed`` as its matrix."""
         return MemoryState(summed, self.position + tokens)
 
 
 class MemoryAttention(Attention):
-    """A mechanism that reads tokens into a ``MemoryState``, in float32 at least and outside autocast, as long sums need it.
+    """A mechanism that reads tokens into a ``MemoryState``, in float32 at least and outside autocast, since long sums need it.
 
     A mechanism writes ``read``, and ``state_shape`` where S is not head_dim × head_dim.
     """
 
     read: Callable[..., tuple[Tensor, MemoryState]]
-    """(state, query, key, value, key_valid, **streams) → each position's answer from the state and the positions up to it, and the
-    state after them. All tensors are float32 or float64."""
+    """Recurrence (state, query, key, value, key_valid, **streams) → the output of each position, from the state and the positions
+    up to it, and the state after them. All tensors are float32 or float64."""
 
     def finish(self, out: Queries) -> Queries:
-        """Last step, of each position alone."""
+        """Apply the last step, which is separate for each position."""
         return out
 
     def state_shape(self) -> tuple[int, int]:
@@ -56,16 +56,16 @@ class MemoryAttention(Attention):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> MemoryState:
-        """Zeros, in float32 at least."""
+        """State before the first token: zeros, in float32 at least."""
         wide = torch.promote_types(dtype, torch.float32)
         return MemoryState(torch.zeros(batch, self.geometry.heads, *self.state_shape(), dtype=wide, device=device))
 
     def start(self, value: Keys) -> MemoryState:
-        """The initial state for inputs of the type and device of ``value``."""
+        """Initial state for inputs of the type and device of ``value``."""
         return self.initial_state(len(value), dtype=value.dtype, device=value.device)
 
     def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, MemoryState]:
-        """Read on from ``state``.
+        """Compute the outputs of the next tokens from ``state``.
 
         Raises:
             ValueError: the state is of another mechanism, batch, dtype or device.

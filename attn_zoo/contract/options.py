@@ -1,4 +1,4 @@
-"""Rules that entries share for their options: bounds, defaults that follow the length, and options younger than records."""
+"""Rules that entries share for their options: bounds, defaults that follow the length, and options added after records."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def length_rules(options: type) -> Mapping[str, LengthRule]:
 
 
 def added_later(default: Any) -> Any:
-    """Field of an options dataclass for an option that is younger than committed records of the entry.
+    """Field of an options dataclass for an option added after records of the entry were committed.
 
-    At its default, which must leave everything as it was, a spec does not mention it, so that the ids of older records hold.
+    A spec leaves it out at its default, which must not change any result, so that the ids of older records hold.
     """
     return field(default=default, metadata={_LATER: True})
 
 
 def left_out(option: Field[Any], value: object) -> bool:
-    """Whether a spec does not mention an option of this value."""
+    """True where a spec leaves out an option of this value."""
     return bool(option.metadata.get(_LATER)) and value == option.default
 
 
 def plain_options(options: Any) -> dict[str, Any]:
-    """An options dataclass as plain data; an enum member becomes its name, and what was added later and is off is left out."""
+    """Convert options to plain data: an enum member becomes its name, an option ``added_later`` is left out at its default."""
     given = {
         option.name: getattr(options, option.name)
         for option in fields(options)

@@ -1,4 +1,4 @@
-"""Random numbers that a mechanism is built with, and draws anew in training if asked."""
+"""Random buffers that are drawn when a mechanism is built, and redrawn in training on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.contract.claims import Geometry
 
 
 class RedrawnAttention(Attention):
-    """A mechanism whose buffer, named by ``drawn``, is drawn when it is built, and anew every ``options.redraw`` training calls."""
+    """A mechanism whose buffer ``drawn`` is drawn when it is built, and redrawn every ``options.redraw`` training calls."""
 
     drawn: str
 
@@ -22,16 +22,16 @@ class RedrawnAttention(Attention):
         self._training_calls = 0
 
     def draw(self) -> Tensor:
-        """Numbers from torch's global generator. Overridden."""
+        """Draw the buffer from torch's global generator. Overridden by each mechanism."""
         raise NotImplementedError(f"{type(self).__name__} has no method draw")
 
     @torch.no_grad()
     def redraw(self) -> None:
-        """Draw in place of what there is."""
+        """Replace the buffer by a new draw."""
         self.get_buffer(self.drawn).copy_(self.draw())
 
     def redraw_in_training(self) -> None:
-        """Draw if it is the turn of this call."""
+        """Count a training call, and redraw every ``options.redraw`` of them."""
         if self.training and self.options.redraw:
             if self._training_calls % self.options.redraw == 0:
                 self.redraw()

@@ -1,4 +1,4 @@
-"""Layers over each other: maps that options name by layer, and maps that all layers share."""
+"""Stacks of layers: length maps set by layer, and length maps shared by all layers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from attn_zoo.contract.errors import UnsupportedError
 
 
 class StackedAttention(Attention):
-    """A mechanism whose options may name layers, or leave all layers the maps of the first, once ``join`` has told it its place.
+    """A mechanism whose options may differ by layer, or whose layers may share the maps of the first; ``join`` sets its place.
 
-    Overridden: ``make_maps``, and where options do so ``by_layer`` and ``shares_maps``.
+    Subclasses write ``make_maps``, and ``by_layer`` and ``shares_maps`` where their options allow it.
     """
 
     own_maps: nn.ModuleList
@@ -25,11 +25,11 @@ class StackedAttention(Attention):
 
     @staticmethod
     def make_maps(geometry: Geometry, options: Any, implementation: str) -> nn.ModuleList:
-        """The maps of a mechanism of its own. Overridden by each."""
+        """Create the maps of a layer that shares none. Overridden by each mechanism."""
         raise NotImplementedError("a StackedAttention without make_maps")
 
     def by_layer(self) -> Sequence[Any]:
-        """Options of each layer that they name; they alone where they name none."""
+        """Options of each layer, in order, where options name layers; else the options alone."""
         return [self.options]
 
     @property
@@ -39,14 +39,14 @@ class StackedAttention(Attention):
 
     @property
     def owner(self) -> StackedAttention:
-        """The layer whose maps this one has: the first where layers share."""
+        """Layer that holds the maps of this one: the first where layers share, else itself."""
         return self._owner[0] if self._owner else self
 
     def check_joined(self) -> None:
-        """Refuse to attend before ``join`` where options name layers, or after another layer alone was resized.
+        """Refuse to attend before ``join`` where options name layers, or with shared maps resized by another layer alone.
 
         Raises:
-            UnsupportedError: which of the two it is, and what to call.
+            UnsupportedError: naming which of the two it is, and what to call.
         """
         if len(self.by_layer()) > 1:
             raise UnsupportedError(
@@ -95,7 +95,7 @@ class StackedAttention(Attention):
             self._owner, self.own_maps = (stack[0],), nn.ModuleList()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StackedAttention:
-        """A copy of a whole stack shares as the stack does; a layer copied alone takes a copy of the shared maps as its own."""
+        """Copy; layers of a stack copied as a whole share maps again, a layer copied alone gets its own copy of the shared maps."""
         new = memo[id(self)] = self.__class__.__new__(self.__class__)
         alone = bool(self._owner) and id(self.owner) not in memo
         new.__dict__.update(copy.deepcopy({k: v for k, v in self.__dict__.items() if not (alone and k == "_owner")}, memo))
@@ -105,10 +105,10 @@ class StackedAttention(Attention):
 
 
 def read_by_layer(name: str, given: object) -> list[list[int]]:
-    """Whole numbers of the heads of layers, such as 8+4/4+2: layers separated by ``/``, heads by ``+``.
+    """Parse whole numbers by layer and head, such as 8+4/4+2: layers separated by ``/``, heads by ``+``.
 
     Raises:
-        ValueError: it is something else; ``name`` is the option's.
+        ValueError: the text is of another form; ``name`` is the option's.
     """
     layers = [layer.split("+") for layer in str(given).split("/")]
     if not all(number.isascii() and number.strip().isdigit() and int(number) > 0 for layer in layers for number in layer):

@@ -1,4 +1,4 @@
-"""What every task in the zoo promises: labelled examples in three disjoint splits, described on a card."""
+"""Base class and card of every task: labelled examples in three disjoint splits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 UNASKED = -100
-"""Label of a position of which nothing is asked; PyTorch's losses ignore it."""
+"""Label of a position that is not scored; PyTorch's losses ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Inputs are two sequences of integers below ``vocabulary``, which one network reads apart; 0 is padding."""
+    """Inputs are two sequences of integers below ``vocabulary``, which one network encodes separately; 0 is padding."""
 
     vocabulary: int
 
@@ -45,7 +45,7 @@ class Patches:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What a model needs to know to be built for a task.
+    """Inputs, labels and length that a model is built for.
 
     ``length`` counts tokens or patches; the class token that a model puts before them is not counted.
 
@@ -57,7 +57,7 @@ class TaskSpec:
     length: int
     classes: int
     labels: Literal["example", "position"] = "example"
-    """One label an example, read off a class token; or one a position, read where it is asked (``UNASKED`` elsewhere)."""
+    """One label per example, predicted from a class token; or one per position, ``UNASKED`` where it is not scored."""
     causal: bool = False
     """Position i may see positions up to i only."""
 
@@ -69,12 +69,12 @@ class TaskSpec:
 
     @property
     def positions(self) -> int:
-        """Tokens that attention sees: the class token counts where there is one."""
+        """Number of tokens that attention sees, the class token included where there is one."""
         return self.length + (self.labels == "example")
 
 
 class Batch(NamedTuple):
-    """Some examples. ``valid`` is True for a real token and None where nothing is ever padded."""
+    """Batch of examples. ``valid`` is True for a real token and None where nothing is ever padded."""
 
     inputs: Int[Tensor, "batch length"] | Int[Tensor, "batch 2 length"] | Float[Tensor, "batch channels height width"]
     valid: Bool[Tensor, "batch length"] | Bool[Tensor, "batch 2 length"] | None
@@ -84,7 +84,7 @@ class Batch(NamedTuple):
 class Examples(ABC):
     """An indexed collection handed out in batches, so that a loop never collates example by example.
 
-    The order carries no information about the labels: who takes the first so many takes a fair sample.
+    The order carries no information about the labels, so that the first examples are a fair sample.
     """
 
     @abstractmethod
@@ -107,7 +107,7 @@ class Examples(ABC):
 class Level:
     """A size of experiment that a task proposes: options of the task, fields of the model and of the training budget.
 
-    The zoo's own tasks know ``smoke`` (seconds: does it run), ``quick`` (minutes for a whole table), ``cpu`` (an hour for a
+    The zoo's own tasks offer ``smoke`` (seconds: does it run), ``quick`` (minutes for a whole table), ``cpu`` (an hour for a
     table of five on two cores) and ``lra`` (model sizes and steps as published, for a GPU).
     """
 
@@ -115,12 +115,12 @@ class Level:
     budget: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     differs: str = ""
-    """How this differs from the published set-up, beside what the task's own docstring says."""
+    """Differences from the published set-up, beside those in the task's own docstring."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCard:
-    """All the zoo knows of a task without building it."""
+    """Metadata of a task, available without building it."""
 
     name: str
     title: str
@@ -133,11 +133,11 @@ class TaskCard:
     """Plain dataclass with defaults, like an attention's."""
     build: type[Task]
     levels: Mapping[str, Level] = field(default_factory=dict)
-    """Proposed sizes by name, the one taken unless another is named first; what a level leaves out keeps the default."""
+    """Proposed sizes by name, the default first; fields that a level leaves out keep their defaults."""
     locations: tuple[str, ...] = ()
-    """Options that say where data lie and not what they are; they are no part of a result's identity."""
+    """Options that locate data on disk without changing them; they are no part of a result's identity."""
     metric: str = "accuracy"
-    """``accuracy`` (of examples, or of the positions asked), ``f1`` (of class 1, of two) or ``perplexity`` (lower is better)."""
+    """``accuracy`` (of examples, or of the scored positions), ``f1`` (of class 1, of two) or ``perplexity`` (lower is better)."""
     datasets: tuple[DataSet[Any], ...] = ()
     """Published data that the task can read."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -152,7 +152,7 @@ class TaskCard:
 class Task(ABC):
     """A classification problem. Same options, same bytes, on every run and machine.
 
-    The constructor reads no data: a task can be asked for its ``spec`` where its data are missing.
+    The constructor reads no data, so that ``spec`` is available where data are missing.
     """
 
     card: ClassVar[TaskCard]
@@ -176,21 +176,21 @@ class Task(ABC):
 
     @property
     def data_title(self) -> str:
-        """Which data these options stand for, as tables name them; ``generated`` unless the card names data sets."""
+        """Title in tables of the data that these options select; ``generated`` unless the card names data sets."""
         return " and ".join(dataset.title for dataset in self.card.datasets) or "generated"
 
     def slices(self, split: Split) -> Mapping[str, Bool[Tensor, " examples"] | Bool[Tensor, "examples length"]]:
-        """Parts of a split whose scores are recorded apart, such as depths; none unless a task says otherwise.
+        """Subsets of a split that are scored separately, such as depths; none by default.
 
-        By a name that is a heading of a table: True for an example that belongs to the part. Where labels are by position, a part
-        can be of positions too: True for one that is asked and belongs to it.
+        Keys are headings of a table, values masks: True for an example of the subset. Where labels are by position, a mask may be
+        by position too: True for a scored position of the subset.
         """
         return {}
 
     def augment(self, batch: Batch, generator: Generator) -> Batch:
-        """What training makes of a batch; nothing unless a task says otherwise.
+        """Augment a training batch; unchanged by default.
 
         Args:
-            generator: the only source of chance, seeded by the run: every attention sees the same.
+            generator: the only source of randomness, seeded by the run, so that every attention sees the same batches.
         """
         return batch

@@ -1,4 +1,4 @@
-"""Building the network for a task, with the same initial shared weights whatever the attention."""
+"""Construction of the network for a task, with the same initial shared weights for every attention."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def build_model(
     short_convolution: int = 0,
     positions: str = "learned",
 ) -> nn.Module:
-    """The classifier for a task: our small encoder on tokens, timm's VisionTransformer on patches.
+    """Build the classifier for a task: our small encoder for tokens, timm's VisionTransformer for patches.
 
-    Where an example has one label, it is read off a class token that stands first.
+    Where an example has one label, it is predicted from a class token in front.
 
     Args:
         backbone: timm's name of a VisionTransformer, for patches only; the sizes must be its own.
         shared_weights: one block, applied ``depth`` times.
-        reuse_keys: its first keys and values serve all applications; for tokens only.
-        short_convolution: as of ``MultiHeadAttention``, in every block.
+        reuse_keys: keys and values of the first application serve all; for tokens only.
+        short_convolution: argument of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or, for tokens only, ``none``.
 
     Raises:
@@ -78,9 +78,9 @@ def build_model(
 
 
 def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Mapping[str, Any], **rest: Any) -> nn.Module:
-    """``build_model`` under a seed, its shared weights equal to those of the softmax model of the same seed.
+    """Call ``build_model`` under a seed and copy shared weights from the softmax model of the same seed.
 
-    Every row of a table so starts from the same point, up to what only its mechanism has.
+    So all rows of a table start from the same weights, except for those that only their mechanism has.
     """
     rest_of_reference = {**rest, "implementation": "eager"}
     torch.manual_seed(seed)
@@ -92,9 +92,9 @@ def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Ma
 
 
 def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
-    """The encoder of a task's classifier under a head that tells the tokens of its inputs, so that both train the same encoder.
+    """Build a token classifier on the encoder of a task's classifier, for pre-training: both train the same encoder.
 
-    The head's weights are drawn anew.
+    The head, which predicts the tokens of the inputs, is new.
 
     Raises:
         UnsupportedError: the inputs of the task are patches, or it labels positions.

@@ -1,4 +1,4 @@
-"""timm's VisionTransformer, sized by us or by timm's name for it, with any attention inside."""
+"""timm's VisionTransformer, by sizes or by timm's name of a model, with any attention."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from attn_zoo.layer import join_layers
 
 
 class ImageClassifier(nn.Module):
-    """timm's VisionTransformer under the calling convention of a batch, whose padding images leave empty.
+    """timm's VisionTransformer as a classifier of batches, called as (images, valid) with ``valid=None``.
 
     Args:
         inputs: size of the images and of the patches.
-        backbone: timm's name of a VisionTransformer, whose other features are taken; empty for the plain one.
-        shared_weights: the first block in place of all, applied as often as there are.
-        short_convolution: as of ``MultiHeadAttention``, over patches in their order behind the class token.
+        backbone: timm's name of a VisionTransformer, whose architecture is taken; empty for the plain one.
+        shared_weights: one block in place of all, applied as many times as there are blocks.
+        short_convolution: argument of ``MultiHeadAttention``, over the class token and the patches in their order.
         attention: name of a registered attention; ``options`` and ``implementation`` are its own.
 
     Raises:
@@ -52,7 +52,7 @@ class ImageClassifier(nn.Module):
         if backbone:
             self.transformer = _create(backbone, attn_layer=layer, **shared)
         else:
-            # Importing timm takes seconds that token tasks need not wait.
+            # Imported here because importing timm takes seconds, which token tasks need not wait.
             from timm.models.vision_transformer import VisionTransformer
 
             self.transformer = VisionTransformer(class_token=True, global_pool="token", qkv_bias=True, attn_layer=layer, **shared)
@@ -64,7 +64,7 @@ class ImageClassifier(nn.Module):
     def forward(
         self, images: Float[Tensor, "batch channels height width"], valid: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        """Class scores.
+        """Compute class scores.
 
         Raises:
             ValueError: ``valid`` is given.
@@ -75,7 +75,7 @@ class ImageClassifier(nn.Module):
 
 
 def backbone_sizes(backbone: str) -> dict[str, Any]:
-    """Width, depth, heads and MLP ratio of timm's VisionTransformer of this name, without making its weights.
+    """Width, depth, heads and MLP ratio of timm's VisionTransformer of this name, built without weights.
 
     Raises:
         UnsupportedError: timm has no VisionTransformer of this name.
@@ -91,7 +91,7 @@ def backbone_sizes(backbone: str) -> dict[str, Any]:
 
 
 def prefix_tokens(backbone: str) -> int:
-    """Tokens that stand before the patches: class token and registers.
+    """Number of tokens before the patches: class token and registers.
 
     Raises:
         UnsupportedError: timm has no VisionTransformer of this name.

@@ -1,4 +1,4 @@
-"""The encoder of token sequences (embedding, positions, pre-norm transformer blocks) and what is read off it."""
+"""Encoder of token sequences (embedding, positions, pre-norm transformer blocks) and the classifiers on top of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.layer import MultiHeadAttention, Remembered, join_layers
 
 
 class Block(nn.Module):
-    """x + attention(norm x), then x + mlp(norm x) (pre-norm; Xiong et al. 2020, arXiv:2002.04745)."""
+    """Transformer block: x + attention(norm x), then x + mlp(norm x) (pre-norm; Xiong et al. 2020, arXiv:2002.04745)."""
 
     def __init__(self, dim: int, mlp_ratio: float, dropout: float, attention: MultiHeadAttention) -> None:
         super().__init__()
@@ -29,34 +29,34 @@ class Block(nn.Module):
         key_valid: Bool[Tensor, "batch length"] | None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch length dim"]:
-        """One block; its keys and values are ``remembered`` where that is given, which then holds ``key_valid`` as well."""
+        """Apply the block; ``remembered``, where given, replaces its keys and values and ``key_valid``."""
         normed = self.attention_norm(tokens)
         tokens = tokens + self.attention(normed, key_valid=None if remembered else key_valid, remembered=remembered)
         return tokens + self.mlp(self.mlp_norm(tokens))
 
     def remember(self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"] | None) -> Remembered:
-        """Keys and values of these tokens, for the block applied to others."""
+        """Cache keys and values of these tokens, for the block applied to others."""
         return self.attention.remember(self.attention_norm(tokens), key_valid=key_valid)
 
 
 class TokenEncoder(nn.Module):
-    """Vectors of a token sequence, one a position. Positions are learned and absolute, or left out.
+    """Encoder of a token sequence, one vector per position. Position embeddings are learned and absolute, or left out.
 
     Without them (``positions="none"``; Haviv et al. 2022, arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466) a causal
-    network still tells the order, from how much each position sees.
+    network can still infer the order, from the number of positions that each one sees.
 
     With ``shared_weights`` one block is applied ``depth`` times (Universal Transformer; Dehghani et al. 2018,
     arXiv:1807.03819), without halting. Differs: positions are added once, before the first
-    application, and none is told which application it is.
+    application, and no embedding marks the applications.
 
     Args:
         vocabulary: number of token ids, padding (0) included.
         length: longest sequence, class token not counted.
-        class_token: whether a learned token stands first.
+        class_token: put a learned token in front.
         causal: position i sees positions up to i only.
-        shared_weights: one block, applied ``depth`` times; in the eyes of options that concern the stack, one layer.
-        reuse_keys: keys and values of the first application serve all; the others make queries only.
-        short_convolution: as of ``MultiHeadAttention``, in every block.
+        shared_weights: one block, applied ``depth`` times; one layer for options that are set by layer.
+        reuse_keys: keys and values of the first application serve all; the others project queries only.
+        short_convolution: argument of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or ``none``.
         attention: name of a registered attention; ``options`` and ``implementation`` are its own.
 
@@ -95,7 +95,8 @@ class TokenEncoder(nn.Module):
         self.embedding = nn.Embedding(vocabulary, dim)
         self.class_token = nn.Parameter(torch.zeros(dim)) if class_token else None
         self.positions = nn.Parameter(torch.zeros(seen, dim)) if positions == "learned" else None
-        # Positions start small beside tokens: equally large ones hide which token it is, and recall is learned many times later.
+        # Position embeddings start smaller than token embeddings: of equal size they drown the token, and recall is learned many
+        # times later.
         nn.init.normal_(self.embedding.weight, std=1.0)
         if self.class_token is not None:
             nn.init.normal_(self.class_token, std=1.0)
@@ -125,7 +126,7 @@ class TokenEncoder(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "batch length"], valid: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch positions dim"]:
-        """Vectors after the last block, not yet normalised; the class token's first where there is one.
+        """Compute the vectors after the last block, not yet normalised; that of the class token is first where there is one.
 
         Args:
             tokens: ids, padded with 0 up to any length that the model was built for.
@@ -148,15 +149,15 @@ class TokenEncoder(nn.Module):
         return x
 
     def _applications(self) -> list[Block]:
-        """The blocks in the order in which they are applied, a shared one as often as it is."""
+        """Blocks in the order of their application, a shared one ``depth`` times."""
         stored = [block for block in self.blocks if isinstance(block, Block)]
         return stored * (self.depth // len(stored))
 
 
 class TokenClassifier(nn.Module):
-    """Class scores of a token sequence, read off the class token alone.
+    """Class scores of a token sequence, from the class token alone.
 
-    So without attention between positions nothing can be known.
+    So without attention between positions the scores cannot depend on the tokens.
     """
 
     def __init__(self, *, classes: int, **rest: Any) -> None:
@@ -167,12 +168,12 @@ class TokenClassifier(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "batch length"], valid: Bool[Tensor, "batch length"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        """Class scores. Arguments and errors as of ``TokenEncoder``."""
+        """Compute class scores. Arguments and errors as for ``TokenEncoder``."""
         return self.head(self.encoder.norm(self.encoder(tokens, valid)[:, 0]))
 
 
 class PairClassifier(nn.Module):
-    """Class scores of two token sequences, which one encoder reads apart (two towers that share their weights).
+    """Class scores of two token sequences, which one encoder encodes separately (two towers with shared weights).
 
     The head sees both class tokens u and v as (u, v, u · v, u − v) and has one hidden layer, as the
     "NLI" interaction of Long Range Arena's retrieval task (Tay et al. 2020, arXiv:2011.04006).
@@ -188,19 +189,19 @@ class PairClassifier(nn.Module):
     def forward(
         self, tokens: Int[Tensor, "batch 2 length"], valid: Bool[Tensor, "batch 2 length"] | None = None
     ) -> Float[Tensor, "batch classes"]:
-        """Class scores. Arguments and errors as of ``TokenEncoder``."""
+        """Compute class scores. Arguments and errors as for ``TokenEncoder``."""
         both = self.encoder(tokens.flatten(0, 1), None if valid is None else valid.flatten(0, 1))
         one, other = self.encoder.norm(both[:, 0]).unflatten(0, (-1, 2)).unbind(dim=1)
         return self.head(torch.cat([one, other, one * other, one - other], dim=-1))
 
 
 class PositionClassifier(nn.Module):
-    """Class scores at positions of a token sequence.
+    """Class scores for positions of a token sequence.
 
     Args:
         classes: number of classes.
-        encoder: that of another classifier, to read from and to train with it; its class token is not read. None makes one
-            without a class token, of what is left.
+        encoder: encoder of another classifier, to be trained with it; the vector of its class token is ignored. None builds one
+            without a class token, from the remaining arguments.
     """
 
     def __init__(self, *, classes: int, encoder: TokenEncoder | None = None, **rest: Any) -> None:
@@ -214,9 +215,9 @@ class PositionClassifier(nn.Module):
         valid: Bool[Tensor, "batch length"] | None = None,
         asked: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "asked classes"] | Float[Tensor, "batch length classes"]:
-        """Class scores of the positions that are asked, in the order of batch and position; of all where None is given.
+        """Compute class scores of the positions marked in ``asked``, in the order of batch and position; None scores all.
 
-        Arguments and errors else as of ``TokenEncoder``.
+        Other arguments and errors as for ``TokenEncoder``.
         """
         x = self.encoder(tokens, valid)
         x = x if self.encoder.class_token is None else x[:, 1:]
