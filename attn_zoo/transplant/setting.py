@@ -1,4 +1,4 @@
-"""What a transplant is told, with the rules that are checked before a model is loaded."""
+"""Settings of a transplant, validated before a model is loaded."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from attn_zoo.transplant.training import Trains
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A mechanism with one set of options, as one student has it."""
+    """Mechanism with one set of options, for one student."""
 
     attention: str
     options: Mapping[str, Any]
     dial: str | None
-    """Option along which it is one of several."""
+    """Varied hyperparameter, of which the candidate has one of several values; None for a single candidate."""
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """All that decides what comes out, apart from the candidates and the data.
+    """Settings of a transplant, without candidates and data.
 
     Raises:
-        ValueError: a figure is out of its range.
+        ValueError: a number is out of its range.
     """
 
     model: str = "minilm"
     weights: str = "auto"
     length: int = 256
-    """Tokens of a passage, special ones included."""
+    """Length of a passage in tokens, special ones included."""
     passages: int = 384
-    """To learn from."""
+    """Number of training passages."""
     tests: int = 128
-    """Passages to test on, two by two from one place."""
+    """Number of test passages, two consecutive ones from each place."""
     pair_count: int = 256
     short: float = 0.25
-    """Share of the passages to learn from that are cut short and padded."""
+    """Share of the training passages that are shortened and padded."""
     trains: Trains = Trains.attention
     distil_steps: int = 120
     tune_steps: int = 48
@@ -49,7 +49,7 @@ class Setting:
     distil_rate: float = 1e-3
     tune_rate: float = 3e-5
     mechanism_factor: float = 5.0
-    """Learning rate of what a mechanism added, over that of the rest."""
+    """Learning rate of a mechanism's own parameters relative to that of the others."""
 
     def __post_init__(self) -> None:
         for name, least in {"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1}.items():
@@ -66,7 +66,7 @@ class Setting:
                 raise ValueError(f"{name} is a positive number; got {getattr(self, name)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; folders are named by their last part."""
+        """Plain data, with the last part of a folder's path only."""
         model = Path(self.model).name if Path(self.model).is_dir() else self.model
         figures = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**figures, "model": model, "trains": self.trains.value}
@@ -74,14 +74,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One student: a candidate, where its E and F start, and a seed."""
+    """One student: a candidate, the initialisation of its E and F, and a seed."""
 
     candidate: Candidate
     start: Start | None
-    """None where the mechanism has no such matrices."""
+    """Initialisation of E and F; None if the mechanism lacks them."""
     seed: int
 
     @property
     def key(self) -> tuple[str, str | None, int]:
-        """What tells it from others of the same setting."""
+        """Key of the trial, unique within one setting."""
         return self.candidate.label, None if self.start is None else self.start.value, self.seed
