@@ -1,4 +1,4 @@
-"""Looking inside models: the attention matrices they form, and how fast the singular values of these fall."""
+"""Analysis of attention in models: attention matrices, their singular values, and errors of approximations."""
 
 from attn_zoo.analysis.capture import attention_matrices
 from attn_zoo.analysis.spectrum import Spectrum, SpectrumAverage, cumulative_spectrum, default_index

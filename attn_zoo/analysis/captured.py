@@ -1,4 +1,4 @@
-"""Queries, keys and values that the softmax attentions of a model are given, whoever wrote the model."""
+"""Queries, keys and values of the softmax attentions of a model: models of the zoo, transformers, timm and others."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from attn_zoo.analysis.watching import (
 from attn_zoo.contract import Attention, UnsupportedError
 
 _HIDDEN = -1e4
-"""A number no higher than this, added to a score, hides the key: float16's lowest is -65504."""
+"""Bias of a score at or below which its key counts as masked: float16's lowest is -65504."""
 
 
 def attention_inputs(model: nn.Module, batch: Any) -> list[AttentionInputs]:
-    """Q, K and V after projection and head split of every attention of ``model``, in the order in which they run.
+    """Queries, keys and values, after projection and head split, of every attention of ``model``, in the order in which they run.
 
-    The kinds of model are those of ``attention_matrices``; one of Hugging Face's is told for this one run to call PyTorch's
-    function. Another scale than 1/√d is worked into the queries, keys and values that several heads share are repeated.
+    The kinds of model are those of ``attention_matrices``; models of Hugging Face call PyTorch's function during this run. A
+    scale other than 1/√d is multiplied into the queries; keys and values of grouped heads are repeated.
 
     Args:
-        batch: what the model is called with: keywords if it is a mapping, else its one argument.
+        batch: keyword arguments of the model if it is a mapping, else its one argument.
 
     Raises:
-        UnsupportedError: a mechanism is not ``softmax``, scores get a bias, keys are hidden from some queries otherwise
-            than by causality, or no attention was seen.
+        UnsupportedError: a mechanism is not ``softmax``, scores have a bias, a mask other than a causal one depends on the query,
+            or no attention ran.
     """
-    found: list[AttentionInputs] = []
+    inputs: list[AttentionInputs] = []
     mechanisms = mechanisms_of(model)
     with as_in_evaluation(model), torch.no_grad():
         if mechanisms:
-            watch_mechanisms(model, mechanisms, batch, lambda *call, **named: found.append(_of_mechanism(*call, **named)))
+            watch_mechanisms(model, mechanisms, batch, lambda *call, **named: inputs.append(_mechanism_inputs(*call, **named)))
         else:
             with _calling_pytorch(model):
-                watch_calls(model, batch, lambda *call, **named: found.append(_of_call(*call, **named)))
-    refuse_blind(model, found)
+                watch_calls(model, batch, lambda *call, **named: inputs.append(_call_inputs(*call, **named)))
+    refuse_blind(model, inputs)
     mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    if mask is not None and not bool(mask.bool().all()) and any(layer.key_valid is None for layer in found):
+    if mask is not None and not bool(mask.bool().all()) and any(layer.key_valid is None for layer in inputs):
         raise UnsupportedError("the batch holds padding that the attention was not told of; cut the sequences to real tokens only")
-    return found
+    return inputs
 
 
-def _of_mechanism(
+def _mechanism_inputs(
     mechanism: Attention, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None = None, **_: Any
 ) -> AttentionInputs:
     return AttentionInputs(query, key, value, key_valid, mechanism.geometry.causal)
 
 
-def _of_call(
+def _call_inputs(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -69,7 +69,7 @@ def _of_call(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> AttentionInputs:
-    """One call of ``scaled_dot_product_attention``, whose arguments these are."""
+    """Inputs of one call of ``scaled_dot_product_attention``, from the arguments of the call."""
     if enable_gqa:
         shared = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(shared, dim=-3), value.repeat_interleave(shared, dim=-3)
@@ -83,10 +83,10 @@ def _of_call(
 
 
 def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None, bool]:
-    """Which keys are real, None for all, and whether the mask is causal.
+    """Mask of real keys (None if all are real), and True for a causal mask.
 
     Raises:
-        UnsupportedError: it says anything else.
+        UnsupportedError: the mask is neither causal nor one of padding, nor both.
     """
     whole = mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
     if whole.dtype != torch.bool:
@@ -95,7 +95,7 @@ def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None,
                 "the model adds a bias to its scores, of which other mechanisms know nothing; give another model"
             )
         whole = whole == 0
-    last = whole[:, :1, -1:]  # the last query sees every real key, causal or not
+    last = whole[:, :1, -1:]  # the last query attends to every real key, causal or not
     past = torch.ones(whole.shape[-2:], dtype=torch.bool, device=whole.device).tril()
     key_valid = None if bool(last.all()) else last[:, 0, 0]
     if bool((whole == last).all()):
@@ -109,7 +109,7 @@ def _read_mask(mask: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor | None,
 
 @contextmanager
 def _calling_pytorch(model: nn.Module) -> Iterator[None]:
-    """Have a model of Hugging Face call PyTorch's function, and afterwards compute as it did."""
+    """Context in which a model of Hugging Face calls PyTorch's function."""
     before = implementation_of(model) if is_transformers(model) else None
     if before in (None, "sdpa"):
         yield

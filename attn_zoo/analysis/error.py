@@ -1,6 +1,6 @@
-"""How far mechanisms are from exact attention on the same inputs: ‖Y - Y_exact‖ / ‖Y_exact‖ for each head, beside their cost.
+"""Relative error ‖Y - Y_exact‖ / ‖Y_exact‖ of mechanisms against exact attention on the same inputs, for each head, and cost.
 
-All is computed in float64, so that an error is the mechanism's and not of rounding.
+All is computed in float64, so that rounding has no part in an error.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from attn_zoo.registry import build_attention
 
 @dataclass(frozen=True, eq=False)
 class ApproximationError:
-    """Errors of one mechanism with one set of options, what they cost, and what must be known to read them."""
+    """Errors of one mechanism with one set of options, its cost, and facts for their interpretation."""
 
     errors: Float[Tensor, "draws layers sequences heads"]
-    """float64; one draw where chance has no part in the mechanism."""
+    """Relative errors, float64; one draw for a deterministic mechanism."""
     drawn: bool
-    """Whether chance has a part: features, hashes, or parameters that nothing has trained."""
+    """True if the mechanism is random: random features, hashes, or untrained parameters."""
     flops: int
-    """Of one layer and one sequence, by the mechanism's card."""
+    """FLOPs of one layer for one sequence, from the mechanism's card."""
     activation_bytes: int | None
-    """Bytes that training keeps of the same in float32, as a CPU takes it; None where shapes do not tell."""
+    """Bytes that autograd saves for one layer and one sequence, in float32 on a CPU; None if shapes do not determine it."""
     parameters: int
-    """Learned, of one layer, here as they are initialised."""
+    """Number of trainable parameters of one layer, untrained here."""
     streams: Mapping[str, str]
-    """Further projections by what each starts as, and here is."""
+    """Extra projections by name, each with the projection that it is initialised from and equals here."""
     reads: tuple[str, ...]
     tied: float | None
-    """For a mechanism whose keys are its queries: its mean error from softmax(Q Qᵀ / √d) V."""
+    """Mean error against softmax(Q Qᵀ / √d) V, for mechanisms whose keys are their queries; None for others."""
     warnings: tuple[str, ...]
 
     @property
     def mean(self) -> float:
-        """Over everything."""
+        """Mean over draws, layers, sequences and heads."""
         return float(self.errors.mean())
 
     @property
@@ -53,22 +53,22 @@ class ApproximationError:
 
     @property
     def over_heads(self) -> float | None:
-        """Standard deviation over the heads of all layers; None where there is one head."""
+        """Standard deviation over the heads of all layers; None for a single head."""
         heads = self.errors.mean(dim=(0, 2)).flatten()
         return float(heads.std()) if len(heads) > 1 else None
 
     @property
     def over_draws(self) -> float | None:
-        """Standard deviation of the mean over draws; None where there is one draw."""
+        """Standard deviation of the mean over draws; None for a single draw."""
         means = self.errors.mean(dim=(1, 2, 3))
         return float(means.std()) if len(means) > 1 else None
 
 
 class Reference:
-    """Inputs of some layers with the exact output of each: what several mechanisms are compared on.
+    """Inputs of some layers with the exact output of each, on which several mechanisms are compared.
 
     Raises:
-        ValueError: there is no layer, or the exact output of a head is zero or not finite, so that no error is relative to it.
+        ValueError: there is no layer, or the exact output of a head is zero or not finite, so that relative errors are undefined.
     """
 
     def __init__(self, layers: Sequence[AttentionInputs]) -> None:
@@ -80,11 +80,11 @@ class Reference:
             relative_error(exact, exact, layer.query_valid)
 
     def error(self, name: str, options: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0) -> ApproximationError:
-        """Build the mechanism for every layer and compare it; where chance has a part, anew for each of ``seeds``.
+        """Build the mechanism for every layer and compare it with the exact output; a random mechanism for each of ``seeds``.
 
         Raises:
             UnknownNameError: no such attention or option.
-            ValueError, UnsupportedError: the mechanism cannot be had with these options for these inputs.
+            ValueError, UnsupportedError: the mechanism cannot be built with these options for these inputs.
         """
         errors, tied = [], []
         for seed in range(first_seed, first_seed + seeds):
@@ -115,7 +115,7 @@ class Reference:
 
 
 def exact_attention(inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """softmax(Q Kᵀ / √d) V in float64, by the zoo's ``softmax``."""
+    """Output softmax(Q Kᵀ / √d) V in float64, by the zoo's ``softmax``."""
     return _attend_one_by_one(build_attention("softmax", inputs.geometry).eval(), inputs.double())
 
 
@@ -124,7 +124,7 @@ def relative_error(
     exact: Float[Tensor, "batch heads queries head_dim"],
     query_valid: Bool[Tensor, "batch queries"] | None = None,
 ) -> Float[Tensor, "batch heads"]:
-    """‖Y - Y_exact‖ / ‖Y_exact‖ over the queries that are real tokens, in Frobenius's norm.
+    """Relative error ‖Y - Y_exact‖ / ‖Y_exact‖ over the queries that are real tokens, in the Frobenius norm.
 
     Raises:
         ValueError: an exact output is zero or not finite.
@@ -142,11 +142,11 @@ def relative_error(
 
 
 def _compare(outputs: Sequence[Tensor], exact: Sequence[Tensor], layers: Sequence[AttentionInputs]) -> Tensor:
-    """(layers, sequences, heads)."""
+    """Relative errors, (layers, sequences, heads)."""
     triples = zip(outputs, exact, layers, strict=True)
     return torch.stack([relative_error(out, right, layer.query_valid) for out, right, layer in triples])
 
 
 def _attend_one_by_one(mechanism: Attention, inputs: AttentionInputs) -> Tensor:
-    """Sequence by sequence: scores of all side by side would take the memory of all."""
+    """Output computed one sequence at a time, to bound the memory of the scores."""
     return torch.cat([attend(mechanism, inputs.sequence(at)) for at in range(inputs.query.shape[0])])

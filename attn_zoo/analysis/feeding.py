@@ -1,4 +1,4 @@
-"""Running any mechanism on given queries, keys and values, as its layer would."""
+"""Execution of any mechanism on given queries, keys and values, as in its layer."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from attn_zoo.registry import build_attention
 def build_layers(
     name: str, layers: Sequence[AttentionInputs], options: Mapping[str, Any], seed: int = 0
 ) -> tuple[list[Attention], bool]:
-    """A mechanism for each layer, joined as in a model, in evaluation and float64; and whether chance had a part in building them.
+    """Mechanisms for all layers, joined as in a model, in evaluation mode and float64; and True if building drew random numbers.
 
-    Torch's global generator is left as it was.
+    PyTorch's global generator is left unchanged.
 
     Raises:
         UnknownNameError: no such attention or option.
-        ValueError, UnsupportedError: the mechanism cannot be had with these options for these inputs.
+        ValueError, UnsupportedError: the mechanism cannot be built with these options for these inputs.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -39,13 +39,13 @@ def build_layers(
 
 @torch.no_grad()
 def attend(mechanism: Attention, inputs: AttentionInputs) -> Float[Tensor, "batch heads queries head_dim"]:
-    """The mechanism's output for inputs of its own dtype.
+    """Output of a mechanism for inputs of its own dtype.
 
-    Inputs that it does not read stay away. Where it shares queries and keys, the queries are both. A stream is the
-    projection that it starts as.
+    Inputs that the mechanism does not read are left out. If it shares queries and keys, the queries serve as both. A stream is
+    the projection that it starts as.
 
     Raises:
-        UnsupportedError: the mechanism does not claim what the inputs need.
+        UnsupportedError: the mechanism lacks a capability that the inputs need.
     """
     card = mechanism.card
     own = {"query": inputs.query, "key": inputs.query if card.can.shares_query_key else inputs.key, "value": inputs.value}

@@ -1,4 +1,4 @@
-"""Queries, keys and values on which mechanisms are compared: drawn from a normal distribution, or those of a real model."""
+"""Queries, keys and values for comparisons of mechanisms: drawn from a normal distribution, or taken from a model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.contract import Geometry, UnsupportedError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionInputs:
-    """What the attention of one layer is given, after projection and head split, so that softmax(Q Kᵀ / √d) V is its output."""
+    """Inputs of one attention layer after projection and head split; softmax(Q Kᵀ / √d) V is its exact output."""
 
     query: Float[Tensor, "batch heads queries head_dim"]
     key: Float[Tensor, "batch heads keys head_dim"]
@@ -25,21 +25,21 @@ class AttentionInputs:
 
     @property
     def geometry(self) -> Geometry:
-        """What a mechanism for these inputs is built for."""
+        """Geometry of a mechanism for these inputs."""
         _, heads, queries, head_dim = self.query.shape
         return Geometry(heads, head_dim, queries, self.key.shape[2], self.causal)
 
     @property
     def query_valid(self) -> Bool[Tensor, "batch queries"] | None:
-        """Queries that are real tokens. Of other tokens than the keys nothing is known, so that all are."""
+        """Mask of queries that are real tokens; None (all are real) unless queries and keys are the same tokens."""
         return self.key_valid if self.query.shape[2] == self.key.shape[2] else None
 
     def double(self) -> AttentionInputs:
-        """The same in float64."""
+        """Copy in float64."""
         return replace(self, query=self.query.double(), key=self.key.double(), value=self.value.double())
 
     def sequence(self, at: int) -> AttentionInputs:
-        """One of the batch."""
+        """Inputs of one sequence of the batch, as a batch of one."""
         valid = None if self.key_valid is None else self.key_valid[at : at + 1]
         parts = {name: getattr(self, name)[at : at + 1] for name in ("query", "key", "value")}
         return replace(self, **parts, key_valid=valid)
@@ -48,10 +48,12 @@ class AttentionInputs:
 def random_inputs(
     sequences: int, heads: int, length: int, head_dim: int, *, scale: float = 1.0, seed: int = 0, causal: bool = False
 ) -> AttentionInputs:
-    """Independent normal numbers: values N(0, 1), queries and keys N(0, scale), so that scores q·k / √d have deviation ``scale``.
+    """Independent normal inputs: values of variance 1, queries and keys of variance ``scale``.
+
+    Scores q·k / √d then have the standard deviation ``scale``.
 
     Raises:
-        ValueError: a size is below 1 or the scale not positive.
+        ValueError: a size is below 1 or the scale is not positive.
     """
     for name, size in {"sequences": sequences, "heads": heads, "length": length, "head_dim": head_dim}.items():
         if size < 1:
@@ -65,10 +67,10 @@ def random_inputs(
 
 
 def gather(batches: Sequence[Sequence[AttentionInputs]]) -> list[AttentionInputs]:
-    """Layers of several batches as layers of one.
+    """Concatenate the layers of several batches along the batch axis.
 
     Raises:
-        UnsupportedError: layers or batches differ in heads, lengths, or whether they are causal.
+        UnsupportedError: layers or batches differ in heads, lengths or causality.
     """
     kinds = {(layer.geometry, layer.value.shape[-1]) for batch in batches for layer in batch}
     if len(kinds) != 1 or len({len(batch) for batch in batches}) != 1:

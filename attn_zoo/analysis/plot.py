@@ -1,4 +1,4 @@
-"""The paper's figure: curves by layer, and the heat map over layers and heads at one index."""
+"""Figure of the Linformer paper: cumulative spectra by layer, and a heat map over layers and heads at one index."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from attn_zoo.analysis.spectrum import Spectrum
 
 _ANNOTATED_CELLS = 240
-"""A heat map of no more cells than this has its values written in."""
+"""Largest number of heat-map cells with printed values."""
 _LEGEND_LAYERS = 8
-"""More layers than this are named by a colour bar."""
+"""Largest number of layers in a legend; a colour bar names more."""
 
 
 def missing_plots() -> str | None:
-    """Why nothing can be drawn, or None."""
+    """Reason why plots cannot be drawn, or None."""
     if importlib.util.find_spec("matplotlib") is None:
         return "no plot: the package matplotlib is not installed; pip install 'attn-zoo[plots]'"
     return None
@@ -25,12 +25,12 @@ def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, l
     """Draw the figure into ``folder`` as spectrum.png and spectrum.svg.
 
     Args:
-        index: where the heat map is cut, counted from 1.
-        title: what was measured, in a line or two.
-        log_index: a logarithmic axis, which spreads the first few singular values.
+        index: number of singular values at which the heat map reads the curves.
+        title: title of one or two lines.
+        log_index: True for a logarithmic axis of the index, which spreads the first few singular values.
 
     Raises:
-        ValueError: there are not ``index`` singular values.
+        ValueError: there are fewer than ``index`` singular values.
         ImportError: matplotlib is not installed; see ``missing_plots``.
     """
     import matplotlib
@@ -46,7 +46,7 @@ def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, l
         _heat_map(figure, right, spectrum, index)
         paths = [folder / "spectrum.png", folder / "spectrum.svg"]
         figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})  # the same figure is the same file
+        figure.savefig(paths[1], metadata={"Date": None})  # without the date, equal figures are equal files
     return paths
 
 
@@ -55,11 +55,11 @@ def _curves(figure: Any, axes: Any, spectrum: Spectrum, index: int, log_index: b
 
     layers, _, rank = spectrum.mean.shape
     counts = range(1, rank + 1)
-    # Viridis is told apart without colour vision and in grey; its last fifth is too pale for lines on white.
+    # Viridis is readable with colour blindness and in grey; its last fifth is too pale for lines on white.
     named = layers <= _LEGEND_LAYERS
-    shade = matplotlib.colormaps["viridis"]
+    colour_map = matplotlib.colormaps["viridis"]
     for layer in range(layers):
-        colour = shade(0.82 * layer / max(1, layers - 1))
+        colour = colour_map(0.82 * layer / max(1, layers - 1))
         axes.plot(
             counts,
             spectrum.mean[layer].mean(dim=0).tolist(),
@@ -80,7 +80,7 @@ def _curves(figure: Any, axes: Any, spectrum: Spectrum, index: int, log_index: b
     axes.legend(loc="best" if log_index else "lower right", frameon=False, fontsize=8)
     if named:
         return
-    scale = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, (layers - 1) / 0.82), shade)
+    scale = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, (layers - 1) / 0.82), colour_map)
     bar = figure.colorbar(scale, ax=axes, label="layer", boundaries=[layer - 0.5 for layer in range(layers + 1)])
     bar.set_ticks(range(0, layers, max(1, layers // 8)))
 
@@ -101,5 +101,5 @@ def _heat_map(figure: Any, axes: Any, spectrum: Spectrum, index: int) -> None:
     for layer in range(layers):
         for head in range(heads):
             value = float(values[layer, head])
-            ink = "black" if value > (low + high) / 2 else "white"
-            axes.text(head, layer, f"{value:.2f}".removeprefix("0"), ha="center", va="center", color=ink, fontsize=7.5)
+            text_colour = "black" if value > (low + high) / 2 else "white"
+            axes.text(head, layer, f"{value:.2f}".removeprefix("0"), ha="center", va="center", color=text_colour, fontsize=7.5)

@@ -1,4 +1,5 @@
-"""Error against FLOPs on logarithmic axes: a line for each dial, softmax's cost and the uniform average's error as marks."""
+"""Plot of error against FLOPs on logarithmic axes, with a line for each hyperparameter and reference lines for softmax's cost and
+the error of a uniform average."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from attn_zoo.leaderboard.plots.labels import Box, beside_points
 from attn_zoo.leaderboard.plots.style import GRID, INK, MUTED, PAPER, SERIES, counted, settings
 
 _EXACT = 1e-9
-"""An error below this is rounding in float64."""
+"""Error at or below which a mechanism is exact: rounding in float64."""
 _SIZE = (11.0, 7.4)
 _MARKERS = ("o", "s", "^", "D", "P", "X", ">")
 _TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20, 50, 100)
@@ -22,10 +23,10 @@ Row = Mapping[str, Any]
 
 
 def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Path]:
-    """Draw what ``analyze error`` found into ``folder`` as error.png and error.svg.
+    """Draw the result of ``analyze error`` into ``folder`` as error.png and error.svg.
 
     Args:
-        title: what it was measured on.
+        title: description of the inputs.
 
     Raises:
         ImportError: matplotlib is not installed; see ``missing_plots``.
@@ -44,17 +45,17 @@ def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Pa
         zero, floor = _axes(axes, found)
         for at, line in enumerate(lines):
             _draw_line(axes, line, zero, floor, _colour(line[0], at), _MARKERS[at % len(_MARKERS)])
-        _draw_marks(axes, found)
+        _draw_references(axes, found)
         unnamed = _name_lines(figure, axes, lines, zero, floor)
         _legend(figure, found["rows"], unnamed)
         paths = [folder / "error.png", folder / "error.svg"]
         figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})  # the same figure is the same file
+        figure.savefig(paths[1], metadata={"Date": None})  # without the date, equal figures are equal files
     return paths
 
 
 def _lines(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of one mechanism along one dial, as it was turned; softmax itself is the mark at its cost."""
+    """Rows grouped by mechanism and varied hyperparameter, in their order; without softmax, which is a reference line."""
     lines: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
     for row in rows:
         if row["attention"] != "softmax":
@@ -63,7 +64,7 @@ def _lines(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _axes(axes: Any, found: Mapping[str, Any]) -> tuple[float, float]:
-    """Limits and ticks; where costs of zero and errors of zero are drawn, which a logarithm has no place for."""
+    """Set limits and ticks; return the positions for a cost of zero and an error of zero, which a logarithmic axis lacks."""
     rows = [row for row in found["rows"] if row["attention"] != "softmax"]
     costs = [found["softmax"]["flops"], *(row["flops"] for row in rows if row["flops"])]
     errors = [found["uniform"], *(row["error"] for row in rows if row["error"] > _EXACT)]
@@ -111,7 +112,7 @@ def _colour(row: Row, at: int) -> str:
 
 
 def _draw_line(axes: Any, line: Sequence[Row], zero: float, floor: float, colour: str, marker: str) -> None:
-    """Hollow where something is untrained."""
+    """Draw a line, with hollow markers for rows with untrained parameters."""
     places = [_place(row, zero, floor) for row in line]
     axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.3, alpha=0.75, zorder=2)
     for row, place in zip(line, places, strict=True):
@@ -126,7 +127,7 @@ def _untrained(row: Row) -> bool:
     return "untrained" in row["notes"]
 
 
-def _draw_marks(axes: Any, found: Mapping[str, Any]) -> None:
+def _draw_references(axes: Any, found: Mapping[str, Any]) -> None:
     cost, uniform = found["softmax"]["flops"], found["uniform"]
     axes.axvline(cost, color=INK, linewidth=1.4, zorder=1.5)
     axes.axhline(uniform, color=MUTED, linewidth=1.1, linestyle=(0, (4, 3)), zorder=1.5)
@@ -140,14 +141,14 @@ def _draw_marks(axes: Any, found: Mapping[str, Any]) -> None:
 
 
 def _name_lines(figure: Any, axes: Any, lines: Sequence[Sequence[Row]], zero: float, floor: float) -> list[str]:
-    """Name each line at its last point; those for which there is no room are returned."""
+    """Write the name of each line at its last point, and return the names for which there is no room."""
     figure.canvas.draw()
     to_pixels = axes.transData.transform
     places = [[_place(row, zero, floor) for row in line] for line in lines]
     near = 4 * figure.dpi / 72
     taken = [(x - near, y - near, x + near, y + near) for x, y in (to_pixels(place) for line in places for place in line)]
     taken += [tuple(note.get_window_extent().extents) for note in axes.texts]
-    avoided = [*_marks(axes), *_along(places, to_pixels)]
+    avoided = [*_reference_boxes(axes), *_line_boxes(places, to_pixels)]
     names = [_name(line) for line in lines]
     written = beside_points(figure, axes, [line[-1] for line in places], names, taken, avoided)
     colours = {name: _colour(line[0], at) for at, (name, line) in enumerate(zip(names, lines, strict=True))}
@@ -156,13 +157,13 @@ def _name_lines(figure: Any, axes: Any, lines: Sequence[Sequence[Row]], zero: fl
     return sorted(set(names) - {note.get_text() for note in written})
 
 
-def _marks(axes: Any) -> list[Box]:
-    """Where the lines of softmax's cost and of the uniform average's error are."""
+def _reference_boxes(axes: Any) -> list[Box]:
+    """Boxes around the reference lines, of softmax's cost and of the uniform average's error."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     boxes = []
     for line in axes.lines:
         xs, ys = line.get_xdata(), line.get_ydata()
-        if line.get_transform() != axes.transData:  # the marks span the axes, and so are in its fractions one way
+        if line.get_transform() != axes.transData:  # a reference line spans the axes: one of its coordinates is an axes fraction
             ends = [(xs[0], bottom), (xs[1], top)] if xs[0] == xs[1] else [(left, ys[0]), (right, ys[1])]
             low, high = map(axes.transData.transform, ends)
             boxes.append(_box(low, high, 2))
@@ -173,8 +174,8 @@ def _box(one: Sequence[float], other: Sequence[float], margin: float) -> Box:
     return one[0] - margin, one[1] - margin, other[0] + margin, other[1] + margin
 
 
-def _along(places: Sequence[Sequence[tuple[float, float]]], to_pixels: Any) -> list[Box]:
-    """Small boxes along the lines, which names should leave free."""
+def _line_boxes(places: Sequence[Sequence[tuple[float, float]]], to_pixels: Any) -> list[Box]:
+    """Small boxes along the lines, which names must not cover."""
     boxes = []
     for line in places:
         for start, stop in itertools.pairwise(line):
@@ -187,7 +188,7 @@ def _along(places: Sequence[Sequence[tuple[float, float]]], to_pixels: Any) -> l
 
 
 def _name(line: Sequence[Row]) -> str:
-    """``performer`` and below it ``features 16 to 256``, from the first to the last value."""
+    """Name of a line, such as ``performer`` and below it ``features 16 to 256``, from the first to the last value."""
     first, last = line[0], line[-1]
     dial = first["dial"]
     if dial is None or len(line) == 1:
@@ -196,7 +197,7 @@ def _name(line: Sequence[Row]) -> str:
 
 
 def _legend(figure: Any, rows: Sequence[Row], unnamed: Sequence[str]) -> None:
-    """What hollow and grey marks mean, and which lines bear no name."""
+    """Draw the legend of hollow and grey markers, and list the lines without a name."""
     from matplotlib.lines import Line2D
 
     mark: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5.5, "color": INK}

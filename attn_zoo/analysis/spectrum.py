@@ -1,9 +1,9 @@
-"""How many directions an attention matrix uses: c(k) = (σ₁ + … + σ_k) / (σ₁ + … + σ_n), averaged over sequences.
+"""Cumulative spectrum of attention matrices: c(k) = (σ₁ + … + σ_k) / (σ₁ + … + σ_n), averaged over sequences.
 
 Paper: Wang et al. 2020, arXiv:2006.04768, Section 3 and Figure 1.
-Symbols: P → weights; the paper's eigenvalue index → index k, counted from 1; its sentences → sequences.
-Differs: the figure's axes speak of eigenvalues, its text of singular values. P is not symmetric, so these are singular
-    values, summed as they are and not squared.
+Symbols: P → weights; eigenvalue index → index k, counted from 1; sentences → sequences.
+Differs: the paper's figure has eigenvalues on its axes, its text singular values. P is not symmetric, so that singular values are
+    used, summed without squares.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 PAPER_INDEX = 128
-"""Where the paper cuts its heat map, at a length of 512."""
+"""Index of the paper's heat map, for a length of 512."""
 
 _ROUNDING = 1e-6
-"""A share counts as reached this far below it: singular values of float32 matrices are no more exact."""
+"""Tolerance of a reached share: the precision of singular values of float32 matrices."""
 
 
 def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Tensor, "... rank"]:
-    """Share of the sum of all singular values that the k largest hold, for k = 1 to rank = min(queries, keys).
+    """Share of the k largest in the sum of all singular values, for k = 1 to rank = min(queries, keys).
 
     Computed in float64 for float64 matrices, else in float32.
 
     Raises:
-        ValueError: an entry is not finite, or a matrix is all zero and has no shares.
+        ValueError: an entry is not finite, or a matrix is zero, so that shares are undefined.
     """
     if not bool(weights.isfinite().all()):
         raise ValueError("an attention matrix holds NaN or infinity, so it has no singular values; look for a row that sees no key")
@@ -41,45 +41,45 @@ def cumulative_spectrum(weights: Float[Tensor, "... queries keys"]) -> Float[Ten
 
 
 def default_index(length: int) -> int:
-    """Where to read the curve: the paper's 128 of 512, a quarter of what is shorter, 128 of what is longer."""
+    """Default index: a quarter of the length, at most the paper's 128 (of 512)."""
     return min(PAPER_INDEX, max(1, length // 4))
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Average cumulative spectrum of every head of every layer."""
+    """Mean cumulative spectrum of every head of every layer."""
 
     mean: Float[Tensor, "layers heads rank"]
     """Mean over sequences, float64."""
     deviation: Float[Tensor, "layers heads rank"]
-    """Standard deviation over sequences, float64; zero where there is only one."""
+    """Standard deviation over sequences, float64; zero for a single sequence."""
     sequences: int
 
     @property
     def rank(self) -> int:
-        """Number of singular values, the length of the sequences where attention is to themselves."""
+        """Number of singular values; for self-attention, the length of the sequences."""
         return self.mean.shape[-1]
 
     def at(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Value of the curve at the ``index`` largest singular values: the paper's heat map.
+        """Share of the ``index`` largest singular values: the paper's heat map.
 
         Raises:
-            ValueError: there are not that many.
+            ValueError: there are fewer than ``index`` singular values.
         """
         self.check_index(index)
         return self.mean[..., index - 1]
 
     def standard_error(self, index: int) -> Float[Tensor, "layers heads"]:
-        """Standard error over sequences of ``at(index)``.
+        """Standard error of ``at(index)`` over sequences.
 
         Raises:
-            ValueError: there are not that many singular values.
+            ValueError: there are fewer than ``index`` singular values.
         """
         self.check_index(index)
         return self.deviation[..., index - 1] / self.sequences**0.5
 
     def rank_for(self, share: float) -> Int[Tensor, "layers heads"]:
-        """Fewest singular values whose mean share reaches ``share``.
+        """Smallest number of singular values whose mean share reaches ``share``.
 
         Raises:
             ValueError: ``share`` is not in (0, 1].
@@ -89,17 +89,17 @@ class Spectrum:
         return (self.mean < share - _ROUNDING).sum(dim=-1) + 1
 
     def check_index(self, index: int) -> None:
-        """Refuse an index beyond the singular values there are.
+        """Refuse an index beyond the number of singular values.
 
         Raises:
-            ValueError: naming both.
+            ValueError: ``index`` is below 1 or above ``rank``.
         """
         if not 1 <= index <= self.rank:
             raise ValueError(f"the index counts singular values, of which a matrix here has {self.rank}; got {index}")
 
 
 class SpectrumAverage:
-    """Running mean over sequences, so that no matrix is kept."""
+    """Running mean of spectra over sequences, which holds no matrix."""
 
     def __init__(self) -> None:
         self._sequences = 0
@@ -107,15 +107,15 @@ class SpectrumAverage:
         self._squares: Tensor | None = None
 
     def add(self, layers: Sequence[Float[Tensor, "batch heads queries keys"]]) -> None:
-        """Take in the matrices of some sequences, layer by layer.
+        """Add the matrices of some sequences, one tensor for each layer.
 
         Raises:
-            ValueError: layers, heads or lengths differ from layer to layer or from what came before.
+            ValueError: heads or lengths differ between layers, or from those of earlier calls.
         """
         shapes = [tuple(layer.shape) for layer in layers]
         if len(set(shapes)) != 1:
             raise ValueError(f"an average needs equally many heads and positions in every layer; got {shapes or 'no layer'}")
-        # Layer by layer: all matrices side by side would double the memory. Means in float64, as they add up over sequences.
+        # One layer at a time: stacking all matrices would double the memory. Sums over sequences are in float64.
         curves = torch.stack([cumulative_spectrum(layer).double().cpu() for layer in layers], dim=1)
         if self._mean is None or self._squares is None:
             self._mean, self._squares = torch.zeros_like(curves[0]), torch.zeros_like(curves[0])
@@ -124,17 +124,17 @@ class SpectrumAverage:
                 f"every sequence must give curves of shape (layers, heads, rank) = {tuple(self._mean.shape)}, "
                 f"got {tuple(curves[0].shape)}; cut all sequences to one length"
             )
-        for curve in curves:  # Welford's update, which loses no digits to cancellation
+        for curve in curves:  # Welford's update avoids cancellation
             self._sequences += 1
             step = curve - self._mean
             self._mean = self._mean + step / self._sequences
             self._squares = self._squares + step * (curve - self._mean)
 
     def result(self) -> Spectrum:
-        """The average so far.
+        """Spectrum averaged over the sequences so far.
 
         Raises:
-            ValueError: nothing was added.
+            ValueError: no sequence was added.
         """
         if self._mean is None or self._squares is None:
             raise ValueError("there is no average of no sequences; add some first")

@@ -1,4 +1,4 @@
-"""Real text for models of language: read from files, cut into stretches without padding."""
+"""Text for language models: read from files and cut into parts without padding."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _PACKED: dict[str, Callable[..., IO[str]]] = {".xz": lzma.open, ".gz": gzip.open
 
 
 def read_text(path: Path) -> str:
-    """All text of a file, or of the .txt, .md, .rst and .jsonl files of a folder in the order of their names.
+    """Text of a file, or of the .txt, .md, .rst and .jsonl files of a folder in the order of their names.
 
-    Files may be packed with xz or gzip. A line of a .jsonl file is an object with a ``text``. Documents are joined by a blank line.
+    Files may be compressed with xz or gzip. Each line of a .jsonl file is an object with a ``text``. Documents are joined by a
+    blank line.
 
     Raises:
-        FileNotFoundError: nothing is there, or a folder holds none of these files.
-        ValueError: a file is not UTF-8, is not packed as its name says, or a line has no ``text``.
+        FileNotFoundError: the path does not exist, or the folder holds none of these files.
+        ValueError: a file is not UTF-8, is not compressed as its suffix states, or a line has no ``text``.
     """
     if not path.exists():
         raise FileNotFoundError(f"no text at {path}: it is neither a file nor a folder")
@@ -33,7 +34,7 @@ def read_text(path: Path) -> str:
 
 
 def default_text() -> tuple[str, str]:
-    """Prose that every Python ships, its language reference, and the words to say so."""
+    """Text that every Python ships (its language reference) and a description of it."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -42,7 +43,7 @@ def default_text() -> tuple[str, str]:
 
 
 def stretches(text: str, count: int) -> list[str]:
-    """The text in ``count`` parts of equal length, each from the start of a word on, so that samples come from all of it."""
+    """Parts of a text, ``count`` of equal length, each beginning with a word."""
     bounds = [_next_word(text, at * len(text) // count) for at in range(count)] + [len(text)]
     return [text[start:end] for start, end in pairwise(bounds)]
 
@@ -72,7 +73,7 @@ def _documents(file: Path) -> Iterator[str]:
     if _kind(file) != ".jsonl":
         yield content
         return
-    for number, line in enumerate(content.split("\n"), start=1):  # not splitlines: JSON may hold other line ends in a string
+    for number, line in enumerate(content.split("\n"), start=1):  # not splitlines: a JSON string may contain other line separators
         if not line.strip():
             continue
         try:

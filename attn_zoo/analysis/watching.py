@@ -1,4 +1,4 @@
-"""Running a model while looking on: what every way of capturing its attention shares."""
+"""Interception of attention calls while a model runs, shared by all ways of capturing attention."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from attn_zoo.contract import Attention, UnsupportedError
 _FORWARD = inspect.signature(Attention.forward)
 
 Seen = Callable[..., None]
-"""Called with the arguments of each attention as it runs."""
+"""Callback with the arguments of each attention call."""
 
 
 def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batch: Any, seen: Seen) -> None:
     """Call ``seen(mechanism, query=..., key=..., ...)`` before every mechanism of the zoo that runs.
 
     Raises:
-        UnsupportedError: one of them is not ``softmax``.
+        UnsupportedError: a mechanism is not ``softmax``.
     """
     for name, mechanism in mechanisms.items():
         if mechanism.card.name != "softmax":
@@ -47,7 +47,7 @@ def watch_mechanisms(model: nn.Module, mechanisms: Mapping[str, Attention], batc
 
 def watch_calls(model: nn.Module, batch: Any, seen: Seen) -> None:
     """Call ``seen`` with the arguments of every call of PyTorch's ``scaled_dot_product_attention``."""
-    # timm's modules can do the sums themselves instead of calling PyTorch's function; `fused_attn` is their switch.
+    # Modules of timm compute attention themselves or call PyTorch's function, depending on `fused_attn`.
     switched: list[Any] = [module for module in model.modules() if getattr(module, "fused_attn", None) is False]
     for module in switched:
         module.fused_attn = True
@@ -60,7 +60,7 @@ def watch_calls(model: nn.Module, batch: Any, seen: Seen) -> None:
 
 
 class _WatchCalls(TorchFunctionMode):
-    """While it is entered, tells of every call of ``scaled_dot_product_attention``."""
+    """Context that reports every call of ``scaled_dot_product_attention``."""
 
     def __init__(self, seen: Seen) -> None:
         super().__init__()
@@ -76,28 +76,28 @@ class _WatchCalls(TorchFunctionMode):
 
 
 def mechanisms_of(model: nn.Module) -> dict[str, Attention]:
-    """The zoo's mechanisms in a model, by name."""
+    """Mechanisms of the zoo in a model, by module name."""
     return {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
 
 
 def call_model(model: nn.Module, batch: Any) -> Any:
-    """Keywords if the batch is a mapping, else its one argument."""
+    """Call a model with the batch as keyword arguments if it is a mapping, else as its one argument."""
     return model(**batch) if isinstance(batch, Mapping) else model(batch)
 
 
 def is_transformers(model: nn.Module) -> bool:
-    """Whether a model is one of Hugging Face's."""
-    library = sys.modules.get("transformers")  # a model of a library that was never imported cannot be
+    """Return whether a model is one of Hugging Face's."""
+    library = sys.modules.get("transformers")  # without an import of the library no model of it exists
     return library is not None and isinstance(model, library.PreTrainedModel)
 
 
 def implementation_of(model: nn.Module) -> str | None:
-    """How a model of Hugging Face computes its attention."""
+    """Name of the attention implementation of a model of Hugging Face."""
     return getattr(model.config, "_attn_implementation", None)
 
 
 def refuse_blind(model: nn.Module, found: object) -> None:
-    """Refuse a model in which nothing was seen.
+    """Refuse a model in which no attention was intercepted.
 
     Raises:
         UnsupportedError: ``found`` is empty.
@@ -111,7 +111,7 @@ def refuse_blind(model: nn.Module, found: object) -> None:
 
 @contextmanager
 def as_in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Dropout off, and afterwards every module back in the mode it was in."""
+    """Context with the model in evaluation mode; afterwards every module is back in its earlier mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

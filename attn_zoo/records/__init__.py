@@ -1,4 +1,4 @@
-"""What was run and what was found: specs, records, and the folder that keeps them. Needs no tensor library."""
+"""Specs of runs, records of their results, and the folder that stores them. Needs no tensor library."""
 
 from attn_zoo.records.environment import describe_environment
 from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, STATUSES, RecordError, RunRecord, Status

@@ -1,4 +1,4 @@
-"""Who does a run: processes that write into one folder agree on it without talking to each other."""
+"""Claims: file locks by which processes that write into one folder divide runs among them without communication."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SUFFIX = ".claim"
 
 @contextmanager
 def claimed(root: Path, run_id: str) -> Iterator[bool]:
-    """Whether this process is the one to do the run; no other is told so until the block ends.
+    """Context that yields True if this process is to do the run, and False if another process has claimed it.
 
-    The claim is a lock on a hidden file, which the system drops with its process however that ends, so none outlives a kill.
-    Where a file system or platform has no locks, every process is told yes: a run done twice counts once.
+    The claim is a lock on a hidden file, held until the block ends. The system releases it when the process ends, even if it is
+    killed. On a file system or platform without locks every process gets True: a run done twice counts once.
 
     Raises:
         OSError: the folder cannot be written.
@@ -30,13 +30,13 @@ def claimed(root: Path, run_id: str) -> Iterator[bool]:
         yield held is not None
     finally:
         if held is not None:
-            with suppress(OSError):  # a folder that has become read-only in between; the file alone claims nothing
-                os.unlink(held.name)  # before the lock goes, so that nobody's claim but our own is removed
+            with suppress(OSError):  # the folder has become read-only; a file without a lock claims nothing
+                os.unlink(held.name)  # before the lock is released, so that no other process's claim is removed
             held.close()
 
 
 def is_claimed(path: Path) -> bool:
-    """Whether a process that lives holds the claim in the file ``path``."""
+    """Return whether a running process holds the claim in the file ``path``."""
     if sys.platform == "win32":
         return False
     try:
@@ -44,13 +44,13 @@ def is_claimed(path: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # gone by now, or no locks here
+    except OSError:  # deleted meanwhile, or a file system without locks
         return False
     return False
 
 
 def _lock(path: Path) -> IO[str] | None:
-    """The file, locked; None where another process has the lock."""
+    """Open and lock the file; None if another process holds the lock."""
     while True:
         file = path.open("a", encoding="utf-8")
         if sys.platform == "win32":
@@ -64,4 +64,4 @@ def _lock(path: Path) -> IO[str] | None:
             return file
         if os.fstat(file.fileno()).st_nlink:
             return file
-        file.close()  # its holder removed it after we had opened it: a lock on it would say nothing
+        file.close()  # its holder deleted it after it was opened here: a lock on it would claim nothing

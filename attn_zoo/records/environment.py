@@ -1,4 +1,4 @@
-"""Where a figure was found: versions and device, without anything that names a person or a machine."""
+"""Environment of a measurement: versions and device, without names of persons or machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = ("attn-zoo", "torch", "timm", "accelerate", "numpy")
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Versions, processor, memory, GPU where ``device`` is ``cuda``, commit, start in UTC, and the command's arguments."""
+    """Versions, processor, memory, GPU if ``device`` is ``cuda``, commit, start in UTC, and the command's arguments."""
     import torch  # here, so that reading records needs no tensor library
     import torch.distributed as dist
 
@@ -60,7 +60,7 @@ def _processor() -> str:
 
 
 def _commit() -> tuple[str | None, bool | None]:
-    """Commit of the checkout the package runs from and whether it was changed since; None where there is no checkout."""
+    """Commit of the package's checkout, and True if it has uncommitted changes; None without a checkout."""
     folder = Path(__file__).parent
 
     def git(*words: str) -> str | None:
@@ -77,6 +77,6 @@ def _commit() -> tuple[str | None, bool | None]:
 
 
 def _without_folders(word: str) -> str:
-    """``key=/some/where/file`` as ``key=.../file``, in lists as well: what was asked, not where it lay."""
+    """Shorten ``key=/some/where/file`` to ``key=.../file``, in lists as well."""
     parts = re.split(r"([=\[\],])", word)
     return "".join(f".../{Path(part).name}" if Path(part).is_absolute() else part for part in parts)

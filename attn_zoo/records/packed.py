@@ -1,4 +1,4 @@
-"""Records in one compressed file, a line each, for handing on whole; nothing is added to it."""
+"""Packed files: many records in one compressed file, one on each line, written once and never extended."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 from attn_zoo.records.record import RecordError, RunRecord
 
 SUFFIX = ".jsonl.xz"
-"""Ends the name of every packed file."""
+"""Suffix of every packed file's name."""
 
 
 def is_packed(path: Path) -> bool:
-    """Whether ``path`` is a packed file."""
+    """Return whether ``path`` is a packed file."""
     return path.name.endswith(SUFFIX) and path.is_file()
 
 
 def pack(records: Iterable[RunRecord], path: Path) -> None:
-    """Write ``records`` to ``path`` with all their fields, each with the name of the file it was read from.
+    """Write ``records`` to ``path`` with all their fields, each with the name of its source file.
 
     Raises:
         ValueError: the name of ``path`` does not end in ``SUFFIX``.
@@ -33,11 +33,11 @@ def pack(records: Iterable[RunRecord], path: Path) -> None:
 
 
 def unpack(path: Path) -> list[RunRecord]:
-    """The records of a packed file.
+    """Records of a packed file.
 
     Raises:
         OSError: the file cannot be read.
-        RecordError: it is damaged.
+        RecordError: the file is damaged.
     """
     try:
         lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).splitlines()]

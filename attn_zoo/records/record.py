@@ -1,4 +1,4 @@
-"""What was found: one run, whole, failures included."""
+"""Record of one run, complete, failures included."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from attn_zoo.records.spec import RunSpec
 from attn_zoo.records.tuning import Tuning
 
 SCHEMA = 4
-"""Shape of the file. Old shapes keep loading: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``."""
+"""Version of the file's fields. Older ones still load: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``."""
 
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
 FINAL_STATUSES = ("done", "diverged", "refused")
-"""Statuses that would come out the same again; the others are tried anew by a second start."""
+"""Statuses that a repetition would not change; runs with another status are repeated by a second start."""
 
 
 _TILED_AS_EAGER = frozenset(
@@ -30,62 +30,64 @@ _TILED_AS_EAGER = frozenset(
 
 
 class RecordError(ValueError):
-    """A file is not a record, or not a whole one."""
+    """Invalid record: the file is no record, or an incomplete one."""
 
 
 def _implementation_before_4(spec: Any) -> str | None:
-    """Today's name of the implementation that a record before schema 4 asked for, which is the one that ran."""
+    """Present name of the implementation that a record before schema 4 requested, which is the one that ran."""
     if not isinstance(spec, Mapping) or not isinstance(spec.get("implementation"), str):
         return None
-    asked = str(spec["implementation"])
-    return "tiled" if asked == "eager" and spec.get("attention") in _TILED_AS_EAGER else asked
+    requested = str(spec["implementation"])
+    return "tiled" if requested == "eager" and spec.get("attention") in _TILED_AS_EAGER else requested
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One run. A number that was not measured is None, never a guess."""
+    """Record of one run. Numbers that were not measured are None or absent, never estimated."""
 
     schema: int
     protocol: str
     run_id: str
     spec: RunSpec
     attention_card: Mapping[str, Any]
-    """name, title, paper, equation, time, memory, control, origin: as they stood, so that tables need no code."""
+    """Attention card at the time of the run, so that tables need no code: name, title, paper, equation, time, memory, control,
+    origin, length_rules."""
     task_card: Mapping[str, Any]
-    """name, title, version, summary, source, licence, metric, length, classes, causal."""
+    """Task card at the time of the run: name, title, version, summary, source, licence, metric, higher_is_better, data, length,
+    classes, causal."""
     data: Mapping[str, Mapping[str, Any]]
-    """By split: ``examples`` (count) and ``digest`` (SHA-256)."""
+    """Data of each split: ``examples`` (count) and ``digest`` (SHA-256)."""
     status: Status
     reason: str | None
-    """Why the status is not ``done``; None when it is."""
+    """Reason of a status other than ``done``; None for ``done``."""
     scores: Mapping[str, float]
-    """``test`` (read once, with the weights that were best on validation), ``valid`` (best) and ``train`` (those weights, on as
-    many examples as validation has); ``test: PART`` of each part of the test that the task names."""
+    """Scores ``test`` (computed once, with the weights of the best validation score), ``valid`` (the best) and ``train`` (the same
+    weights, on as many examples as validation has); ``test: PART`` for each part of the test split that the task names."""
     chance: float | None
     """Test score of always answering the most frequent training label."""
     curve: tuple[Mapping[str, float], ...]
-    """Points of ``step``, ``train_seconds``, ``train_loss``, ``valid``."""
+    """Learning curve: points of ``step``, ``train_seconds``, ``train_loss``, ``valid``."""
     counted: Mapping[str, int]
-    """Same on every machine. Of the network: ``parameters``, ``attention_parameters`` (projections and mechanism),
-    ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward) and, where it is sure,
-    ``activation_bytes_per_example`` (what autograd keeps of a training batch); ``pretraining_flops_per_example`` (forward and
-    backward) where there was pretraining. Of the mechanisms alone, in all layers:
-    ``mechanism_flops`` (forward) and, in causal tasks, ``state_bytes``; the same with ``_4096`` at 4,096 tokens."""
+    """Counts, equal on every machine. Whole network: ``parameters``, ``attention_parameters`` (projections and mechanism),
+    ``flops_per_example`` (forward), ``training_flops_per_example`` (forward and backward), ``activation_bytes_per_example``
+    (saved by autograd for a training batch; absent if uncertain) and, with pretraining, ``pretraining_flops_per_example``
+    (forward and backward). Mechanisms of all layers: ``mechanism_flops`` (forward) and, in causal tasks, ``state_bytes``; the
+    same at 4,096 tokens with the suffix ``_4096``."""
     measured: Mapping[str, float]
-    """Of this machine: ``pretrain_seconds``, ``train_seconds`` (without those), ``step_seconds_median``, ``step_seconds_iqr``,
-    ``examples_per_second``, ``peak_bytes``."""
+    """Measurements on one machine: ``pretrain_seconds``, ``train_seconds`` (without pretraining), ``step_seconds_median``,
+    ``step_seconds_iqr``, ``examples_per_second``, ``peak_bytes``."""
     environment: Mapping[str, Any]
-    """Versions, device, cores, commit, dirty, UTC start, command; of several processes their number and backend; of a run that was
-    interrupted, as ``resumed``, the parts before the last."""
+    """Versions, device, cores, commit, dirty, UTC start, command, number of processes and their backend; ``resumed`` lists the
+    earlier parts of an interrupted run."""
     implementation: str | None
-    """Implementation that ran; None where the run ended before one was chosen."""
+    """Implementation that ran; None if the run ended before it was chosen."""
     warnings: tuple[str, ...] = ()
-    """What makes the setting a doubtful one, such as a window as long as the input."""
+    """Reasons to doubt the setting, such as a window as long as the input."""
     tuning: Tuning | None = None
-    """The search of settings that the run belongs to; left out of the file where there is none. A trial has no test score: it is
-    chosen from by validation alone."""
+    """Hyperparameter search that the run belongs to; absent from the file if None. A trial has no test score: selection is by
+    validation alone."""
     source: str | None = field(default=None, compare=False)
-    """File it was read from, relative to the folder of records; not part of the file."""
+    """Path of the file, relative to the folder of records; not saved."""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -101,11 +103,11 @@ class RunRecord:
 
     @property
     def is_trial(self) -> bool:
-        """Whether the run was made to choose settings by, and is no row of a table."""
+        """True for a trial of a hyperparameter search, which is no row of a table."""
         return self.tuning is not None and self.tuning.trial is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, ready for JSON."""
+        """Plain data, ready for JSON."""
         data = asdict(self)
         del data["source"]
         if self.tuning is None:
@@ -116,7 +118,7 @@ class RunRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], source: str | None = None) -> RunRecord:
-        """The inverse of ``to_dict``, for a file ``source``.
+        """Record from the plain data of ``to_dict``, read from the file ``source``.
 
         Raises:
             RecordError: a field is missing or unknown, or the schema is newer than this code.
@@ -136,9 +138,9 @@ class RunRecord:
             raise RecordError(f"fields no record of schema {data['schema']} has: {', '.join(sorted(unknown))}")
         try:
             spec = RunSpec.from_dict(data["spec"])
-            told = {"spec": spec, "curve": tuple(data["curve"]), "warnings": tuple(data["warnings"])}
-            told |= {"tuning": Tuning(**data["tuning"]) if data["tuning"] is not None else None}
-            return cls(**{**data, **told, "source": source})
+            parsed = {"spec": spec, "curve": tuple(data["curve"]), "warnings": tuple(data["warnings"])}
+            parsed |= {"tuning": Tuning(**data["tuning"]) if data["tuning"] is not None else None}
+            return cls(**{**data, **parsed, "source": source})
         except RecordError:
             raise
         except (KeyError, TypeError, ValueError) as error:

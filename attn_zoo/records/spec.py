@@ -1,4 +1,4 @@
-"""What is run: everything that decides a result, and nothing else. Plain data, no tensor library."""
+"""Spec of a run: everything that determines its result, and nothing else. Plain data, no tensor library."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 PROTOCOL = "2.0"
-"""Version of the training and timing rules. Results share a table only if it is equal.
+"""Version of the training and timing rules. Results share a table only if their versions are equal.
 
-2.0: runs take ``implementation=auto``, and times are compared among what it takes on one device; the token encoder starts with
-positions a tenth as large as tokens. 1.0: both started equally large, and runs took ``eager``, which
-was CPU tiles where a mechanism had them.
+2.0: ``implementation=auto`` is the default, and times are compared among the implementations that it chooses on one device; the
+token encoder initialises positions a tenth as large as tokens. 1.0: both were initialised equally large, and the default was
+``eager``, which at that time included CPU tiles.
 """
 OLD_PROTOCOLS = ("1.0",)
-"""Earlier versions, whose records load and stand in tables of their own."""
+"""Earlier versions, whose records still load and form tables of their own."""
 
-_YOUNGER = "younger"
+_ADDED = "younger"
 
 
-def _younger(default: Any) -> Any:
-    """Field that is younger than the first records. A spec does not mention it at its default, so that older ids hold."""
-    return field(default=default, metadata={_YOUNGER: True})
+def _added_later(default: Any) -> Any:
+    """Field added after the first records. A spec leaves it out at its default, so that ids of older records stay valid."""
+    return field(default=default, metadata={_ADDED: True})
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The network around the attention, identical for every row of a table."""
+    """Network around the attention, identical for every row of a table."""
 
     dim: int = 64
     depth: int = 2
     heads: int = 4
     mlp_ratio: float = 2.0
     dropout: float = 0.0
-    """Dropout after embedding, attention output and MLP; the weights' own dropout is the mechanism's option."""
+    """Dropout after embedding, attention output and MLP; dropout of attention weights is an option of the mechanism."""
     backbone: str = ""
-    """timm's name of a VisionTransformer, for tasks on patches; the sizes above are then its own. Empty is the plain one."""
-    shared_weights: bool = _younger(False)
-    """One block, applied ``depth`` times (Universal Transformer, without halting)."""
-    reuse_keys: bool = _younger(False)
-    """Keys and values of the first application serve all; needs ``shared_weights`` and a task on tokens."""
-    short_convolution: int = _younger(0)
-    """Tokens that a depthwise convolution takes together before every attention; 0 is none, 4 the usual number."""
-    positions: str = _younger("learned")
-    """``learned``, one vector for each absolute position, or ``none`` (NoPE), for tasks on tokens: a causal network can tell the
-    order without them, and one that is tested on longer sequences than it was trained on meets no untrained vector."""
+    """Name of a VisionTransformer in timm, for tasks on patches; it sets dim, depth, heads and mlp_ratio. Empty for these fields'
+    own VisionTransformer."""
+    shared_weights: bool = _added_later(False)
+    """True for one block, applied ``depth`` times (Universal Transformer, without halting)."""
+    reuse_keys: bool = _added_later(False)
+    """True to use keys and values of the first application in all; needs ``shared_weights`` and a task on tokens."""
+    short_convolution: int = _added_later(0)
+    """Kernel size in tokens of a depthwise convolution before every attention; 0 for none, 4 is usual."""
+    positions: str = _added_later("learned")
+    """Position embedding for tasks on tokens: ``learned``, one vector for each absolute position, or ``none`` (NoPE). A causal
+    network can infer the order without it, and on test sequences longer than those of training has no untrained vectors."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "depth", "heads"):
@@ -71,27 +72,27 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long and how a model is trained, identical for every row of a table."""
+    """Training budget and optimiser settings, identical for every row of a table."""
 
     steps: int = 400
-    """Steps of training; with ``seconds`` the most that are done."""
+    """Number of training steps; the maximum if ``seconds`` is set."""
     batch_size: int = 64
     learning_rate: float = 2e-3
     weight_decay: float = 0.01
     warmup_steps: int = 40
     clip_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
+    """Norm to which larger gradients are clipped."""
     evaluate_every: int = 100
-    """Steps between looks at the validation split; the best look chooses the weights that are tested."""
+    """Steps between validations; the weights of the best one are tested."""
     max_seconds: float = 0.0
-    """A run that trains longer ends as ``timed_out``; 0 sets no limit."""
-    seconds: float = _younger(0.0)
-    """Time of training, evaluation not counted, after which the run ends as ``done``; 0 leaves the end to ``steps``."""
-    pretrain_steps: int = _younger(0)
-    """Steps before those, in which the encoder learns to tell masked tokens of the task's training inputs (Amos et al. 2023)."""
-    schedule: str = _younger("cosine")
-    """Learning rate after the warm-up: ``cosine`` falls to zero along the share of ``steps`` or, where that is larger, of
-    ``seconds``; ``constant`` stays, so that a run cut short anywhere is a run of that length."""
+    """Time limit in seconds, beyond which a run ends as ``timed_out``; 0 for none."""
+    seconds: float = _added_later(0.0)
+    """Training time in seconds, without evaluation, after which the run ends as ``done``; 0 for an end after ``steps``."""
+    pretrain_steps: int = _added_later(0)
+    """Number of self-pretraining steps before training, on masked tokens of the task's training inputs (Amos et al. 2023)."""
+    schedule: str = _added_later("cosine")
+    """Learning rate after the warm-up: ``cosine`` decays to zero with the elapsed share of ``steps`` or of ``seconds``, whichever
+    is larger; ``constant`` stays, so that a run stopped at any step equals a run of that length."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "evaluate_every"):
@@ -114,7 +115,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One cell of one table for one seed: all that a run depends on, resolved and serialisable."""
+    """Spec of one run, for one cell of a table and one seed: all that the run depends on, resolved and serialisable."""
 
     attention: str
     task: str
@@ -123,33 +124,33 @@ class RunSpec:
     task_options: Mapping[str, Any] = field(default_factory=dict)
     """Every option of the task, defaults included."""
     implementation: str = "auto"
-    """As asked for: a name on the card, or ``auto``. The record names what ran."""
+    """Requested implementation: a name on the card, or ``auto``. The record names the one that ran."""
     model: ModelSpec = field(default_factory=ModelSpec)
     budget: Budget = field(default_factory=Budget)
     seed: int = 1
     device: str = "cpu"
     """Type of device, ``cpu`` or ``cuda``."""
     precision: str = "fp32"
-    """``fp32``, or ``bf16`` / ``fp16`` for autocast."""
+    """Precision: ``fp32``, or ``bf16`` or ``fp16`` for autocast."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data. A field younger than the first records is left out at its default, as it is there."""
+        """Plain data. Fields added after the first records are left out at their defaults."""
         data = asdict(self)
         for name, part in (("model", self.model), ("budget", self.budget)):
             for option in fields(part):
-                if _YOUNGER in option.metadata and data[name][option.name] == option.default:
+                if _ADDED in option.metadata and data[name][option.name] == option.default:
                     del data[name][option.name]
         return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
-        """The inverse of ``to_dict``."""
+        """Spec from the plain data of ``to_dict``."""
         return cls(**{**data, "model": ModelSpec(**data["model"]), "budget": Budget(**data["budget"])})
 
     def run_id(self, task_version: str, protocol: str = PROTOCOL) -> str:
         """Digest of the spec, the protocol and the task's version: equal ids mean the same experiment."""
         data = self.to_dict()
-        if not data["model"]["backbone"]:  # younger than the first records, whose ids hold
+        if not data["model"]["backbone"]:  # added after the first records, whose ids must stay
             del data["model"]["backbone"]
         canonical = json.dumps([protocol, task_version, data], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]

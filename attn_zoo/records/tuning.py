@@ -1,4 +1,4 @@
-"""The tuning ledger: which search of settings a run belongs to, and how many trials stand behind a row."""
+"""Ledger of hyperparameter searches: the study of a run, and the number of trials behind a row."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from attn_zoo.records.record import RunRecord
 
 TUNABLE = ("learning_rate", "weight_decay", "warmup_steps", "clip_norm")
-"""Fields of the budget that a search may vary by row. The rest of it, and the network, are the same for all rows of a table."""
+"""Budget fields that a search may set for each row. The other fields, and the network, are equal for all rows of a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How a run belongs to a study: as one of its trials, or as a run with the best settings that the study found."""
+    """Role of a run in a study: one of its trials, or a run with the best settings of the study."""
 
     study: str
-    """Digest of what was fixed and what was searched over; see ``study_id``."""
+    """Digest of the fixed settings and the search space; see ``study_id``."""
     space: Mapping[str, str]
-    """By key, such as ``budget.learning_rate``, the values searched over, as Hydra writes them."""
+    """Search space: for each key, such as ``budget.learning_rate``, its values in Hydra's syntax."""
     trial: int | None = None
-    """Number of the trial; None in a run with the best settings, which has the fields below instead."""
+    """Number of the trial; None for a run with the best settings, which has the fields below instead."""
     trials: int | None = None
-    """Trials that the settings were chosen from, failed ones included."""
+    """Number of trials behind the best settings, failed ones included."""
     failed: int | None = None
-    """Those of them that ended without a score."""
+    """Number of trials that ended without a score."""
     best_trial: int | None = None
     best_valid: float | None = None
-    """Validation score of that trial, by which the settings were chosen."""
+    """Validation score of the best trial, by which the settings were chosen."""
     seed: int | None = None
-    """Seed of all trials, which no run with the best settings has."""
+    """Seed of all trials; no run with the best settings has it."""
 
     def __post_init__(self) -> None:
         if not self.study or not isinstance(self.space, Mapping):
@@ -45,41 +45,41 @@ class Tuning:
 
 
 def study_id(spec: RunSpec, space: Mapping[str, str], task_version: str, protocol: str = PROTOCOL) -> str:
-    """Digest of all that the trials of a study share: spec without what is searched over, the space, protocol, task's version.
+    """Digest of all that the trials of a study share: spec without the searched fields, space, protocol, and task version.
 
-    The number of trials has no part in it, so that a study can be gone on with.
+    The number of trials is not part of it, so that a study can be continued.
 
     Args:
-        space: by key, ``attention.OPTION`` or ``budget.FIELD``, the values searched over.
+        space: values for each key, ``attention.OPTION`` or ``budget.FIELD``.
 
     Raises:
-        KeyError: a key is none of the spec's.
+        KeyError: the spec lacks a key.
     """
     data = spec.to_dict()
     for key in space:
-        group, name = _place(key)
+        group, name = _field(key)
         del data[group][name]
     canonical = json.dumps([protocol, task_version, data, dict(space)], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 def setting(spec: RunSpec, key: str) -> Any:
-    """The value that a spec has for a key of a space."""
-    group, name = _place(key)
+    """Value of a search key in a spec."""
+    group, name = _field(key)
     return spec.to_dict()[group][name]
 
 
 def trials_of(records: Iterable[RunRecord], study: str) -> list[RunRecord]:
-    """The trials of a study in their order, each once."""
-    found: dict[str, RunRecord] = {}
+    """Trials of a study by number, each once."""
+    trials: dict[str, RunRecord] = {}
     for record in records:
         if record.tuning is not None and record.tuning.study == study and record.tuning.trial is not None:
-            found.setdefault(record.run_id, record)
-    return sorted(found.values(), key=lambda record: (_tuning(record).trial or 0, record.run_id))
+            trials.setdefault(record.run_id, record)
+    return sorted(trials.values(), key=lambda record: (_tuning(record).trial or 0, record.run_id))
 
 
 def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
-    """The trial with the best validation score, of equals the first; None where none is done."""
+    """Trial with the best validation score, the first among equals; None if no trial is done."""
     done = [record for record in trials if record.status == "done" and record.scores.get("valid") is not None]
     if not done:
         return None
@@ -88,7 +88,7 @@ def best_of(trials: Iterable[RunRecord]) -> RunRecord | None:
 
 
 def ledger(records: Iterable[RunRecord], study: str) -> Tuning:
-    """What a run with the best settings of a study records of it.
+    """Tuning of a run with the best settings of a study.
 
     Raises:
         ValueError: no trial of the study is done.
@@ -108,7 +108,7 @@ def ledger(records: Iterable[RunRecord], study: str) -> Tuning:
     )
 
 
-def _place(key: str) -> tuple[str, str]:
+def _field(key: str) -> tuple[str, str]:
     group, _, name = key.partition(".")
     return {"attention": "options"}.get(group, group), name
 

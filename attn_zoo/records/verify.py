@@ -1,4 +1,4 @@
-"""Whether a folder of records can be believed: what is damaged, doubled, edited, foreign or left over. Reads, never writes."""
+"""Verification of a folder of records: files that are damaged, repeated, edited, foreign or left over. Reads, never writes."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something about one or more files that a reader of the tables should know."""
+    """Fact about one or more files that matters to a reader of the tables."""
 
     kind: str
-    """``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``, ``foreign protocol``,
-    ``leftover``, ``no record``, ``old protocol``, ``old schema`` or ``running``."""
+    """Kind: ``checkpoint``, ``damaged``, ``edited``, ``renamed``, ``copied``, ``repeated``, ``data differ``,
+    ``foreign protocol``, ``leftover``, ``no record``, ``old protocol``, ``old schema`` or ``running``."""
     files: tuple[str, ...]
-    """Relative to the folder."""
+    """Paths relative to the folder."""
     words: str
     harmless: bool = False
-    """Nothing is wrong; it is only said."""
+    """True for a mere notice, without anything wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All that was found in a folder."""
+    """Result of the verification of a folder."""
 
     records: int
-    """Files that are whole records."""
+    """Number of complete records."""
     runs: int
-    """Different runs among them."""
+    """Number of different runs among the records."""
     findings: tuple[Finding, ...]
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return all(finding.harmless for finding in self.findings)
 
 
 def verify(root: str | Path) -> Verdict:
-    """Read every file below ``root`` and hold the records against their own ids and against each other.
+    """Read every file below ``root``, and compare the records with their own ids and with each other.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is no such folder.
+        FileNotFoundError: ``root`` does not exist.
+        NotADirectoryError: ``root`` is a file.
     """
     root = Path(root)
     if not root.exists():
@@ -56,19 +57,19 @@ def verify(root: str | Path) -> Verdict:
     if not root.is_dir():
         raise NotADirectoryError(f"{str(root)!r} is a file; name the folder that runs were recorded in")
     records, damaged = Store(root).load()
-    shaped = [(record, words) for record in records for words in [_misshapen(record)]]
-    sound = [record for record, words in shaped if words is None]
+    checked = [(record, words) for record in records for words in [_shape_error(record)]]
+    valid = [record for record, words in checked if words is None]
     findings = [
         *(_unreadable(item, root) for item in damaged),
-        *(Finding("damaged", _files([record]), words) for record, words in shaped if words is not None),
-        *_edited(sound),
-        *_repeated(sound),
-        *_different_data(sound),
-        *_foreign(sound),
+        *(Finding("damaged", _files([record]), words) for record, words in checked if words is not None),
+        *_edited(valid),
+        *_repeated(valid),
+        *_different_data(valid),
+        *_foreign(valid),
         *_left_over(root),
-        *_old(sound, root),
+        *_old(valid, root),
     ]
-    return Verdict(len(sound), len({record.run_id for record in sound}), tuple(findings))
+    return Verdict(len(valid), len({record.run_id for record in valid}), tuple(findings))
 
 
 def _files(records: Iterable[RunRecord]) -> tuple[str, ...]:
@@ -76,19 +77,19 @@ def _files(records: Iterable[RunRecord]) -> tuple[str, ...]:
 
 
 def _unreadable(item: Damaged, root: Path) -> Finding:
-    """A damaged file, or JSON of quite another kind, such as what ``attn-zoo measure`` writes."""
+    """Finding for a damaged file, or for JSON of another kind, such as the output of ``attn-zoo measure``."""
     name = (item.path.relative_to(root).as_posix(),)
     try:
-        found = json.loads(item.path.read_text(encoding="utf-8"))
+        content = json.loads(item.path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = None
-    if isinstance(found, dict) and not {"schema", "run_id", "spec"} & set(found):
+        content = None
+    if isinstance(content, dict) and not {"schema", "run_id", "spec"} & set(content):
         return Finding("no record", name, "JSON of another kind; tables leave it out", harmless=True)
     return Finding("damaged", name, f"{item.reason}; tables leave it out, and the same command does the run again")
 
 
-def _misshapen(record: RunRecord) -> str | None:
-    """What keeps a file that has all fields from being understood."""
+def _shape_error(record: RunRecord) -> str | None:
+    """Reason why a file with all fields cannot be read; None if it can."""
     for name in ("attention_card", "task_card", "data", "scores", "counted", "measured", "environment"):
         if not isinstance(getattr(record, name), Mapping):
             return f"the field {name!r} is no mapping but {getattr(record, name)!r}"
@@ -104,19 +105,19 @@ def _misshapen(record: RunRecord) -> str | None:
 
 
 def _edited(records: Iterable[RunRecord]) -> Iterator[Finding]:
-    """Records that contradict themselves, and names that hide a record from ``attn-zoo run``."""
+    """Findings for records that contradict themselves, and for file names by which ``attn-zoo run`` does not find them."""
     for record in records:
-        due = record.spec.run_id(str(record.task_card.get("version")), record.protocol)
-        if record.run_id != due:
-            words = f"run_id {record.run_id} does not follow from its spec, which gives {due}: changed after it was written"
+        expected = record.spec.run_id(str(record.task_card.get("version")), record.protocol)
+        if record.run_id != expected:
+            words = f"run_id {record.run_id} does not follow from its spec, which gives {expected}: changed after it was written"
             yield Finding("edited", _files([record]), words)
-        for what, named, meant in (
+        for what, actual, expected in (
             ("task", record.task_card.get("name"), record.spec.task),
             ("attention", record.attention_card.get("name"), record.spec.attention),
         ):
-            if named != meant:
-                yield Finding("edited", _files([record]), f"its card is of {what} {named!r}, its spec of {meant!r}")
-        best = _best_look(record)
+            if actual != expected:
+                yield Finding("edited", _files([record]), f"its card is of {what} {actual!r}, its spec of {expected!r}")
+        best = _best_on_curve(record)
         if best is not None and best != record.scores.get("valid"):
             words = f"its best validation score is {record.scores.get('valid')}, but its curve's is {best}"
             yield Finding("edited", _files([record]), words)
@@ -125,16 +126,16 @@ def _edited(records: Iterable[RunRecord]) -> Iterator[Finding]:
             yield Finding("renamed", _files([record]), words)
 
 
-def _best_look(record: RunRecord) -> float | None:
-    """The best validation score on the curve of a run that is done."""
-    looks = [point["valid"] for point in record.curve if point.get("valid") is not None]
-    if record.status != "done" or not looks:
+def _best_on_curve(record: RunRecord) -> float | None:
+    """Best validation score on the curve of a run that is done; None for others."""
+    scores = [point["valid"] for point in record.curve if point.get("valid") is not None]
+    if record.status != "done" or not scores:
         return None
-    return max(looks) if record.task_card.get("higher_is_better", True) else min(looks)
+    return max(scores) if record.task_card.get("higher_is_better", True) else min(scores)
 
 
 def _repeated(records: Iterable[RunRecord]) -> Iterator[Finding]:
-    """Runs with more than one file. A further attempt after one that failed is none of them."""
+    """Findings for runs with more than one file; a repetition after a failed attempt is not one of them."""
     by_run: dict[tuple[str, str | None, bool], list[RunRecord]] = defaultdict(list)
     for record in records:
         by_run[record.run_id, record.tuning.study if record.tuning else None, record.is_trial].append(record)
@@ -159,12 +160,12 @@ def _agreement(members: Sequence[RunRecord]) -> str:
     ]
     if not differing:
         return "the scores agree"
-    told = "; ".join(f"{name} {', '.join(str(record.scores.get(name)) for record in members)}" for name in differing)
-    return f"the scores differ: {told}; tables take the newest"
+    differences = "; ".join(f"{name} {', '.join(str(record.scores.get(name)) for record in members)}" for name in differing)
+    return f"the scores differ: {differences}; tables take the newest"
 
 
 def _different_data(records: Iterable[RunRecord]) -> Iterator[Finding]:
-    """Runs of the same task, version and options that did not read the same data."""
+    """Findings for runs of the same task, version and options that read different data."""
     by_task: dict[str, list[RunRecord]] = defaultdict(list)
     for record in records:
         version = record.task_card.get("version")
@@ -176,10 +177,10 @@ def _different_data(records: Iterable[RunRecord]) -> Iterator[Finding]:
                 if split in record.data:
                     by_digest[str(record.data[split]["digest"])].append(record)
             if len(by_digest) > 1:
-                yield _apart(members[0].spec.task, split, by_digest)
+                yield _data_differ(members[0].spec.task, split, by_digest)
 
 
-def _apart(task: str, split: str, by_digest: Mapping[str, Sequence[RunRecord]]) -> Finding:
+def _data_differ(task: str, split: str, by_digest: Mapping[str, Sequence[RunRecord]]) -> Finding:
     usual, *others = sorted(by_digest, key=lambda digest: -len(by_digest[digest]))
     words = (
         f"the {split} split of {task} is not the same in all: digest {usual[:8]} in {len(by_digest[usual])}, such as "
@@ -200,7 +201,7 @@ def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:
 
 
 def _left_over(root: Path) -> Iterator[Finding]:
-    """What interrupted writers and runs left behind."""
+    """Findings for files of interrupted writers and runs."""
     for path in sorted(root.rglob(".*")):
         name = (path.relative_to(root).as_posix(),)
         if path.name.startswith(TRY) or path.name.endswith(HALF):

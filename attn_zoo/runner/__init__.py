@@ -1,4 +1,4 @@
-"""What runs: one spec in, one record out."""
+"""Execution of a run: one spec in, one record out."""
 
 from attn_zoo.runner.execute import resolve_spec, run
 from attn_zoo.runner.train import Progress

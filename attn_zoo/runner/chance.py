@@ -1,4 +1,4 @@
-"""What a run's chance hangs on: the states of PyTorch's generators, and which draws several processes share."""
+"""Random number generators of a run: their states, and the draws that several processes share."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _SHARED = (torch.rand, torch.randn, torch.randint, torch.randperm, torch.normal)
 
 
 def generator_states(device: torch.device) -> list[Tensor]:
-    """States of the generators that a run on ``device`` draws from: the CPU's, and the GPU's where it is one."""
+    """States of the generators that a run on ``device`` draws from: the CPU's and, on a GPU, that GPU's."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def set_generator_states(device: torch.device, states: Sequence[Tensor]) -> None:
-    """The inverse of ``generator_states``."""
+    """Set the generators to ``states``, as returned by ``generator_states``."""
     torch.set_rng_state(states[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states[1], device)
 
 
 class SharedDraws(TorchFunctionMode):
-    """Context in which fresh random tensors are the same in all processes, while dropout strikes each one's examples by its own.
+    """Context in which new random tensors are equal in all processes, and dropout masks are drawn by each process for itself.
 
-    A mechanism that draws anew, such as Performer's directions, calls ``torch.randn`` or the like, and each process must get what
-    one alone would. Dropout draws in place, or inside an operator, from the process's own generator.
+    A mechanism that redraws, such as Performer's random features, calls ``torch.randn`` or the like; every process must get the
+    numbers that a single process would get. Dropout draws in place, or inside an operator, from the process's own generator.
 
     Args:
-        seed: of the run.
-        index: of the process.
+        seed: seed of the run.
+        index: index of the process.
     """
 
     def __init__(self, seed: int, index: int, device: torch.device) -> None:
@@ -40,7 +40,7 @@ class SharedDraws(TorchFunctionMode):
         self._device = device
         torch.manual_seed(seed)
         self.states = generator_states(device)
-        torch.manual_seed(seed + (index + 1) * 0x9E3779B9)  # far from the seeds that other runs are given
+        torch.manual_seed(seed + (index + 1) * 0x9E3779B9)  # far from the seeds of other runs
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

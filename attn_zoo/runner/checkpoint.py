@@ -1,4 +1,4 @@
-"""Where a run's state waits until the run is recorded: one file of safetensors with JSON in its header, replaced as a whole."""
+"""Checkpoint of a run that is not recorded yet: one safetensors file with JSON in its header, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _FORMAT = 2
 
 
 class CheckpointError(ValueError):
-    """A file is no checkpoint that this run can go on from."""
+    """Unusable checkpoint: this run cannot resume from the file."""
 
 
 class Checkpoint:
-    """The checkpoint of one run, in a hidden file of the folder of records.
+    """Checkpoint of one run, in a hidden file of the folder of records.
 
     Args:
         root: folder of the records.
-        run_id: of the run; a checkpoint of another is none for it.
-        every: steps between two checkpoints; 0 leaves it to the clock.
-        minutes: time after which the next step is followed by a checkpoint; 0 leaves it to the steps.
+        run_id: id of the run; a checkpoint of another run is refused.
+        every: steps between two checkpoints; 0 for checkpoints by ``minutes`` only.
+        minutes: minutes between two checkpoints, taken after the next step; 0 for checkpoints by ``every`` only.
 
     Raises:
-        ValueError: a number is negative.
+        ValueError: ``every`` or ``minutes`` is negative.
     """
 
     def __init__(self, root: str | Path, run_id: str, every: int = 0, minutes: float = 10.0) -> None:
@@ -53,44 +53,44 @@ class Checkpoint:
         self.path = Path(root) / f".{run_id}{CHECKPOINT}"
         self.run_id, self.every, self.minutes = run_id, every, minutes
         self.environment: dict[str, Any] = {}
-        """Of this part of the run; kept for the record of one that is resumed."""
+        """Environment of this part of the run, saved for the record of a resumed run."""
         self._found: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self._saved_at = time.monotonic()
         self._complained = False
 
     def open(self) -> str | None:
-        """Read the file, if there is one, and say what comes of it. One that is of no use is put aside, not deleted."""
+        """Read the file, if there is one, and return a message for the user; rename an unusable file, do not delete it."""
         try:
             if not self.path.exists():
                 return None
             self._found = _read(self.path, self.run_id)
         except CheckpointError as error:
-            aside = self.path.with_name(f"{self.path.name}.{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%fZ')}{UNUSED}")
+            renamed = self.path.with_name(f"{self.path.name}.{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%fZ')}{UNUSED}")
             try:
-                self.path.replace(aside)
-            except OSError as failed:
-                return f"its checkpoint is of no use ({error}) and is left where it is ({failed.strerror}); begins anew"
-            return f"its checkpoint is of no use ({error}); put aside as {aside.name}, begins anew"
+                self.path.replace(renamed)
+            except OSError as rename_error:
+                return f"its checkpoint is of no use ({error}) and is left where it is ({rename_error.strerror}); begins anew"
+            return f"its checkpoint is of no use ({error}); put aside as {renamed.name}, begins anew"
         _, facts = self._found
         where = f"step {facts['step']}{' of pretraining' if facts['pretraining'] else ''}"
         return f"goes on after {where}, from a checkpoint of {facts['saved']}"
 
     def is_past_pretraining(self) -> bool:
-        """Whether ``open`` found a state of the task's own training in the main process; all processes ask."""
+        """Return whether ``open`` found a state past pretraining in the main process; all processes must call it."""
         processes = Processes()
         processes.agree()
         return bool(processes.share(self._found is not None and not self._found[1]["pretraining"]))
 
     def due(self, step: int) -> bool:
-        """Whether the state after this step is to be kept."""
+        """Return whether a checkpoint is due after this step."""
         by_clock = self.minutes and time.monotonic() - self._saved_at >= 60 * self.minutes
         return bool(by_clock or (self.every and step % self.every == 0))
 
     def resume(self, training: Training) -> None:
-        """Go on from what ``open`` found in the main process; all processes call it.
+        """Restore the state that ``open`` found in the main process; all processes must call it.
 
         Raises:
-            CheckpointError: it is of another network.
+            CheckpointError: the checkpoint is of another network.
         """
         processes, (tensors, facts) = training.processes, self._found or ({}, {})
         processes.agree()
@@ -107,9 +107,9 @@ class Checkpoint:
         self._found = None
 
     def save(self, training: Training) -> None:
-        """Keep the state, whole or not at all; all processes call it, the main one writes.
+        """Save the state, whole or not at all; all processes must call it, and the main one writes.
 
-        A disk that takes no more is complained of once and ends nothing: the run may still come to its record.
+        A full disk is reported once and does not end the run, which may still be recorded.
         """
         generators = training.processes.gather(generator_states(training.accelerator.device))
         self._saved_at = time.monotonic()
@@ -124,8 +124,8 @@ class Checkpoint:
                 print(f"attn-zoo: the checkpoint after step {training.step} could not be written ({error})", file=sys.stderr)
 
     def remove(self) -> None:
-        """Forget the state, once the run is recorded."""
-        with suppress(OSError):  # a folder that cannot be written keeps it; nothing reads it, as the run is recorded
+        """Delete the file, once the run is recorded."""
+        with suppress(OSError):  # in a read-only folder the file stays, but nothing reads it: the run is recorded
             self.path.unlink(missing_ok=True)
 
     def _write(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -137,25 +137,25 @@ class Checkpoint:
             "digest": _digest(tensors, facts),
             "facts": facts,
         }
-        half = self.path.with_name(f"{self.path.name}.half")
+        temporary = self.path.with_name(f"{self.path.name}.half")
         try:
-            save_file(dict(tensors), half, metadata={_HEADER: json.dumps(header)})
-            with half.open("rb") as file:
+            save_file(dict(tensors), temporary, metadata={_HEADER: json.dumps(header)})
+            with temporary.open("rb") as file:
                 os.fsync(file.fileno())
-            half.replace(self.path)
+            temporary.replace(self.path)
         except (OSError, SafetensorError):
             with suppress(OSError):
-                half.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             raise
 
 
 def _versions() -> dict[str, str]:
-    """What must be the same for a run to go on to the bit."""
+    """Versions that must be equal for a bitwise exact resumption."""
     return {"attn_zoo": version("attn-zoo"), "torch": torch.__version__}
 
 
 def _read(path: Path, run_id: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the plain data of a whole checkpoint of this run, written by these versions."""
+    """Tensors and plain data of an undamaged checkpoint of this run, written by these versions."""
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})[_HEADER])
@@ -177,9 +177,9 @@ def _read(path: Path, run_id: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _digest(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
-    """SHA-256 of everything, in the order of the names."""
-    found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    """SHA-256 of the plain data and of all tensors, in the order of their names."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

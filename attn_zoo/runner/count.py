@@ -1,4 +1,4 @@
-"""What a run's network costs by counting: a twin of it that carries shapes and no numbers."""
+"""Counted cost of a run's network, from a copy of it on the meta device: shapes without numbers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from attn_zoo.registry import card, make_options
 from attn_zoo.runner.pretrain import asked_tokens
 
 LONG = 4096
-"""Tokens at which the cost of a mechanism is told beside what it can do."""
+"""Length in tokens at which the cost of a mechanism is reported beside its abilities."""
 
 
 def model_arguments(spec: RunSpec) -> dict[str, Any]:
-    """What ``build_model`` wants to know of a spec, beside the task and the implementation."""
+    """Arguments of ``build_model`` that follow from a spec, without task and implementation."""
     return {"attention": spec.attention, "options": spec.options, **asdict(spec.model)}
 
 
@@ -35,16 +35,16 @@ def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
 def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dict[str, int]:
     """``flops_per_example`` (forward), ``training_flops_per_example`` (backward too) and ``activation_bytes_per_example``.
 
-    Examples have full length and no padding. FLOPs are those of the implementation that the card counts. Activations are what the
-    graph of a whole training batch keeps, without the loss, by example; they are counted where they are sure to be those of the
-    run: in fp32, without dropout, whose masks differ by device, and materialised or fused on a CPU. What an attention cannot tell
-    from shapes alone is left out.
+    Examples have full length and no padding. FLOPs are those of the implementation that the card counts. Activation bytes are what
+    autograd keeps of a whole training batch, without the loss, divided by its examples. They are counted only where they surely
+    equal those of the run: in fp32, without dropout (whose masks differ by device), and for ``eager``, ``tiled`` or, on a CPU,
+    ``sdpa``. Counts that cannot be made from shapes alone are left out.
     """
     with torch.device("meta"):
         twin = build_model(task, implementation=card(spec.attention).counted_implementation, **model_arguments(spec))
         try:
             found = count_model(twin, _batch(task, 1)).pytorch
-        except (NotImplementedError, RuntimeError):  # a stranger's backward pass may ask for numbers
+        except (NotImplementedError, RuntimeError):  # a plugin's backward pass may need numbers
             return {"flops_per_example": count_flops(twin, _batch(task, 1))}
     assert found.flops is not None and found.backward_flops is not None
     counted = {"flops_per_example": found.flops, "training_flops_per_example": found.flops + found.backward_flops}
@@ -58,8 +58,8 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
 def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
     """Cost of the attention mechanisms of all layers, without projections, by the formulas of the card.
 
-    ``mechanism_flops`` (forward, one example) and, in causal tasks, ``state_bytes``; and the same of 4,096 tokens, where the
-    mechanism takes as many with these options: ``mechanism_flops_4096`` and ``state_bytes_4096``.
+    ``mechanism_flops`` (forward, one example) and, in causal tasks, ``state_bytes``; and the same at 4,096 tokens, if the
+    mechanism supports that length with these options: ``mechanism_flops_4096`` and ``state_bytes_4096``.
     """
     entry, model = card(spec.attention), spec.model
     options = make_options(f"attention {spec.attention}", entry.options, spec.options)
@@ -79,7 +79,7 @@ def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
 
 
 def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
-    """FLOPs of a step of pretraining, forward and backward, for one example of full length; the head reads what is asked alone.
+    """FLOPs of a pretraining step, forward and backward, for one example of full length; the head reads masked positions only.
 
     Raises:
         UnsupportedError: the task has no pretraining.
@@ -88,21 +88,21 @@ def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
         form = card(spec.attention).counted_implementation
         reader = build_token_reader(build_model(task, implementation=form, **model_arguments(spec)), task)
         batch = _batch(task, 1)
-        found = count_model(_AsksFirst(reader), batch._replace(inputs=batch.inputs.flatten(0, -2))).pytorch
+        found = count_model(_PredictFirst(reader), batch._replace(inputs=batch.inputs.flatten(0, -2))).pytorch
     assert found.flops is not None and found.backward_flops is not None
     return found.flops + found.backward_flops
 
 
-class _AsksFirst(nn.Module):
-    """Asks for the first of the tokens, as many as pretraining asks for anywhere: shapes alone cannot tell where those stand."""
+class _PredictFirst(nn.Module):
+    """Prediction of the first tokens, as many as pretraining masks: on the meta device the masked positions are unknown."""
 
     def __init__(self, reader: PositionClassifier) -> None:
         super().__init__()
         self.reader = reader
 
     def forward(self, tokens: Tensor, valid: None) -> Tensor:
-        encoder, asked = self.reader.encoder, int(asked_tokens(torch.tensor(tokens.shape[1], device="cpu")))
-        return self.reader.head(encoder.norm(encoder(tokens, valid)[:, :asked]))
+        encoder, count = self.reader.encoder, int(asked_tokens(torch.tensor(tokens.shape[1], device="cpu")))
+        return self.reader.head(encoder.norm(encoder(tokens, valid)[:, :count]))
 
 
 def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int | None:

@@ -1,4 +1,4 @@
-"""One run: a spec in, a record out, whatever happens on the way."""
+"""One run from spec to record, failures included."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ from attn_zoo.runner.processes import ElsewhereError, LostProcessError, Processe
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
 
 _PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), "fp16": ("fp16", torch.float16)}
-"""Accelerate's name of a precision, and the type of products in it."""
+"""Name of each precision in accelerate, and dtype of its matrix products."""
 
 
 def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> RunSpec:
-    """Fill in every default and the device, so that the spec says all that the run depends on.
+    """Fill in every default and the device, so that the spec states all that the run depends on.
 
-    Defaults that follow the length have their number for the length of the task. ``implementation`` stays as asked for: ``auto``
-    is a rule, and what it takes on a device is found when the run is built.
+    Defaults that follow the length are set for the length of the task. ``implementation`` stays as requested: ``auto`` is
+    resolved on the device, when the run is built.
 
     Args:
-        locations: task options that say where data lie, for a task whose length its data tell.
+        locations: task options with the locations of data, for a task whose length depends on its data.
 
     Raises:
         UnknownNameError: no such attention, task, option or implementation.
-        ValueError: an option, size, device or precision breaks its rule.
+        ValueError: an option, size, device or precision is out of its range.
     """
     entry, task_entry = card(spec.attention), task_card(spec.task)
     task_options = plain_options(make_options(f"task {spec.task}", task_entry.options, spec.task_options))
@@ -84,15 +84,15 @@ def _resolve_options(spec: RunSpec, locations: Mapping[str, Any]) -> dict[str, A
 def run(
     spec: RunSpec, progress: Progress, locations: Mapping[str, Any] | None = None, checkpoint: Checkpoint | None = None
 ) -> RunRecord:
-    """Train, choose on validation, test once, and say so in a record.
+    """Train, select weights on validation, test once, and return the record.
 
-    ``spec`` must be resolved. A run that goes wrong is a record as well: its status says how and
-    its reason why. Only an interrupt from outside ends it without one, and the loss of another of its processes.
-    Where a launcher started several processes, all call this and get the same record but for what each measured.
+    ``spec`` must be resolved. A failed run gives a record as well, with its ``status`` and ``reason``. No record is returned only
+    after an interrupt from outside, a checkpoint of another network, or the loss of another process of the run.
+    Several processes of one launcher all call this and get the same record, except for their own measurements.
 
     Args:
-        locations: task options that say where data lie (``TaskCard.locations``).
-        checkpoint: where the state is kept on the way, and what to go on from.
+        locations: task options with the locations of data (``TaskCard.locations``).
+        checkpoint: checkpoint to resume from and to save to.
 
     Raises:
         ValueError: the batch is smaller than the number of processes.
@@ -116,14 +116,14 @@ def run(
     except ElsewhereError as error:
         status, reason = error.status, error.reason
     except Exception as error:
-        status, reason = processes.tell(*_what_went_wrong(error))
+        status, reason = processes.tell(*_failure(error))
     finally:
         progress.stop()
     return found.record(spec, status, reason, card(spec.attention), task_entry)
 
 
 class _Found:
-    """What is known so far; becomes the record, complete or not."""
+    """Results so far of a run, complete or not: the content of its record."""
 
     def __init__(self) -> None:
         self.data: dict[str, dict[str, Any]] = {}
@@ -198,10 +198,10 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
 
 
 def _implementation(spec: RunSpec, task: TaskSpec) -> str:
-    """Implementation that runs: the one asked for, or the one that ``auto`` takes on the device and in the precision of the run.
+    """Implementation that runs: the requested one, or the choice of ``auto`` for the device and precision of the run.
 
     Raises:
-        UnsupportedError: the attention does not claim what the task needs.
+        UnsupportedError: the attention lacks a capability that the task needs.
     """
     if spec.implementation != "auto":
         return spec.implementation
@@ -213,7 +213,7 @@ def _implementation(spec: RunSpec, task: TaskSpec) -> str:
 
 
 def _reader(model: nn.Module, spec: RunSpec, task: TaskSpec) -> PositionClassifier | None:
-    """Network of the pretraining, its head the same for every attention; None without pretraining."""
+    """Network of the pretraining, with the same initial head for every attention; None without pretraining."""
     if not spec.budget.pretrain_steps:
         return None
     torch.manual_seed(spec.seed)
@@ -221,17 +221,17 @@ def _reader(model: nn.Module, spec: RunSpec, task: TaskSpec) -> PositionClassifi
 
 
 def _accelerator(spec: RunSpec) -> Accelerator:
-    AcceleratorState._reset_state()  # one process runs many specs, and accelerate remembers the first one's precision
+    AcceleratorState._reset_state()  # accelerate keeps the precision of the first run in a process
     return Accelerator(
         cpu=spec.device == "cpu",
         mixed_precision=_PRECISIONS[spec.precision][0],
-        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # whatever a launcher was configured to ask for
-        dataloader_config=DataLoaderConfiguration(split_batches=True),  # a step of the schedule is one of all processes
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=1),  # overrides a launcher's configuration
+        dataloader_config=DataLoaderConfiguration(split_batches=True),  # one step of the schedule for all processes together
     )
 
 
 def _draws(spec: RunSpec) -> AbstractContextManager[Any]:
-    """Seed what training draws from: dropout and redraws start alike whatever the build drew."""
+    """Seed the generators of training, so that dropout and redraws do not depend on the draws of the build."""
     processes = Processes()
     if processes.count > 1 and (spec.model.dropout or spec.options.get("dropout")):
         return SharedDraws(spec.seed, processes.index, processes.device)
@@ -240,7 +240,7 @@ def _draws(spec: RunSpec) -> AbstractContextManager[Any]:
 
 
 def _require_same_data(data: Mapping[str, Any]) -> None:
-    """Raises ValueError where the processes, on different machines perhaps, do not read the same examples."""
+    """Raise ValueError if the processes, perhaps on different machines, read different examples."""
     processes = Processes()
     processes.agree()
     if any(other != data for other in processes.gather(data)):
@@ -248,13 +248,13 @@ def _require_same_data(data: Mapping[str, Any]) -> None:
 
 
 def _test_scores(model: nn.Module, task: Task, examples: Examples, measure: Measure, accelerator: Accelerator) -> dict[str, float]:
-    """``test`` over all examples, and ``test: PART`` over each part that the task names."""
+    """Scores ``test`` of all examples and ``test: PART`` of each part that the task names."""
     parts = {"test": torch.ones(len(examples), dtype=torch.bool)}
     parts |= {f"test: {name}": members for name, members in task.slices("test").items()}
     return evaluate_parts(model, examples, task.spec, measure, accelerator, parts)
 
 
-def _what_went_wrong(error: Exception) -> tuple[Status, str]:
+def _failure(error: Exception) -> tuple[Status, str]:
     """Status and reason of a run that ended in ``error``."""
     if isinstance(error, DivergedError):
         return "diverged", str(error)
@@ -271,7 +271,7 @@ def _what_went_wrong(error: Exception) -> tuple[Status, str]:
 
 
 def _measured(trained: Trained, spec: RunSpec) -> dict[str, float]:
-    """Of this machine; the first step, which also warms up, is left out of the spread."""
+    """Measurements on this machine; the first step is a warm-up and left out of median and spread."""
     steps = trained.step_seconds[1:]
     measured = {"pretrain_seconds": trained.pretrain_seconds} if trained.pretrain_seconds else {}
     if len(steps) < 4:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, held back until what was trained can be saved."""
+"""Deferral of Ctrl-C and SIGTERM until a checkpoint is saved."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from types import FrameType
 from typing import Any
 
 PATIENCE = 2.0
-"""A launcher passes on what the terminal has sent to all: two signals in so many seconds are one."""
+"""Seconds within which two signals count as one: a launcher forwards a signal that the terminal has sent to every process."""
 
 _HELD: list[Interrupts] = []
 
 
 class StoppedError(BaseException):
-    """A signal asked the run to stop, and all its processes agreed; no ``Exception``, as it is nothing that went wrong."""
+    """Stop of a run by a signal, agreed on by all its processes; no ``Exception``, since the run did not fail."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
 
     def pass_on(self) -> BaseException:
-        """What the signal would have raised: KeyboardInterrupt, or the end of the process with the status of one terminated."""
+        """Exception that the signal would have raised: KeyboardInterrupt, or SystemExit with the status of a terminated process."""
         return KeyboardInterrupt() if self.number == signal.SIGINT else SystemExit(128 + self.number)
 
 
 class Interrupts:
-    """Context in which a SIGINT or SIGTERM is only remembered; another, ``PATIENCE`` seconds later, acts as it would have without.
+    """Context that defers the first SIGINT or SIGTERM; another one, more than ``PATIENCE`` seconds later, takes effect at once.
 
-    Python handles signals in its main thread; in another thread nothing is held back. Nor is a signal that somebody else handles,
-    such as submitit, which starts a job of its own again.
+    Python handles signals in its main thread, so that in other threads nothing is deferred. A signal with a handler of its own
+    is left alone, such as that of submitit, which requeues its job.
     """
 
     def __init__(self) -> None:
@@ -63,5 +63,5 @@ class Interrupts:
 
 
 def asked() -> int:
-    """Number of the signal that was held back; 0 for none."""
+    """Number of the deferred signal; 0 for none."""
     return max((held.number for held in _HELD), default=0)

@@ -1,4 +1,4 @@
-"""Metrics of answers: one figure a split, over every example of it."""
+"""Metrics: one number for each split, computed over every example of it."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ from attn_zoo.runner.interrupts import StoppedError, asked
 from attn_zoo.runner.processes import Processes
 
 EVALUATION_TOKENS = 2**16
-"""Positions of a batch that is looked at without training; at most 256 examples."""
+"""Tokens of a batch in evaluation, which has at most 256 examples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A metric by its name on a task's card."""
+    """Metric, by its name on a task's card."""
 
     name: str
     higher_is_better: bool
     make: Callable[[int], Meter]
-    """From the number of classes."""
+    """Constructor of the meter, from the number of classes."""
 
     def better(self, score: float, than: float | None) -> bool:
-        """Whether a score beats another; every score beats none."""
+        """Return whether ``score`` is better than ``than``; every score is better than None."""
         if than is None:
             return True
         return score > than if self.higher_is_better else score < than
 
 
 class Meter:
-    """Sums of counts over all answers so far, and the figure that they make.
+    """Sums of counts over all answers so far, and the metric computed from them.
 
     Args:
-        count: counts of some answers, from their (answers, classes) scores and (answers,) labels.
-        figure: the metric, from the sums of the counts.
+        count: function from (answers, classes) scores and (answers,) labels to counts.
+        figure: function from the sums of the counts to the metric.
     """
 
     def __init__(self, count: Callable[[Tensor, Tensor], Sequence[Tensor | int]], figure: Callable[..., float]) -> None:
         self._count, self._figure = count, figure
         self._sums: list[float] = []
-        """Empty before the first answer."""
+        """Sums of the counts; empty before the first answer."""
 
     def update(self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"]) -> None:
-        """Take some answers into account."""
+        """Add the counts of some answers."""
         self._sums = _add(self._sums, [float(count) for count in self._count(scores, labels)])
 
     def compute(self) -> float:
-        """The figure over all answers so far, rounded to float32.
+        """Metric over all answers so far, rounded to float32.
 
         Raises:
-            ValueError: there was no answer.
+            ValueError: there are no answers.
         """
         if not self._sums:
             raise ValueError("a metric needs an answer; there was none")
         return torch.tensor(self._figure(*self._sums), dtype=torch.float32).item()
 
     def compute_together(self, processes: Processes) -> float:
-        """The figure over the answers of all processes, each of which asks for it."""
+        """Metric over the answers of all processes, each of which must call it."""
         self._sums = reduce(_add, processes.gather(self._sums))
         return self.compute()
 
@@ -74,7 +74,7 @@ def _add(one: list[float], other: list[float]) -> list[float]:
 
 
 def _accuracy(classes: int) -> Meter:
-    """Share of answers that are right."""
+    """Share of correct answers."""
     return Meter(
         lambda scores, labels: ((scores.argmax(dim=-1) == labels).sum(), len(labels)),
         lambda right, answers: right / answers,
@@ -82,19 +82,19 @@ def _accuracy(classes: int) -> Meter:
 
 
 def _f1(classes: int) -> Meter:
-    """Harmonic mean of precision and recall of class 1; 0 where neither labels nor answers have it."""
+    """Harmonic mean of precision and recall of class 1; 0 if neither labels nor answers contain it."""
     if classes != 2:
         raise ValueError(f"f1 is of class 1 against class 0, so the task has two classes; this one has {classes}")
 
     def count(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        found, wanted = scores.argmax(dim=-1) == 1, labels == 1
-        return (found & wanted).sum(), found.sum(), wanted.sum()
+        predicted, actual = scores.argmax(dim=-1) == 1, labels == 1
+        return (predicted & actual).sum(), predicted.sum(), actual.sum()
 
-    return Meter(count, lambda right, found, wanted: 2 * right / max(found + wanted, 1))
+    return Meter(count, lambda right, predicted, actual: 2 * right / max(predicted + actual, 1))
 
 
 def _perplexity(classes: int) -> Meter:
-    """exp of the mean negative log-likelihood of the labels."""
+    """Exponential of the mean negative log-likelihood of the labels."""
     return Meter(
         lambda scores, labels: (F.cross_entropy(scores.float(), labels, reduction="sum"), len(labels)),
         lambda loss, answers: torch.tensor(loss / answers, dtype=torch.float64).exp().item(),
@@ -110,10 +110,10 @@ MEASURES: Mapping[str, Measure] = _MEASURES
 
 
 def measure_named(name: str) -> Measure:
-    """The metric of this name.
+    """Metric of this name.
 
     Raises:
-        UnknownNameError: there is none; the message lists them.
+        UnknownNameError: no metric has this name; the message lists those that exist.
     """
     if name not in _MEASURES:
         raise UnknownNameError("metric", name, _MEASURES)
@@ -121,18 +121,18 @@ def measure_named(name: str) -> Measure:
 
 
 def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers classes"], Int[Tensor, " answers"]]:
-    """Class scores and labels of all that a batch asks: one an example, or one a position that is not ``UNASKED``."""
+    """Class scores and labels of a batch: one for each example, or one for each position that is not ``UNASKED``."""
     if batch.labels.dim() == 1:
         return model(batch.inputs, batch.valid), batch.labels
-    asked: Bool[Tensor, "batch length"] = batch.labels != UNASKED
-    return model(batch.inputs, batch.valid, asked), batch.labels[asked]
+    queried: Bool[Tensor, "batch length"] = batch.labels != UNASKED
+    return model(batch.inputs, batch.valid, queried), batch.labels[queried]
 
 
 @torch.inference_mode()
 def evaluate(
     model: nn.Module, examples: Examples, spec: TaskSpec, measure: Measure, accelerator: Accelerator, limit: int | None = None
 ) -> float:
-    """The metric over every example, none dropped; ``limit`` takes the first so many."""
+    """Metric over every example, or over the first ``limit``."""
     count = len(examples) if limit is None else min(limit, len(examples))
     return evaluate_parts(model, examples, spec, measure, accelerator, {"all": torch.ones(count, dtype=torch.bool)})["all"]
 
@@ -146,12 +146,12 @@ def evaluate_parts(
     accelerator: Accelerator,
     parts: Mapping[str, Bool[Tensor, " count"] | Bool[Tensor, "count length"]],
 ) -> dict[str, float]:
-    """The metric over each of several parts of the first ``count`` examples, or of their positions, each example read once.
+    """Metric over each part of the first ``count`` examples, or of their positions; each example is read once.
 
-    Several processes deal out the batches among them.
+    Several processes divide the batches among them.
 
     Raises:
-        StoppedError: a signal asked to stop, where it is held back.
+        StoppedError: a deferred signal stops the run.
     """
     processes, was_training = Processes(), model.training
     model.eval()
@@ -167,9 +167,9 @@ def evaluate_parts(
             scores, labels = answers(model, batch)
         questions = (batch.labels.cpu() != UNASKED).reshape(until - at, -1)
         for name, members in parts.items():
-            here = members[at:until].reshape(until - at, -1).expand_as(questions)[questions]
-            if here.any():
-                meters[name].update(scores[here], labels[here])
+            mask = members[at:until].reshape(until - at, -1).expand_as(questions)[questions]
+            if mask.any():
+                meters[name].update(scores[mask], labels[mask])
     model.train(was_training)
     if number := processes.agree(stop=asked()).stop:
         raise StoppedError(number)
@@ -177,7 +177,7 @@ def evaluate_parts(
 
 
 def constant_score(train_labels: Tensor, test_labels: Tensor, spec: TaskSpec, measure: Measure) -> float:
-    """Test score of giving every question the same answer, the shares of the training labels: chance, for one who knows those."""
+    """Test score of a constant prediction, the class frequencies of the training labels: the chance level."""
     shares = torch.bincount(train_labels[train_labels != UNASKED], minlength=spec.classes).double()
     scores = (shares / shares.sum()).clamp_min(1e-12).log().float()
     labels = test_labels[test_labels != UNASKED]
@@ -188,6 +188,6 @@ def constant_score(train_labels: Tensor, test_labels: Tensor, spec: TaskSpec, me
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The same batch on ``device``."""
+    """Copy of the batch on ``device``."""
     valid = None if batch.valid is None else batch.valid.to(device)
     return Batch(batch.inputs.to(device), valid, batch.labels.to(device))

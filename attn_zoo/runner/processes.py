@@ -1,7 +1,7 @@
-"""The processes that do one run together: what they agree on, tell each other and add up.
+"""Collective operations of the processes that do one run together.
 
-Between two meetings each works alone, and every meeting begins with ``agree``, which looks the same everywhere. One that fails
-anywhere comes to the others' next ``agree`` and tells them, so that all end with the same record and none waits for ever.
+Every collective operation begins with ``agree``, the same call in all processes. A process that fails anywhere joins the next
+``agree`` of the others and reports its failure there, so that all end with the same record and none waits for ever.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SHARDING = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_
 
 
 class LostProcessError(ConnectionError):
-    """Another process of the run ended or cannot be reached; the run is no record and can be done again."""
+    """Another process of the run ended or cannot be reached; the run has no record and can be repeated."""
 
 
 class ElsewhereError(RuntimeError):
-    """The run went wrong in another process, with this status and reason."""
+    """Failure of the run in another process, with its status and reason."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -37,28 +37,28 @@ class ElsewhereError(RuntimeError):
 
 
 class Agreed(NamedTuple):
-    """What holds for all processes."""
+    """Values that all processes agreed on."""
 
     stop: int
-    """Number of a signal that asked any of them to stop; 0 for none."""
+    """Number of the signal that stops any of them; 0 for none."""
     spent: float
-    """Share of the budget's time that is over by the main process's clock."""
+    """Elapsed share of the time budget, by the main process's clock."""
     save: bool
-    """The main process finds a checkpoint due."""
+    """True if a checkpoint is due in the main process."""
 
 
 def started_together() -> int:
-    """How many processes a launcher such as torchrun says it started, before any of them has met another."""
+    """Number of processes that a launcher such as torchrun started, from its environment variable, before they connect."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def speaks() -> bool:
-    """Whether this process is the one that prints, before any has met another."""
+    """Return whether this process is the one that prints, before the processes connect."""
     return started_together() == 1 or int(os.environ.get("RANK", "0")) == 0
 
 
 class Processes:
-    """Those of this run, as accelerate found them: ``count`` of them, this one at ``index``, the main one at 0."""
+    """Process group of this run, from accelerate: ``count`` processes, this one at ``index``, the main one at 0."""
 
     def __init__(self) -> None:
         state = PartialState()
@@ -67,10 +67,10 @@ class Processes:
 
     @classmethod
     def join(cls, device: str) -> Processes:
-        """Meet the others that a launcher started, for runs on ``device``; alone where it started none.
+        """Connect to the other processes of the launcher, for runs on ``device``; a single process stays alone.
 
         Raises:
-            ValueError: the launcher shards models, or an earlier run of these processes was on another kind of device.
+            ValueError: the launcher shards models, or an earlier run of these processes was on another type of device.
         """
         for name in _SHARDING:
             if os.environ.get(name, "").lower() in ("1", "true"):
@@ -81,18 +81,18 @@ class Processes:
                 raise ValueError(
                     f"these {state.num_processes} processes met for {state.device.type}; launch the runs on {device} apart"
                 )
-            AcceleratorState._reset_state(reset_partial_state=True)  # one process alone may change over
+            AcceleratorState._reset_state(reset_partial_state=True)  # a single process may change its device
             state = PartialState(cpu=device == "cpu")
         if state.num_processes > 1:
-            atexit.unregister(_part)  # registered by the run before
-            atexit.register(_part)
+            atexit.unregister(_disconnect)  # registered by the run before
+            atexit.register(_disconnect)
         return cls()
 
     def check_batch(self, batch_size: int) -> None:
         """Refuse a batch that leaves a process without an example.
 
         Raises:
-            ValueError: it is smaller than the number of processes.
+            ValueError: the batch is smaller than the number of processes.
         """
         if batch_size < self.count:
             raise ValueError(
@@ -101,7 +101,7 @@ class Processes:
             )
 
     def agree(self, *, stop: int = 0, spent: float = 0.0, save: bool = False) -> Agreed:
-        """Come together and learn what holds for all.
+        """Synchronise all processes, and return the values that hold for all.
 
         Raises:
             ElsewhereError: the run went wrong in another process.
@@ -109,42 +109,42 @@ class Processes:
         """
         if self.count == 1:
             return Agreed(stop, spent, save)
-        failed, *heard = self._meet([0, stop, self.is_main and spent, self.is_main and save])
+        failed, *agreed = self._maximum([0, stop, self.is_main and spent, self.is_main and save])
         if failed:
-            raise ElsewhereError(*self._trouble(None))
-        return Agreed(int(heard[0]), heard[1], bool(heard[2]))
+            raise ElsewhereError(*self._first_failure(None))
+        return Agreed(int(agreed[0]), agreed[1], bool(agreed[2]))
 
     def tell(self, status: Status, reason: str) -> tuple[Status, str]:
-        """Say that the run went wrong here, to all at their next ``agree``; what is recorded of it.
+        """Report a failure of this process to all others at their next ``agree``; return the status and reason to record.
 
         Raises:
             LostProcessError: another process is gone.
         """
         if self.count == 1:
             return status, reason
-        self._meet([1, 0, 0, 0])
-        return self._trouble((status, reason))
+        self._maximum([1, 0, 0, 0])
+        return self._first_failure((status, reason))
 
     def share(self, value: Any) -> Any:
-        """What the main process gives; the others' own is ignored."""
+        """Value of the main process; those of the others are ignored."""
         if self.count == 1:
             return value
         held = [value]
-        with _at_hand():
+        with _connected():
             dist.broadcast_object_list(held, src=0)
         return held[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """What each gives, in their order."""
+        """Values of all processes, in the order of their indices."""
         if self.count == 1:
             return [value]
-        found: list[Any] = [None] * self.count
-        with _at_hand():
-            dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.count
+        with _connected():
+            dist.all_gather_object(values, value)
+        return values
 
     def part(self, batch: Batch) -> Batch:
-        """This process's part of a batch, as long as the others' up to one example."""
+        """Examples of a batch that this process takes; the parts differ by at most one example."""
         if self.count == 1:
             return batch
         examples = len(batch.labels)
@@ -152,9 +152,9 @@ class Processes:
         return Batch(batch.inputs[mine], None if batch.valid is None else batch.valid[mine], batch.labels[mine])
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter], loss: Tensor) -> Tensor:
-        """Replace each gradient by its sum over the processes, where any has one; the sum of the losses.
+        """Replace each gradient by its sum over the processes that have one; return the sum of the losses.
 
-        All gradients go in one message, made before the processes agree that each has got so far.
+        All gradients travel in one message, built before ``agree``, so that a failure to build it is reported there.
         """
         if self.count == 1:
             return loss
@@ -162,7 +162,7 @@ class Processes:
         present = torch.tensor([float(p.grad is not None) for p in parameters], device=self.device)
         message = torch.cat([loss.detach().reshape(1), present, *(g.reshape(-1) for g in given)])
         self.agree()
-        with _at_hand():
+        with _connected():
             dist.all_reduce(message)
         total, present, gradients = message.split([1, len(parameters), message.numel() - 1 - len(parameters)])
         parts = gradients.split([p.numel() for p in parameters])
@@ -172,46 +172,47 @@ class Processes:
         return total[0]
 
     def alike(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether all processes hold the same, up to rounding."""
+        """Return whether the tensors are equal in all processes, up to rounding."""
         if self.count == 1:
             return True
         flat = torch.cat([torch.zeros(1, device=self.device), *(t.detach().reshape(-1).to(torch.float64) for t in tensors)])
         both = torch.stack([flat, -flat])
         self.agree()
-        with _at_hand():
+        with _connected():
             dist.all_reduce(both, dist.ReduceOp.MAX)
         return bool(torch.isclose(both[0], -both[1], rtol=1e-5, atol=1e-7).all())
 
     def send(self, tensors: dict[str, Tensor], names: Iterable[tuple[str, list[int], str]]) -> dict[str, Tensor]:
-        """The main process's tensors by name, on the CPU; ``names`` with shapes and dtypes are known to all."""
+        """Tensors of the main process by name, on the CPU; all processes give the same ``names``, each with shape and dtype."""
         if self.count == 1:
             return tensors
         sent = {}
         for name, shape, dtype in names:
             tensor = tensors[name] if self.is_main else torch.empty(shape, dtype=getattr(torch, dtype))
             carried = tensor.to(self.device)
-            with _at_hand():
+            with _connected():
                 dist.broadcast(carried, src=0)
             sent[name] = carried.cpu()
         return sent
 
-    def _meet(self, said: Sequence[float]) -> list[float]:
-        """The highest of what each says, number by number."""
-        numbers = torch.tensor([float(number) for number in said], device=self.device)
-        with _at_hand():
+    def _maximum(self, values: Sequence[float]) -> list[float]:
+        """Elementwise maximum over the processes."""
+        numbers = torch.tensor([float(value) for value in values], device=self.device)
+        with _connected():
             dist.all_reduce(numbers, dist.ReduceOp.MAX)
         return numbers.tolist()
 
-    def _trouble(self, own: tuple[Status, str] | None) -> tuple[Status, str]:
-        """That of the first process that has any; where not all have the same, with its number."""
-        told = self.gather(own)
-        at, (status, reason) = next((at, trouble) for at, trouble in enumerate(told) if trouble is not None)
-        return status, reason if all(trouble == told[at] for trouble in told) else f"{reason} (process {at} of {self.count})"
+    def _first_failure(self, own: tuple[Status, str] | None) -> tuple[Status, str]:
+        """Failure of the first process that has one, with the index of that process unless all have the same."""
+        failures = self.gather(own)
+        at, (status, reason) = next((at, failure) for at, failure in enumerate(failures) if failure is not None)
+        alike = all(failure == failures[at] for failure in failures)
+        return status, reason if alike else f"{reason} (process {at} of {self.count})"
 
 
 @contextmanager
-def _at_hand() -> Iterator[None]:
-    """Says in a sentence what a broken connection means."""
+def _connected() -> Iterator[None]:
+    """Context that replaces a connection's error by ``LostProcessError``."""
     try:
         yield
     except RuntimeError as error:
@@ -221,7 +222,7 @@ def _at_hand() -> Iterator[None]:
         ) from error
 
 
-def _part() -> None:
-    """Leave the others at the end of the process, as PyTorch wants it."""
+def _disconnect() -> None:
+    """Destroy the process group before the process ends, as PyTorch requires."""
     if dist.is_initialized():
         dist.destroy_process_group()

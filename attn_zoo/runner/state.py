@@ -1,4 +1,4 @@
-"""A training run in the middle: all that the steps to come depend on, as tensors and plain data, and back."""
+"""State of a training run: all that the remaining steps depend on, packed into tensors and plain data, and unpacked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Augment = Callable[[Batch, torch.Generator], Batch]
 
 @dataclass
 class Trained:
-    """What training left behind. ``best_weights`` are those of the best look at validation."""
+    """Results of training so far. ``best_weights`` are those with the best validation score."""
 
     best_valid: float | None = None
     best_weights: dict[str, Tensor] = field(default_factory=dict)
@@ -29,16 +29,16 @@ class Trained:
     seconds: float = 0.0
     """Sum of ``step_seconds``."""
     pretrain_seconds: float = 0.0
-    """Time of the steps of pretraining."""
+    """Time of the pretraining steps."""
     spent: float = 0.0
-    """Share of the budget's time that was over after the last step, the same in all processes; 0 without such a limit."""
+    """Elapsed share of the time budget after the last step, the same in all processes; 0 without such a limit."""
     peak_bytes: int = 0
     resumed: list[dict[str, Any]] = field(default_factory=list)
-    """Of each part before this one, ``step`` of its last checkpoint (of ``pretraining`` where it says so) and the environment that
-    it ran in."""
+    """Earlier parts of a resumed run: ``step`` of the last checkpoint (``pretraining`` if it counts those steps) and environment of
+    each."""
 
     def count(self, seconds: float, pretraining: bool) -> None:
-        """Add a step that took so long."""
+        """Add the time of a step."""
         if pretraining:
             self.pretrain_seconds += seconds
             return
@@ -68,11 +68,11 @@ class BatchSource(Iterator[Batch]):
         self._order, self._at = torch.randperm(len(self._examples), generator=self._generator), 0
 
     def state(self) -> tuple[dict[str, Tensor], int]:
-        """States of the generators, that of the order before the present epoch was shuffled; and the place in the epoch."""
+        """States of the generators (that of the shuffle from before the present epoch), and position in the epoch."""
         return {"epoch": self._epoch, "chance": self._chance.get_state()}, self._at
 
     def restore(self, generators: Mapping[str, Tensor], at: int) -> None:
-        """The inverse of ``state``; without a batch drawn (``at`` 0) the order is left to the first."""
+        """Set what ``state`` returned; at position 0 the first batch shuffles the epoch."""
         self._generator.set_state(generators["epoch"])
         self._chance.set_state(generators["chance"])
         self._order, self._at = torch.empty(0, dtype=torch.long), 0
@@ -83,7 +83,7 @@ class BatchSource(Iterator[Batch]):
 
 @dataclass
 class Training:
-    """A run in the middle: ``step`` steps are done, the last with this loss."""
+    """Training in progress: number of steps done, and the loss of the last one."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -95,18 +95,18 @@ class Training:
     """Context of the forward pass; ``SharedDraws`` where processes share a run with dropout."""
     state: Trained
     pretraining: bool = False
-    """Whether the steps are those of pretraining, before the task's own."""
+    """True if the steps are those of pretraining, before those of the task."""
     step: int = 0
     loss: float = float("nan")
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Those that are trained."""
+        """Trainable parameters."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
 
 def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state as tensors by name, copied to the CPU, and as plain data; ``generators`` are the states of each process's own."""
+    """Tensors by name, copied to the CPU, and plain data; ``generators`` are the generator states of each process."""
     source, state = training.source, training.state
     assert isinstance(source, BatchSource)
     order, at = source.state()
@@ -147,7 +147,7 @@ def pack(training: Training, generators: Sequence[Sequence[Tensor]]) -> tuple[di
 
 
 def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Go on from a packed state, in a training that was made for the same spec.
+    """Restore a packed state into a training built for the same spec.
 
     Raises:
         ValueError: the state is of another network.
@@ -193,13 +193,13 @@ def _require_same(ours: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> No
 
 
 def _counters(model: nn.Module) -> dict[str, dict[str, int | float]]:
-    """Numbers that modules keep beside their tensors, such as the calls after which features are drawn anew."""
-    found = {}
+    """Numbers that modules hold beside their tensors, such as calls until random features are redrawn."""
+    counters = {}
     for name, module in model.named_modules():
         own = {key: value for key, value in vars(module).items() if type(value) in (int, float) and key != "training"}
         if own:
-            found[name] = own
-    return found
+            counters[name] = own
+    return counters
 
 
 def _set_counters(model: nn.Module, counters: Mapping[str, Mapping[str, int | float]]) -> None:

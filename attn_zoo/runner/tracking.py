@@ -1,4 +1,4 @@
-"""A run's course for TensorBoard, MLflow or Weights & Biases, by accelerate's trackers. None of it is part of a result."""
+"""Logging of a run to TensorBoard, MLflow or Weights & Biases through accelerate's trackers; no part of a result."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _INSTALLED: Mapping[str, Callable[[], bool]] = {
     "wandb": is_wandb_available,
 }
 TRACKERS = tuple(_INSTALLED)
-"""What ``tracking.to`` can name."""
+"""Values of ``tracking.to``."""
 
 
 class TrackerError(ValueError):
-    """A tracker is not installed or does not start."""
+    """Tracker that is not installed or does not start."""
 
 
 def check_trackers(names: Sequence[str]) -> None:
     """Refuse trackers that cannot be used here.
 
     Raises:
-        UnknownNameError: there is none of this name.
-        TrackerError: its package is not installed.
+        UnknownNameError: no tracker has this name.
+        TrackerError: the package of a tracker is not installed.
     """
     for name in names:
         if name not in _INSTALLED:
@@ -44,20 +44,20 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """One run, told to several trackers: a ``Progress`` that also takes the record. Only the main process has one.
+    """Log of one run in several trackers: a ``Progress`` that also takes the record, in the main process only.
 
-    A tracker that fails on the way is complained of once and told nothing more; the run goes on.
+    A tracker that fails during the run is reported once and gets nothing more; the run continues.
 
     Args:
-        names: of ``TRACKERS``.
-        spec, run_id: the run; they name it and are its hyper-parameters.
-        project: what its runs stand under, in MLflow an experiment.
-        folder: where trackers write files; MLflow's is a database, unless MLFLOW_TRACKING_URI names a place.
+        names: names of trackers, from ``TRACKERS``.
+        spec, run_id: name and hyperparameters of the run.
+        project: project of the run, in MLflow its experiment.
+        folder: folder of the trackers' files; MLflow's is a database there, unless MLFLOW_TRACKING_URI is set.
         every: steps between two points of the training loss.
 
     Raises:
-        UnknownNameError: there is no tracker of a name.
-        TrackerError: one is not installed.
+        UnknownNameError: no tracker has this name.
+        TrackerError: a tracker is not installed.
         ValueError: ``every`` is not positive.
     """
 
@@ -75,46 +75,47 @@ class Tracking:
         self._trackers = {name: self._make(name) for name in dict.fromkeys(names)}
 
     def __enter__(self) -> Tracking:
-        """Start every tracker, and tell it the spec.
+        """Start every tracker and log the spec to it.
 
         Raises:
-            TrackerError: one does not start: no login, say, or no such server.
+            TrackerError: a tracker does not start, for lack of a login or a server, for instance.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         begun: dict[str, GeneralTracker] = {}
         for name, tracker in self._trackers.items():
             try:
                 if name == "mlflow":
-                    _say_where_mlflow_keeps(self._folder)
+                    _set_mlflow_store(self._folder)
                 tracker.start()
-                if name != "wandb":  # which has them from the start: older trackers of accelerate begin a second run with them
+                if name != "wandb":  # wandb got them when built: older versions of accelerate would start a second run
                     tracker.store_init_configuration(self._facts)
                 begun[name] = tracker
-            except Exception as error:  # theirs, and of any kind
+            except Exception as error:  # trackers raise errors of any type
                 self._trackers = begun
                 self.__exit__()
-                raise TrackerError(f"tracking.to={name} does not start ({_words(error)}); leave it out, or set it up") from error
+                text = f"tracking.to={name} does not start ({_error_text(error)}); leave it out, or set it up"
+                raise TrackerError(text) from error
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._tell(lambda name, tracker: tracker.finish())
+        self._each(lambda name, tracker: tracker.finish())
 
     def start(self, label: str, steps: int) -> None:
-        """A run begins."""
+        """Do nothing at the start of a run."""
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """The training loss, every so many steps and at each look; the validation score at each look. Nothing of pretraining."""
+        """Log the training loss every few steps, and loss and score at each validation; nothing during pretraining."""
         if step < 1:
             return
         values = {"train_loss": loss} if valid is None else {"train_loss": loss, "valid": valid}
         if valid is not None or step % self._every == 0:
-            self._tell(lambda name, tracker: tracker.log(values, step=step))
+            self._each(lambda name, tracker: tracker.log(values, step=step))
 
     def stop(self) -> None:
-        """The run is over; its record may come."""
+        """Do nothing at the end of a run; ``finish`` may follow."""
 
     def finish(self, record: RunRecord, path: Path) -> None:
-        """The record: what it scored, how it ended and where it lies."""
+        """Log the scores, status and path of the record."""
         step = int(record.curve[-1]["step"]) if record.curve else record.spec.budget.steps
         scores = {f"best_{name}" if name == "valid" else name.replace(": ", "/"): value for name, value in record.scores.items()}
         words = {"status": record.status, "record": str(path), **({"reason": record.reason} if record.reason else {})}
@@ -125,11 +126,11 @@ class Tracking:
             if name == "tensorboard":
                 tracker.log(words, step=step)
             elif name == "mlflow":
-                tracker.store_init_configuration(words)  # it logs no words
+                tracker.store_init_configuration(words)  # MLflow's ``log`` takes numbers only
             else:
                 tracker.tracker.summary.update(words)
 
-        self._tell(tell)
+        self._each(tell)
 
     def _make(self, name: str) -> GeneralTracker:
         if name == "tensorboard":
@@ -138,55 +139,55 @@ class Tracking:
             return MLflowTracker(self._project, run_name=self.name)
         return WandBTracker(self._project, name=self.name, dir=str(self._folder), config=self._facts)
 
-    def _tell(self, say: Callable[[str, GeneralTracker], None]) -> None:
+    def _each(self, say: Callable[[str, GeneralTracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
                 say(name, tracker)
-            except Exception as error:  # theirs, and of any kind
+            except Exception as error:  # trackers raise errors of any type
                 del self._trackers[name]
-                print(f"attn-zoo: tracker {name} failed and is told no more ({_words(error)})", file=sys.stderr)
+                print(f"attn-zoo: tracker {name} failed and is told no more ({_error_text(error)})", file=sys.stderr)
 
 
 class Watchers:
-    """Several that watch a run as one."""
+    """Several ``Progress`` objects as one."""
 
     def __init__(self, *watchers: Progress) -> None:
         self._watchers = watchers
 
     def start(self, label: str, steps: int) -> None:
-        """Tell all."""
+        """Start all of them."""
         for watcher in self._watchers:
             watcher.start(label, steps)
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Tell all."""
+        """Advance all of them."""
         for watcher in self._watchers:
             watcher.advance(step, loss, valid)
 
     def stop(self) -> None:
-        """Tell all."""
+        """Stop all of them."""
         for watcher in self._watchers:
             watcher.stop()
 
 
-def _say_where_mlflow_keeps(folder: Path) -> None:
-    """Where the user has it keep, else a database in the folder: it takes no plain files any more."""
+def _set_mlflow_store(folder: Path) -> None:
+    """Set MLflow's store: MLFLOW_TRACKING_URI, else a database in the folder, since MLflow takes no plain files any more."""
     import mlflow
 
     mlflow.set_tracking_uri(os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}")
 
 
 def _flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested settings as ``model.dim`` and the like; what is no plain value as text."""
-    found: dict[str, Any] = {}
+    """Nested settings with keys such as ``model.dim``; values that are not plain become text."""
+    flat: dict[str, Any] = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{before}{key}.")
+            flat |= _flat(value, f"{before}{key}.")
         else:
-            found[f"{before}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
-    return found
+            flat[f"{before}{key}"] = value if isinstance(value, bool | int | float | str) else str(value)
+    return flat
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

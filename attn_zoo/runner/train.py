@@ -1,4 +1,4 @@
-"""The training loop: short, the same for every attention, its clock on training steps only."""
+"""Training loop: short, the same for every attention, timed over training steps only."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from attn_zoo.runner.state import Trained as Trained
 
 
 class Progress(Protocol):
-    """What a training loop tells whoever watches."""
+    """Observer of a training loop."""
 
     def start(self, label: str, steps: int) -> None:
-        """A run begins that will take so many steps."""
+        """Begin a run of ``steps`` steps."""
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """So many steps are done; those of pretraining are counted up to 0, which is the last of them."""
+        """Report that ``step`` steps are done; pretraining steps count up to 0, the last of them."""
 
     def stop(self) -> None:
-        """The run is over, however it ended."""
+        """End the run, after a failure as well."""
 
 
 def unchanged(batch: Batch, chance: torch.Generator) -> Batch:
-    """No augmentation."""
+    """Identity: no augmentation."""
     return batch
 
 
 class DivergedError(ArithmeticError):
-    """The loss stopped being a number."""
+    """Training loss that is NaN or infinite."""
 
 
 class TimedOutError(TimeoutError):
-    """Training took longer than the budget allows."""
+    """Training beyond the time limit of the budget."""
 
 
 class ApartError(RuntimeError):
-    """Processes that should hold the same network do not."""
+    """Different networks in processes that should hold the same."""
 
 
 def batches(examples: Examples, batch_size: int, seed: int, augment: Augment = unchanged) -> BatchSource:
@@ -71,28 +71,26 @@ def train(
     checkpoint: Checkpoint | None = None,
     draws: AbstractContextManager[Any] | None = None,
 ) -> None:
-    """Train in place for ``budget``, looking at validation as often as it says and at the end; ``state`` holds what is known even
-    if it fails.
+    """Train in place for ``budget``, with validation every ``budget.evaluate_every`` steps and at the end.
 
-    Several processes train one network: each makes the same batches and takes its part of them, and the gradient is that of
-    the whole batch.
+    ``state`` holds the results so far, also after a failure. Several processes train one network: each makes the same batches
+    and takes its part of them, and the gradient is that of the whole batch.
 
     Args:
-        checkpoint: where the state is kept on the way, and what to go on from; Ctrl-C and SIGTERM then wait for the end of
-            the step and save it.
+        checkpoint: checkpoint to resume from and to save to; Ctrl-C and SIGTERM then wait for the end of the step and save it.
         draws: context of each forward pass in training.
 
     Raises:
         DivergedError: a loss is NaN or infinite.
         TimedOutError: the steps took longer than ``budget.max_seconds``.
-        ApartError: several processes train, and what the network holds follows the examples that each of them sees.
-        ElsewhereError: the run went wrong in another process.
+        ApartError: several processes train, and their buffers differ because they follow each process's own examples.
+        ElsewhereError: the run failed in another process.
         LostProcessError: another process is gone.
     """
     source = batches(splits["train"], budget.batch_size, seed, task.augment)
     training = begun(model, source, budget, budget.steps, accelerator, state, draws)
     with resumable(training, checkpoint):
-        _go_on(training, task, splits["valid"], budget, progress, checkpoint)
+        _remaining_steps(training, task, splits["valid"], budget, progress, checkpoint)
 
 
 def begun(
@@ -106,11 +104,11 @@ def begun(
     *,
     pretraining: bool = False,
 ) -> Training:
-    """Training of a model before its first step, with the optimiser and the learning rates that ``budget`` sets for ``steps``."""
+    """Training of a model before its first step, with optimiser and learning-rate schedule of ``budget`` for ``steps`` steps."""
     optimizer = torch.optim.AdamW(_decay_groups(model, budget.weight_decay), lr=budget.learning_rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps, budget, state.spent))
     return Training(
-        model=accelerator.prepare_model(model, evaluation_mode=True),  # placed, but not wrapped: gradients are summed in _step
+        model=accelerator.prepare_model(model, evaluation_mode=True),  # placed, not wrapped: _step sums the gradients
         optimizer=accelerator.prepare_optimizer(optimizer),
         schedule=accelerator.prepare_scheduler(schedule),
         source=source,
@@ -124,7 +122,7 @@ def begun(
 
 @contextmanager
 def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[None]:
-    """Context of the steps that are left, after those of the checkpoint; Ctrl-C and SIGTERM end it by saving another."""
+    """Context of the remaining steps, after those of the checkpoint; Ctrl-C and SIGTERM end it with a new checkpoint."""
     if checkpoint is not None:
         checkpoint.resume(training)
     _require_alike(training, training.model.state_dict().values(), "they start from different weights")
@@ -138,21 +136,21 @@ def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[Non
             raise stopped.pass_on() from None
 
 
-def _go_on(
+def _remaining_steps(
     training: Training, task: Task, valid: Examples, budget: Budget, progress: Progress, checkpoint: Checkpoint | None
 ) -> None:
-    """The steps that are left. A checkpoint is taken after a step and before its look, which draws nothing and changes nothing."""
+    """Do the remaining steps. A checkpoint is saved before the step's validation, which draws and changes nothing."""
     measure, state = measure_named(task.card.metric), training.state
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
             next_step(training, budget, checkpoint)
         last = step == budget.steps or (bool(budget.seconds) and state.spent >= 1)
-        look = last or step % budget.evaluate_every == 0
-        if look:
+        validates = last or step % budget.evaluate_every == 0
+        if validates:
             require_same_buffers(training)
-        score = evaluate(training.model, valid, task.spec, measure, training.accelerator) if look else None
+        score = evaluate(training.model, valid, task.spec, measure, training.accelerator) if validates else None
         if score is not None:
-            _remember(training, score, measure.better(score, state.best_valid))
+            _add_score(training, score, measure.better(score, state.best_valid))
         progress.advance(step, training.loss, score)
         require_time(training, budget, budget.steps)
         if last:
@@ -160,16 +158,16 @@ def _go_on(
 
 
 def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None) -> None:
-    """A step on the clock, after which all processes learn what time is spent, and a due checkpoint is taken.
+    """Do a timed step, share the elapsed time among the processes, and save a checkpoint if it is due.
 
     Raises:
-        DivergedError: its loss is NaN or infinite.
-        StoppedError: a signal asked one of them to stop.
-        ApartError: the first step left them with different buffers.
+        DivergedError: the loss is NaN or infinite.
+        StoppedError: a signal stops the run.
+        ApartError: the processes have different buffers after the first step.
     """
     step, state = training.step + 1, training.state
     started = time.perf_counter()
-    if step == 2 and not training.pretraining:  # the first also allocates the optimiser's state, which is not the model's doing
+    if step == 2 and not training.pretraining:  # the first step also allocates the optimiser's state
         device = training.accelerator.device
         state.peak_bytes = peak_bytes(lambda: _step(training, next(training.source), budget.clip_norm), device)
     else:
@@ -177,7 +175,7 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
         state.count(time.perf_counter() - started, training.pretraining)
     training.step = step
     if not math.isfinite(training.loss):
-        raise DivergedError(f"the loss became {training.loss} at step {step}{_of(training)}")
+        raise DivergedError(f"the loss became {training.loss} at step {step}{_phase(training)}")
     save = checkpoint is not None and checkpoint.due(step)
     agreed = training.processes.agree(stop=asked(), spent=_spent(state, budget), save=save)
     state.spent = agreed.spent
@@ -190,25 +188,25 @@ def next_step(training: Training, budget: Budget, checkpoint: Checkpoint | None)
 
 
 def require_time(training: Training, budget: Budget, steps: int) -> None:
-    """Raises TimedOutError where ``budget.max_seconds`` are over, after some of so many steps."""
+    """Raise TimedOutError if ``budget.max_seconds`` are over; ``steps`` is the planned number, for its message."""
     if budget.max_seconds and training.state.spent >= 1:
-        done = f"{training.step} of {steps} steps{_of(training)}"
+        done = f"{training.step} of {steps} steps{_phase(training)}"
         raise TimedOutError(f"training took more than {budget.max_seconds:g} s after {done}")
 
 
-def _of(training: Training) -> str:
+def _phase(training: Training) -> str:
     return " of pretraining" if training.pretraining else ""
 
 
 def _spent(state: Trained, budget: Budget) -> float:
-    """Share of the budget's time by this process's clock: of the task's own training, or of all where it is a mere limit."""
+    """Elapsed share of the time budget by this process's clock: of ``seconds`` without, or of ``max_seconds`` with pretraining."""
     if budget.seconds:
         return state.seconds / budget.seconds
     return (state.pretrain_seconds + state.seconds) / budget.max_seconds if budget.max_seconds else 0.0
 
 
 def _step(training: Training, whole: Batch, clip_norm: float) -> None:
-    """Train on a batch, of which other processes may have the greater part."""
+    """Train on a batch, of which this process takes its part."""
     accelerator, processes = training.accelerator, training.processes
     questions = len(whole.labels) if whole.labels.dim() == 1 else int((whole.labels != UNASKED).sum())
     batch = to_device(processes.part(whole), accelerator.device)
@@ -220,11 +218,11 @@ def _step(training: Training, whole: Batch, clip_norm: float) -> None:
     training.optimizer.step()
     training.schedule.step()
     training.optimizer.zero_grad()
-    training.loss = loss.item()  # waits for the device, so the clock around this call is honest
+    training.loss = loss.item()  # waits for the device, so that the timing around this call is correct
 
 
 def _loss(scores: Tensor, labels: Tensor, questions: int) -> Tensor:
-    """What these answers add to the mean over all ``questions`` of the batch, most of which may be other processes'."""
+    """Contribution of this process's answers to the mean loss over all ``questions`` of the batch."""
     if len(labels) == questions:
         return F.cross_entropy(scores, labels)
     if not len(labels):
@@ -233,7 +231,7 @@ def _loss(scores: Tensor, labels: Tensor, questions: int) -> Tensor:
 
 
 def require_same_buffers(training: Training) -> None:
-    """Raises ApartError where the processes hold different buffers."""
+    """Raise ApartError if the processes hold different buffers."""
     _require_alike(training, training.model.buffers(), "what this network learns follows the examples that each sees")
 
 
@@ -242,7 +240,7 @@ def _require_alike(training: Training, tensors: Iterable[Tensor], otherwise: str
         raise ApartError(f"{training.processes.count} processes do not do what one does: {otherwise}; do this run on one process")
 
 
-def _remember(training: Training, score: float, is_best: bool) -> None:
+def _add_score(training: Training, score: float, is_best: bool) -> None:
     state = training.state
     state.curve.append({"step": training.step, "train_seconds": state.seconds, "train_loss": training.loss, "valid": score})
     if is_best:
@@ -251,7 +249,7 @@ def _remember(training: Training, score: float, is_best: bool) -> None:
 
 
 def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices decay; biases, norms and other vectors do not."""
+    """Parameter groups: weight decay for matrices, none for biases, norms and other vectors."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": weight_decay},
@@ -260,10 +258,10 @@ def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, objec
 
 
 def _rate(step: int, steps: int, budget: Budget, spent: float) -> float:
-    """Share of the learning rate at a step of so many: up linearly, then constant or down to zero along half a cosine.
+    """Factor of the learning rate at a step: linear warm-up, then constant or a cosine decay to zero.
 
     Args:
-        spent: share of the budget's time that is over.
+        spent: elapsed share of the time budget.
     """
     if step < budget.warmup_steps:
         return (step + 1) / budget.warmup_steps

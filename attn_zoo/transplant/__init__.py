@@ -1,4 +1,4 @@
-"""A trained encoder with another attention: swapped in, distilled layer by layer, fine-tuned, and graded against what it was."""
+"""Transplants: replace the attention of a trained encoder, distil each layer, fine-tune, and compare with the original."""
 
 from attn_zoo.transplant.encoder import Teacher, load_teacher
 from attn_zoo.transplant.experiment import STAGES, Bench, check, swap

@@ -1,4 +1,4 @@
-"""What a student's attention costs beside the teacher's, by the cards and by PyTorch's counter."""
+"""Cost of a student's attention relative to the teacher's, from the cards and from PyTorch's FLOP counter."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ from attn_zoo.transplant.passages import Passages
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Of one passage of the full length, in evaluation."""
+    """Cost of one passage of the full length, in evaluation."""
 
     attention_flops: int
-    """Of the mechanisms of all layers, forward, by their cards: between projections, which every attention has."""
+    """FLOPs of the mechanisms of all layers, forward, from their cards; without projections, which every attention has."""
     softmax_flops: int
-    """Of softmax in their place."""
+    """FLOPs of softmax in the same layers."""
     kept_bytes: int | None
-    """Bytes that training keeps of the mechanisms' work for the backward pass in float32, as a CPU takes them; None where shapes
-    do not tell."""
+    """Bytes that autograd saves for the mechanisms, in float32 on a CPU; None if shapes do not determine them."""
     softmax_kept_bytes: int
     layers: int
     parameters: int
-    """That the mechanisms added."""
+    """Number of parameters of the mechanisms, which the teacher lacks."""
     encoder_flops: int
-    """Of the whole student, forward, counted."""
+    """FLOPs of the whole student, forward, counted."""
     teacher_flops: int
 
     @property
     def share(self) -> float:
-        """Of softmax's FLOPs."""
+        """FLOPs of the mechanisms relative to softmax's."""
         return self.attention_flops / self.softmax_flops
 
     @property
     def layers_saved(self) -> float:
-        """The cut as a number of softmax layers whose attention would be free: (1 - share) · layers."""
+        """Saving as a number of layers' softmax attention: (1 - share) · layers."""
         return (1 - self.share) * self.layers
 
     @property
     def encoder_share(self) -> float:
-        """Of the teacher's FLOPs."""
+        """FLOPs of the student relative to the teacher's."""
         return self.encoder_flops / self.teacher_flops
 
 
 def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
-    """Count for a student on one passage."""
+    """Count the cost of a student on one passage."""
     stack = zoo_layers(student)
     kept = [activation_bytes(mechanism.card, mechanism.geometry, mechanism.options) for mechanism in stack]
     softmax, options = card("softmax"), card("softmax").options()
@@ -70,7 +69,7 @@ def spent(student: Any, teacher_flops: int, passage: Passages) -> Spent:
 
 @torch.no_grad()
 def counted_flops(model: Any, passage: Passages) -> int:
-    """FLOPs of one forward pass: two for each multiply-add of every matrix product."""
+    """FLOPs of the matrix products of one forward pass, two for each multiply-add."""
     with FlopCounterMode(display=False) as counter:
         model(**passage.call())
     return int(counter.get_total_flops())

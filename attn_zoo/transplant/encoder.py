@@ -1,4 +1,4 @@
-"""The teacher: a trained encoder of transformers, its embeddings of passages, and what its attentions are given and answer."""
+"""Teacher: a trained encoder of transformers, its embeddings of passages, and inputs and outputs of its attention modules."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from attn_zoo.integrations.transformers.sites import sites
 from attn_zoo.transplant.passages import Passages
 
 BATCH = 16
-"""Passages at a time where no gradient is taken."""
+"""Batch size in passages, for computations without gradients."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Teacher:
-    """A model as it was trained, in evaluation."""
+    """Original model, in evaluation mode."""
 
     model: Any
     tokenizer: Any
     name: str
     weights: str
-    """``pretrained`` or what else they are, in words."""
+    """Description of the weights, such as ``pretrained``."""
 
 
 def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 0) -> Teacher:
-    """An encoder and its tokenizer.
+    """Load an encoder and its tokenizer.
 
     Args:
         model: ``minilm``, a folder of transformers, or with ``weights=pretrained`` a name on the hub.
-        length: of the longest passages, for which the model must have positions.
+        length: length of the longest passages in tokens; the model must have as many positions.
 
     Raises:
-        ValueError: the model reads no text, looks only back, or has fewer positions.
+        ValueError: the model reads no text, is causal or a cross-attention model, or has fewer positions.
         OSError: transformers cannot load it.
         UnsupportedError: an optional package is missing; the message names the extra.
     """
@@ -60,7 +60,7 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
 
 
 def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """The mean of the last hidden states over real tokens, of length one: how all-MiniLM and its kin embed a sentence."""
+    """Normalised mean of the last hidden states over real tokens: the sentence embedding of all-MiniLM and similar models."""
     hidden = model(**passages.call()).last_hidden_state
     weight = passages.valid[..., None].to(hidden.dtype)
     return F.normalize((hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1), dim=-1)
@@ -71,7 +71,8 @@ def embed(model: Any, passages: Passages, *, trim: bool) -> Float[Tensor, "passa
     """Embeddings of many passages.
 
     Args:
-        trim: leave away what is padding in a whole batch, for models that run at any length; the order is as given.
+        trim: sort passages by length and drop the padding that a whole batch shares, for models that run at any length; the
+            embeddings come in the given order.
     """
     if not trim:
         return torch.cat([embedding(model, batch) for batch in passages.batches(BATCH)])
@@ -82,7 +83,7 @@ def embed(model: Any, passages: Passages, *, trim: bool) -> Float[Tensor, "passa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """What one attention module of the teacher is given and answers, for many passages; in float16, since there are many."""
+    """Inputs and outputs of one attention module of the teacher for all passages, in float16 to save memory."""
 
     hidden: Float[Tensor, "passages length dim"]
     answer: Float[Tensor, "passages length width"]
@@ -90,26 +91,26 @@ class Answers:
 
 @torch.no_grad()
 def answers_of(model: Any, passages: Passages) -> list[Answers]:
-    """Inputs and outputs of every attention module, in the order in which the model holds them."""
+    """Inputs and outputs of every attention module, in the order of the model's modules."""
     modules = [site.module for site in sites(model)]
-    given: list[list[Tensor]] = [[] for _ in modules]
-    answered: list[list[Tensor]] = [[] for _ in modules]
-    with _watching(modules, given, answered):
+    inputs: list[list[Tensor]] = [[] for _ in modules]
+    outputs: list[list[Tensor]] = [[] for _ in modules]
+    with _capturing(modules, inputs, outputs):
         for batch in passages.batches(BATCH):
             model(**batch.call())
-    return [Answers(torch.cat(hidden), torch.cat(answer)) for hidden, answer in zip(given, answered, strict=True)]
+    return [Answers(torch.cat(hidden), torch.cat(answer)) for hidden, answer in zip(inputs, outputs, strict=True)]
 
 
 @contextmanager
-def _watching(modules: Sequence[nn.Module], given: list[list[Tensor]], answered: list[list[Tensor]]) -> Iterator[None]:
-    def watch(at: int) -> Any:
-        def seen(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-            given[at].append((kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]).half())
-            answered[at].append(first_of(output).half())
+def _capturing(modules: Sequence[nn.Module], inputs: list[list[Tensor]], outputs: list[list[Tensor]]) -> Iterator[None]:
+    def hook_of(at: int) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            inputs[at].append((kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]).half())
+            outputs[at].append(first_of(output).half())
 
-        return seen
+        return hook
 
-    handles = [module.register_forward_hook(watch(at), with_kwargs=True) for at, module in enumerate(modules)]
+    handles = [module.register_forward_hook(hook_of(at), with_kwargs=True) for at, module in enumerate(modules)]
     try:
         yield
     finally:
@@ -118,12 +119,12 @@ def _watching(modules: Sequence[nn.Module], given: list[list[Tensor]], answered:
 
 
 def first_of(output: Any) -> Tensor:
-    """What an attention module answers; most give their weights, or None, beside it."""
+    """Output of an attention module without its attention weights, which most modules return beside it."""
     answer = output[0] if isinstance(output, tuple) else output
     assert isinstance(answer, Tensor)
     return answer
 
 
 def answer(module: Any, hidden: Float[Tensor, "batch length dim"], valid: Bool[Tensor, "batch length"]) -> Tensor:
-    """What an attention module, its mechanism replaced, answers to hidden states."""
+    """Output of an attention module with a replaced mechanism, for hidden states."""
     return first_of(module(hidden, attention_mask=None if bool(valid.all()) else valid))

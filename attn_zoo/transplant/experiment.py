@@ -1,4 +1,4 @@
-"""Students of a teacher: swapped, distilled, fine-tuned, and graded at each stage."""
+"""Students of a teacher: attention replaced, distilled, fine-tuned, with measures of quality at each stage."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from attn_zoo.transplant.training import DivergedError, distil, layer_errors, tu
 
 STAGES = ("swap", "distilled", "tuned")
 HELD_OUT = 1 / 16
-"""Share of the passages to learn from on which errors by layer are measured, and which are not learned from."""
+"""Share of the training passages held out for the errors by layer."""
 
 
 def swap(teacher: Teacher, candidate: Candidate, length: int, seed: int) -> Any:
-    """A copy of the teacher with its attention replaced; what the mechanism draws follows the seed."""
+    """Copy of the teacher with its attention replaced; random draws of the mechanism follow the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         student = copy.deepcopy(teacher.model)
@@ -35,13 +35,13 @@ def swap(teacher: Teacher, candidate: Candidate, length: int, seed: int) -> Any:
 
 
 def check(teacher: Teacher, candidates: Sequence[Candidate], starts: Sequence[Start], setting: Setting, pairs: bool) -> list[bool]:
-    """Build a student of each candidate and throw it away.
+    """Check that a student of every candidate can be built.
 
     Returns:
-        Whether each has matrices E and F to start.
+        For each candidate, True if it has matrices E and F to initialise.
 
     Raises:
-        ValueError, UnsupportedError: the mechanism cannot stand in this model, or does not claim the padding that there will be.
+        ValueError, UnsupportedError: the mechanism cannot be used in this model, or does not support the padding of the passages.
     """
     takes = []
     for candidate in candidates:
@@ -55,28 +55,27 @@ def check(teacher: Teacher, candidates: Sequence[Candidate], starts: Sequence[St
 
 
 def named(trial: Trial) -> str:
-    """A trial in words."""
+    """Description of a trial."""
     how = "" if trial.start is None else f", init {trial.start.value}"
     return f"{trial.candidate.label}{how}, seed {trial.seed}"
 
 
 class Bench:
-    """What all trials of a teacher share: its answers, embeddings and second moments, asked for once.
+    """Teacher's attention outputs, embeddings and second moments, computed once for all trials.
 
     Args:
-        trials: all that will be done.
-        tell: called with a line of progress now and then.
+        trials: all trials to run.
+        tell: callback with lines of progress.
     """
 
     def __init__(
         self, setting: Setting, teacher: Teacher, material: Material, trials: Sequence[Trial], tell: Callable[[str], None]
     ) -> None:
         self.setting, self.teacher, self.trials, self.tell = setting, teacher, trials, tell
-        held = max(1, round(len(material.learn) * HELD_OUT))
-        spread = torch.arange(held) * len(material.learn) // held
-        out = torch.zeros(len(material.learn), dtype=torch.bool)
-        out[spread] = True
-        self.learn, self.held = material.learn[~out], material.learn[out]
+        count = max(1, round(len(material.learn) * HELD_OUT))
+        held_out = torch.zeros(len(material.learn), dtype=torch.bool)
+        held_out[torch.arange(count) * len(material.learn) // count] = True
+        self.learn, self.held = material.learn[~held_out], material.learn[held_out]
         tell("what the teacher says of the passages")
         self.answers = answers_of(teacher.model, self.learn) if setting.distil_steps else []
         self.held_answers = answers_of(teacher.model, self.held)
@@ -84,17 +83,17 @@ class Bench:
         self.moments = second_moments(teacher.model, self.learn) if any(trial.start for trial in trials) else []
         self.exam = Exam(teacher.model, material.test, material.pairs, material.same)
         self.one = material.test[:1]
-        teacher.model.set_attn_implementation("eager")  # whose products the counter sees
+        teacher.model.set_attn_implementation("eager")  # the counter does not count fused attention
         self.teacher_flops = counted_flops(teacher.model, self.one)
         teacher.model.set_attn_implementation("sdpa")
 
     @property
     def reference(self) -> Quality:
-        """The teacher, graded as its students are."""
+        """Quality of the teacher, measured like that of its students."""
         return self.exam.teacher
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """A point a trial, plain data. One whose loss was no number says so under ``failed``, with the stages until then."""
+        """Results as plain data, one point for each trial; a diverged one has its reason in ``failed`` and its earlier stages."""
         for at, trial in enumerate(self.trials, 1):
             self.tell(f"{at} of {len(self.trials)}: {named(trial)}")
             yield self._point(trial)

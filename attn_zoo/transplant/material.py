@@ -1,4 +1,4 @@
-"""The text of a transplant: what students learn from, what they are tested on, and that nothing is both."""
+"""Texts of a transplant: training and test passages without common lines."""
 
 from __future__ import annotations
 
@@ -15,74 +15,74 @@ from attn_zoo.transplant.quality import Pair, read_pairs, read_texts
 from attn_zoo.transplant.setting import Setting
 
 _PARTS = 4
-"""Of the default text, the last of so many parts is tested on."""
+"""Number of parts of the default text, the last of which is the test text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Material:
-    """All passages of a transplant, and words on where they come from."""
+    """All passages of a transplant, and facts about their sources."""
 
     learn: Passages
     test: Passages
     pairs: Passages | None
-    """First sentences, then as many second ones."""
+    """Sentence pairs: all first sentences, then all second ones."""
     same: list[bool] | None
     facts: Mapping[str, Any]
 
 
 def gather(setting: Setting, tokenizer: Any, train: Sequence[Path], test: Sequence[Path], pairs: Path | None) -> Material:
-    """Read and cut everything. Each file or folder to learn from gives as many passages as the others.
+    """Read all texts and cut them into passages. Every file or folder of ``train`` gives equally many passages.
 
-    Lines of the texts to learn from that stand in the text or the pairs to test on as well are left out, and counted.
+    Lines of the training texts that also occur in the test text or in the pairs are left out and counted.
 
     Raises:
-        ValueError, OSError: a file is missing or damaged, a text too short, or one of ``train`` and ``test`` is not given.
+        ValueError, OSError: a file is missing or damaged, a text is too short, or only one of ``train`` and ``test`` is given.
     """
     if bool(train) != bool(test):
         raise ValueError("train and test are texts to learn from and to test on: give both, or neither for Python's reference")
-    asked = [] if pairs is None else read_pairs(pairs, setting.pair_count)
-    sources, tested, named, said = _texts(train, test)
-    others = [tested, *(pair.first for pair in asked), *(pair.second for pair in asked)]
+    sentence_pairs = [] if pairs is None else read_pairs(pairs, setting.pair_count)
+    sources, test_text, train_names, test_name = _texts(train, test)
+    others = [test_text, *(pair.first for pair in sentence_pairs), *(pair.second for pair in sentence_pairs)]
     cleaned = [without(text, others) for text in sources]
     shares = [setting.passages * (at + 1) // len(sources) - setting.passages * at // len(sources) for at in range(len(sources))]
     parts = [
         cut(text, tokenizer, setting.length, share, what=f"train ({name}, less what is tested on)")
-        for (text, _), share, name in zip(cleaned, shares, named, strict=True)
+        for (text, _), share, name in zip(cleaned, shares, train_names, strict=True)
         if share
     ]
     learn = shorten(join(parts), setting.short, tokenizer, torch.Generator().manual_seed(0))
-    found = cut(tested, tokenizer, setting.length, setting.tests // 2, following=2, what=f"test ({said})")
-    sentences = None if not asked else read_in(_in_order(asked), tokenizer, setting.length)
-    everything = {"learn": learn, "test": found} | ({} if sentences is None else {"pairs": sentences})
+    test_passages = cut(test_text, tokenizer, setting.length, setting.tests // 2, following=2, what=f"test ({test_name})")
+    sentences = None if not sentence_pairs else read_in(_in_order(sentence_pairs), tokenizer, setting.length)
+    all_passages = {"learn": learn, "test": test_passages} | ({} if sentences is None else {"pairs": sentences})
     facts = {
-        "train": named,
-        "test": said,
+        "train": train_names,
+        "test": test_name,
         "pairs": None if pairs is None else _short(pairs),
         "lines_left_out": sum(count for _, count in cleaned),
-        "digest": digest_of(everything),
+        "digest": digest_of(all_passages),
     }
-    return Material(learn, found, sentences, _same(asked), facts)
+    return Material(learn, test_passages, sentences, _same(sentence_pairs), facts)
 
 
 def _texts(train: Sequence[Path], test: Sequence[Path]) -> tuple[list[str], str, list[str], str]:
-    """Texts to learn from, the text to test on, and the names of both."""
+    """Training texts, test text, names of the training texts, and name of the test text."""
     if train:
         names = [_short(path) for path in train]
         return [read_texts([path]) for path in train], read_texts(list(test)), names, ", ".join(map(_short, test))
     text, words = default_text()
-    *learned, tested = stretches(text, _PARTS)
-    return ["".join(learned)], tested, [f"{words}, first {_PARTS - 1} of {_PARTS} parts"], f"{words}, last of {_PARTS} parts"
+    *learned, test_text = stretches(text, _PARTS)
+    return ["".join(learned)], test_text, [f"{words}, first {_PARTS - 1} of {_PARTS} parts"], f"{words}, last of {_PARTS} parts"
 
 
-def _in_order(asked: Sequence[Pair]) -> list[str]:
-    return [pair.first for pair in asked] + [pair.second for pair in asked]
+def _in_order(sentence_pairs: Sequence[Pair]) -> list[str]:
+    return [pair.first for pair in sentence_pairs] + [pair.second for pair in sentence_pairs]
 
 
-def _same(asked: Sequence[Pair]) -> list[bool] | None:
-    known = [pair.same for pair in asked if pair.same is not None]
-    return known if asked and len(known) == len(asked) else None
+def _same(sentence_pairs: Sequence[Pair]) -> list[bool] | None:
+    labels = [pair.same for pair in sentence_pairs if pair.same is not None]
+    return labels if sentence_pairs and len(labels) == len(sentence_pairs) else None
 
 
 def _short(path: Path) -> str:
-    """The last two parts of a path, which tell data apart without telling where they lie."""
+    """Last two parts of a path: they distinguish data without their location."""
     return "/".join(path.resolve().parts[-2:])

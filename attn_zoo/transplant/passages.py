@@ -1,4 +1,4 @@
-"""Real text as passages of tokens: cut to one length, shortened and padded, and kept apart from what is tested on."""
+"""Passages: text cut into token sequences of one length, shortened and padded, without lines of the test text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch import Tensor
 from attn_zoo.analysis.text import stretches
 
 TELLING = 20
-"""Letters from which on a line of text is taken to stand in one place only; shorter ones, headings say, may recur."""
+"""Smallest number of characters of a line that counts as unique; shorter lines, such as headings, may recur."""
 SHORTEST = 8
-"""Tokens, the special ones included, that a shortened passage keeps at least."""
+"""Smallest number of tokens, special ones included, of a shortened passage."""
 _CHARACTERS_PER_TOKEN = 16
-"""More than any text in words needs, so that long stretches are not read to their end for their first tokens."""
+"""Upper bound for text in words, so that only the beginning of a long part is tokenised."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Passages:
-    """Sequences of tokens, padded at their ends."""
+    """Token sequences, padded at their ends."""
 
     ids: Int[Tensor, "passages length"]
     valid: Bool[Tensor, "passages length"]
@@ -33,35 +33,35 @@ class Passages:
         return len(self.ids)
 
     def __getitem__(self, rows: Any) -> Passages:
-        """Some of them, by slice, indices or mask."""
+        """Select passages by slice, indices or mask."""
         return Passages(self.ids[rows], self.valid[rows])
 
     def trimmed(self) -> Passages:
-        """Without the padding that all of them have."""
+        """Passages without the padding that all of them share."""
         longest = int(self.valid.sum(dim=1).max())
         return Passages(self.ids[:, :longest], self.valid[:, :longest])
 
     def batches(self, size: int) -> Iterator[Passages]:
-        """In their order."""
+        """Batches of at most ``size`` passages, in order."""
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def call(self) -> dict[str, Tensor]:
-        """What a model of transformers is called with."""
+        """Keyword arguments of a model of transformers."""
         return {"input_ids": self.ids, "attention_mask": self.valid.to(torch.long)}
 
 
 def join(parts: Sequence[Passages]) -> Passages:
-    """One behind the other; all of one length."""
+    """Concatenate passages of one length."""
     return Passages(torch.cat([part.ids for part in parts]), torch.cat([part.valid for part in parts]))
 
 
 def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int = 1, what: str) -> Passages:
-    """Passages of exactly ``length`` tokens, special ones included, from places spread evenly over a text.
+    """Passages of exactly ``length`` tokens, special ones included, from places evenly spaced over a text.
 
     Args:
-        following: passages from each place, one right after the other and in this order in the result.
-        what: names the text in the error.
+        following: number of consecutive passages from each place, adjacent in the result.
+        what: name of the text, for the error.
 
     Raises:
         ValueError: the text is too short.
@@ -85,31 +85,31 @@ def cut(text: str, tokenizer: Any, length: int, places: int, *, following: int =
 
 
 def shorten(passages: Passages, share: float, tokenizer: Any, generator: torch.Generator) -> Passages:
-    """A share of the passages, spread evenly, cut to random lengths and padded; each still ends as the tokenizer ends a text."""
+    """Shorten an evenly spaced share of the passages to random lengths, with the tokenizer's last token at the end, and pad."""
     ids, valid = passages.ids.clone(), passages.valid.clone()
     length, padding = ids.shape[1], tokenizer.pad_token_id or 0
     if length <= SHORTEST:
         return passages
-    kept = torch.randint(SHORTEST, length, (len(ids),), generator=generator)
+    lengths = torch.randint(SHORTEST, length, (len(ids),), generator=generator)
     for row in range(len(ids)):
         if int(share * (row + 1)) > int(share * row):
-            end = int(kept[row])
+            end = int(lengths[row])
             ids[row, end - 1] = passages.ids[row, -1]
             ids[row, end:], valid[row, end:] = padding, False
     return Passages(ids, valid)
 
 
 def read_in(texts: Sequence[str], tokenizer: Any, length: int) -> Passages:
-    """A passage for each text, cut at ``length`` tokens and padded to it."""
+    """Passage of each text, cut and padded to ``length`` tokens."""
     tokenizer.padding_side = "right"
     found = tokenizer(list(texts), truncation=True, max_length=length, padding="max_length", return_tensors="pt")
     return Passages(found["input_ids"], found["attention_mask"].bool())
 
 
 def without(text: str, others: Iterable[str]) -> tuple[str, int]:
-    """A text less the lines that stand in others too, whatever their spaces and case; and how many these are.
+    """Remove the lines that other texts contain, up to spaces and case; return the rest and the number of removed lines.
 
-    Only lines of ``TELLING`` letters and more are looked at.
+    Lines of fewer than ``TELLING`` characters stay.
     """
     known = {digest for other in others for digest in line_digests(other)}
     lines = text.split("\n")
@@ -118,7 +118,7 @@ def without(text: str, others: Iterable[str]) -> tuple[str, int]:
 
 
 def line_digests(text: str) -> set[str]:
-    """Of each telling line."""
+    """Digests of all lines of at least ``TELLING`` characters."""
     return {digest for line in text.split("\n") if (digest := _digest(line)) is not None}
 
 
@@ -128,7 +128,7 @@ def _digest(line: str) -> str | None:
 
 
 def digest_of(passages: Mapping[str, Passages]) -> str:
-    """Of all tokens, by which two runs know that they read the same."""
+    """Digest of all tokens; equal digests mean equal data."""
     whole = hashlib.sha256()
     for name in sorted(passages):
         whole.update(name.encode())

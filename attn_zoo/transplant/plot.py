@@ -1,4 +1,5 @@
-"""Similarity kept against what attention costs: a panel for each stage, a line for each mechanism and start along its dial."""
+"""Plot of preserved similarity against attention cost: a panel for each stage, a line for each mechanism and initialisation along
+its varied hyperparameter."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ _SIZE = (11.5, 5.3)
 
 
 def check_plot(path: Path) -> None:
-    """Find out before the work whether its picture can be drawn and written.
+    """Refuse a plot that could not be drawn or written, before any work.
 
     Raises:
-        ValueError: another suffix than svg or png, no such folder, or matplotlib is not installed.
+        ValueError: the suffix is not svg or png, the folder does not exist, or matplotlib is not installed.
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"plot must end in {' or '.join(SUFFIXES)}; got {str(path)!r}")
@@ -33,10 +34,10 @@ def check_plot(path: Path) -> None:
 
 
 def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
-    """Draw a record into a file; the same record is the same SVG, byte for byte.
+    """Draw a record into a file; equal records give equal SVGs, byte for byte.
 
     Raises:
-        ValueError: see ``check_plot``; or no student was graded.
+        ValueError: see ``check_plot``; or the record has no result.
     """
     check_plot(path)
     rows = [row for row in rows_of(found["points"]) if row.values("swap", "spearman")]
@@ -50,8 +51,8 @@ def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
         figure = Figure(figsize=_SIZE)
         title = "What of a trained encoder's similarities is kept when its attention is replaced"
         figure.text(0.012, 0.975, title, va="top", fontsize=12, fontweight="bold")
-        said = textwrap.fill(_said(found), width=190)
-        figure.text(0.012, 0.92, said, va="top", fontsize=8.5, color=MUTED, linespacing=1.4)
+        caption = textwrap.fill(_caption(found), width=190)
+        figure.text(0.012, 0.92, caption, va="top", fontsize=8.5, color=MUTED, linespacing=1.4)
         panels = figure.subplots(1, len(STAGES), sharex=True, sharey=True)
         figure.subplots_adjust(left=0.06, right=0.985, top=0.78, bottom=0.27, wspace=0.06)
         for panel, stage in zip(panels, STAGES, strict=True):
@@ -62,7 +63,7 @@ def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
         figure.savefig(path, **keep)
 
 
-def _said(found: Mapping[str, Any]) -> str:
+def _caption(found: Mapping[str, Any]) -> str:
     teacher, setting, data = found["teacher"], found["setting"], found["data"]
     bars = "; bars from the lowest to the highest seed" if len({point["seed"] for point in found["points"]}) > 1 else ""
     return (
@@ -72,7 +73,7 @@ def _said(found: Mapping[str, Any]) -> str:
 
 
 def _lines(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of one mechanism and start along one dial, cheapest first."""
+    """Rows grouped by mechanism, initialisation and varied hyperparameter, by increasing cost."""
     lines: dict[tuple[str, str | None, str | None], list[Row]] = {}
     for row in rows:
         lines.setdefault((row.attention, row.init, row.dial), []).append(row)
@@ -99,7 +100,7 @@ def _draw(panel: Any, stage: str, lines: Sequence[Sequence[Row]]) -> None:
 
 
 def _draw_line(panel: Any, stage: str, line: Sequence[Row], name: str, at: int | None) -> None:
-    """``at`` numbers the lines that are no controls; controls and what costs nothing are a level."""
+    """Draw a line; ``at`` is its number, or None for a control. Controls and mechanisms without cost are horizontal lines."""
     colour = MUTED if at is None else SERIES[at % len(SERIES)]
     found = [(row, values) for row in line if (values := row.values(stage, "spearman"))]
     heights = [fmean(values) for _, values in found]
@@ -108,7 +109,7 @@ def _draw_line(panel: Any, stage: str, line: Sequence[Row], name: str, at: int |
         panel.axhline(heights[0], color=colour, linewidth=1.1, linestyle=(0, (4, 3)), label=words)
         return
     places = [100 * row.cost.share for row, _ in found]
-    reach = [  # at least 0: the mean of equal numbers may be rounded away from them
+    reach = [  # clamped to 0: rounding may move the mean of equal numbers beyond them
         [max(0.0, height - min(values)) for height, (_, values) in zip(heights, found, strict=True)],
         [max(0.0, max(values) - height) for height, (_, values) in zip(heights, found, strict=True)],
     ]
@@ -138,7 +139,7 @@ def _axes(panels: Any, rows: Sequence[Row]) -> None:
 
 
 def _apart(shares: Sequence[float]) -> list[float]:
-    """Those that are a fifth or more above the one before, so that their names do not touch."""
+    """Shares that are at least a fifth above the previous one, so that their labels do not overlap."""
     kept: list[float] = []
     for share in shares:
         if not kept or share > 1.2 * kept[-1]:

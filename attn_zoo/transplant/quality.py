@@ -1,4 +1,4 @@
-"""How much of the teacher a student kept: do its similarities of passages order them alike, and are they as good for use."""
+"""Quality of a student: agreement of its similarities of passages with the teacher's, and their accuracy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attn_zoo.transplant.passages import Passages
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sentences, and whether they say the same; None where nobody said."""
+    """Two sentences, and ``same``: True for paraphrases, None without a label."""
 
     first: str
     second: str
@@ -29,30 +29,30 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Figures of one model at one stage; None where there is nothing to measure by, or all similarities are one."""
+    """Quality measures of one model at one stage; None without data for the measure, or if all similarities are equal."""
 
     spearman: float | None
-    """Rank correlation of the student's cosine similarities of all pairs of passages with the teacher's."""
+    """Spearman correlation of student's and teacher's cosine similarities over all pairs of passages."""
     pearson: float | None
-    """The linear correlation of the same."""
+    """Pearson correlation of the same similarities."""
     cosine: float
-    """Mean cosine between the student's and the teacher's embedding of the same passage."""
+    """Mean cosine between the student's and the teacher's embeddings of a passage."""
     neighbours: float
-    """Area under the ROC curve of telling two passages that follow each other from two of different places by their similarity."""
+    """Area under the ROC curve of the similarity as a classifier of consecutive passages against others."""
     pairs_spearman: float | None = None
-    """Rank correlation with the teacher's similarities of the given pairs of sentences."""
+    """Spearman correlation of student's and teacher's similarities over the given sentence pairs."""
     pairs_auc: float | None = None
-    """Area under the ROC curve of telling the pairs that say the same from the others."""
+    """Area under the ROC curve of the similarity as a classifier of paraphrases."""
 
 
 class Exam:
-    """What all students of a teacher are graded by.
+    """Test data and teacher's embeddings, from which the quality of every student is computed.
 
     Args:
-        teacher: whose embeddings are what is right.
-        passages: two by two they follow each other in a text.
-        pairs: their first sentences, then as many second ones; None where there are none.
-        same: whether a pair says the same; None where nobody said.
+        teacher: model whose embeddings are the reference.
+        passages: passages 2 i and 2 i + 1 follow each other in a text.
+        pairs: sentence pairs, all first sentences, then all second ones; None for no pairs.
+        same: True for each pair of paraphrases; None without labels.
     """
 
     def __init__(self, teacher: Any, passages: Passages, pairs: Passages | None, same: list[bool] | None) -> None:
@@ -65,54 +65,54 @@ class Exam:
         self.teacher = self._grade(self._right, self._right_pairs)
 
     def grade(self, student: Any, *, trim: bool) -> Quality:
-        """Grade a student; ``trim`` as in ``embed``."""
+        """Quality of a student; ``trim`` as in ``embed``."""
         pairs = None if self.pairs is None else embed(student, self.pairs, trim=trim)
         return self._grade(embed(student, self.passages, trim=trim), pairs)
 
-    def _grade(self, found: Tensor, found_pairs: Tensor | None) -> Quality:
-        from sklearn.metrics import roc_auc_score  # here, as it takes a second that most commands have no use for
+    def _grade(self, embeddings: Tensor, pair_embeddings: Tensor | None) -> Quality:
+        from sklearn.metrics import roc_auc_score  # imported here, since it takes a second
 
-        mine, right = self._similarities(found), self._similarities(self._right)
-        ranks, line = _correlations(mine, right)
+        student, reference = self._similarities(embeddings), self._similarities(self._right)
+        spearman, pearson = _correlations(student, reference)
         pairs_ranks, pairs_auc = None, None
-        if found_pairs is not None and self._right_pairs is not None:
-            of_pairs = _of_pairs(found_pairs)
-            pairs_ranks, _ = _correlations(of_pairs, _of_pairs(self._right_pairs))
-            pairs_auc = None if self.same is None else float(roc_auc_score(self.same, of_pairs.numpy()))
+        if pair_embeddings is not None and self._right_pairs is not None:
+            pair_similarities = _pair_similarities(pair_embeddings)
+            pairs_ranks, _ = _correlations(pair_similarities, _pair_similarities(self._right_pairs))
+            pairs_auc = None if self.same is None else float(roc_auc_score(self.same, pair_similarities.numpy()))
         return Quality(
-            spearman=ranks,
-            pearson=line,
-            cosine=float((found * self._right).sum(dim=-1).mean()),
-            neighbours=float(roc_auc_score(self._follow, mine.numpy())),
+            spearman=spearman,
+            pearson=pearson,
+            cosine=float((embeddings * self._right).sum(dim=-1).mean()),
+            neighbours=float(roc_auc_score(self._follow, student.numpy())),
             pairs_spearman=pairs_ranks,
             pairs_auc=pairs_auc,
         )
 
-    def _similarities(self, found: Float[Tensor, "passages dim"]) -> Float[Tensor, " pairs"]:
-        found = found.double()
-        return (found @ found.T)[self._first, self._second]
+    def _similarities(self, embeddings: Float[Tensor, "passages dim"]) -> Float[Tensor, " pairs"]:
+        embeddings = embeddings.double()
+        return (embeddings @ embeddings.T)[self._first, self._second]
 
 
-def _of_pairs(found: Float[Tensor, "sentences dim"]) -> Float[Tensor, " pairs"]:
-    first, second = found.double().chunk(2)
+def _pair_similarities(embeddings: Float[Tensor, "sentences dim"]) -> Float[Tensor, " pairs"]:
+    first, second = embeddings.double().chunk(2)
     return (first * second).sum(dim=-1)
 
 
-def _correlations(mine: Tensor, right: Tensor) -> tuple[float | None, float | None]:
-    """Spearman's and Pearson's; None where similarities do not differ by more than rounding."""
+def _correlations(student: Tensor, reference: Tensor) -> tuple[float | None, float | None]:
+    """Spearman's and Pearson's correlations; None if similarities differ by rounding only."""
     from scipy.stats import pearsonr, spearmanr
 
-    if min(float(mine.std()), float(right.std())) < 1e-6:
+    if min(float(student.std()), float(reference.std())) < 1e-6:
         return None, None
-    return float(spearmanr(mine, right).statistic), float(pearsonr(mine, right).statistic)
+    return float(spearmanr(student, reference).statistic), float(pearsonr(student, reference).statistic)
 
 
 def read_pairs(path: Path, count: int) -> list[Pair]:
-    """Pairs from JSON lines with ``sentence1``, ``sentence2`` and, in all or none, ``label``, spread evenly over the file.
+    """Sentence pairs, evenly spaced over a file of JSON lines with ``sentence1``, ``sentence2`` and, in all or none, ``label``.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is damaged, holds too few, labels some only, or all alike.
+        ValueError: the file is damaged, holds too few pairs, has labels for some only, or has one label for all.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no pairs of sentences at {path}: it is no file")
@@ -126,10 +126,10 @@ def read_pairs(path: Path, count: int) -> list[Pair]:
     labels = {json.dumps(row.get("label")) for row in chosen}
     if labels != {"null"} and labels != {"0", "1"}:
         raise ValueError(f"{path}: label is 0 or 1 in every pair, both occurring, or in none; got {', '.join(sorted(labels))}")
-    named = labels != {"null"}
-    return [Pair(str(row["sentence1"]), str(row["sentence2"]), bool(row["label"]) if named else None) for row in chosen]
+    labelled = labels != {"null"}
+    return [Pair(str(row["sentence1"]), str(row["sentence2"]), bool(row["label"]) if labelled else None) for row in chosen]
 
 
 def read_texts(paths: list[Path]) -> str:
-    """All text of some files and folders; see ``read_text``."""
+    """Text of some files and folders; see ``read_text``."""
     return "\n\n".join(read_text(path) for path in paths)

@@ -1,4 +1,4 @@
-"""The file that a transplant writes: what was asked, of what text, where, and a point for every student."""
+"""Record of a transplant: setting, data, environment, and a point for every student."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from attn_zoo.transplant.material import Material
 from attn_zoo.transplant.setting import Setting
 
 SCHEMA = 1
-"""Of the file. Another one is refused, not guessed at."""
+"""Version of the file's fields; files of other versions are refused."""
 
 _KEYS = {"schema", "experiment", "complete", "setting", "data", "teacher", "reference", "environment", "points"}
 _MACHINE = ("cpu", "cores", "threads", "torch", "transformers", "commit")
 
 
 def begin(setting: Setting, teacher: Teacher, material: Material, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """A record without points. ``reference``, the teacher's own figures, is filled in when they are known."""
+    """Record without points; ``reference``, the teacher's quality, is filled in later."""
     one = sites(teacher.model)[0]
     return {
         "schema": SCHEMA,
@@ -43,18 +43,18 @@ def begin(setting: Setting, teacher: Teacher, material: Material, environment: M
 
 
 def write_record(found: Mapping[str, Any], path: Path) -> None:
-    """All at once: a reader sees the file before or after, never half of it."""
-    beside = path.with_name(f"{path.name}.part")
-    beside.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    beside.replace(path)
+    """Write a record atomically."""
+    temporary = path.with_name(f"{path.name}.part")
+    temporary.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """A file that ``write_record`` wrote.
+    """Read a file of ``write_record``.
 
     Raises:
-        ValueError: it is no such file, or of another schema.
-        OSError: it cannot be read.
+        ValueError: the file is no such record, or has another schema.
+        OSError: the file cannot be read.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -68,12 +68,12 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The record to go on with: that in ``path``, less what failed, if there is one, else ``wanted``, which holds no points yet.
+    """Record to continue: that in ``path`` without its failed points, or ``wanted``, a record without points, if there is no file.
 
-    Candidates may differ, so that a later command adds to the file.
+    Candidates may differ, so that a later command can add to the file.
 
     Raises:
-        ValueError: the file is something else, or was asked otherwise, of other text or on another machine or commit.
+        ValueError: the file is no such record, or its setting, data, teacher, machine or commit differ.
     """
     if not path.exists():
         return dict(wanted)
@@ -95,10 +95,10 @@ def earlier(path: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One record of several, for a table or a picture of all.
+    """Merge several records into one, for a common table or plot.
 
     Raises:
-        ValueError: they differ in setting, text or teacher, or hold the same student.
+        ValueError: the records differ in setting, data or teacher, or contain the same student.
     """
     first = dict(records[0])
     points: list[Any] = []

@@ -1,4 +1,4 @@
-"""What a transplant is told, with the rules that are checked before a model is loaded."""
+"""Settings of a transplant, validated before a model is loaded."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def _key(default: Any, help: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A mechanism with one set of options, as one student has it."""
+    """Mechanism with one set of options, for one student."""
 
     attention: str
     options: Mapping[str, Any]
     dial: str | None
-    """Option along which it is one of several."""
+    """Varied hyperparameter, of which the candidate has one of several values; None for a single candidate."""
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """All that decides what comes out, apart from the candidates and the data.
+    """Settings of a transplant, without candidates and data.
 
     Raises:
-        ValueError: a figure is out of its range.
+        ValueError: a number is out of its range.
     """
 
     model: str = _key("minilm", "minilm, or a folder of transformers with an encoder of text")
@@ -66,7 +66,7 @@ class Setting:
                 raise ValueError(f"{name} is a positive number; got {getattr(self, name)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; folders are named by their last part."""
+        """Plain data, with the last part of a folder's path only."""
         model = Path(self.model).name if Path(self.model).is_dir() else self.model
         figures = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**figures, "model": model, "trains": self.trains.value}
@@ -74,14 +74,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One student: a candidate, where its E and F start, and a seed."""
+    """One student: a candidate, the initialisation of its E and F, and a seed."""
 
     candidate: Candidate
     start: Start | None
-    """None where the mechanism has no such matrices."""
+    """Initialisation of E and F; None if the mechanism lacks them."""
     seed: int
 
     @property
     def key(self) -> tuple[str, str | None, int]:
-        """What tells it from others of the same setting."""
+        """Key of the trial, unique within one setting."""
         return self.candidate.label, None if self.start is None else self.start.value, self.seed

@@ -1,11 +1,11 @@
-"""Where E and F start: from the second moments of the teacher's keys along the length, from means, or at random.
+"""Initialisation of E and F: from the second moments of the teacher's keys along the length, by means, or at random.
 
-E K should say of n keys what softmax can use. With M = E[K Kᵀ], the n × n second moment over real text, heads and channels,
-the orthogonal projection of the keys on k directions keeps tr(P M) of tr(M), and no k directions keep more than M's leading
-eigenvectors U. But softmax weighs the k results alike, so not every basis will do. To first order in the scores,
-softmax(Q (E K)ᵀ) E V is softmax(Q Kᵀ) V with keys and values so projected if E Eᵀ = (k / n) I and E 1 = 1. Means over k
-stretches of n / k positions fulfil that, and so does √(k / n) R Uᵀ for a rotation R that evens the sums, where 1 lies in the
-span of U. That is the one way from the spectrum to E here; the other chooses among means, which are averages at any scores.
+With M = E[K Kᵀ], the n × n second moment over real text, heads and channels, an orthogonal projection P of the keys on k
+directions preserves tr(P M) of tr(M). M's leading eigenvectors U are the best k directions. But softmax gives the k projected
+keys equal prior weight, so that the basis matters. To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V
+with so projected keys and values if E Eᵀ = (k / n) I and E 1 = 1. Means over k segments of n / k positions fulfil both, and so
+does √(k / n) R Uᵀ with a rotation R that equalises the row sums, if 1 lies in the span of U. This is the start ``spectrum``; the
+start ``stretches`` chooses among means, which are averages at any scores.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from attn_zoo.transplant.passages import Passages
 
 
 class Start(Enum):
-    """How E and F are initialised."""
+    """Initialisation of E and F."""
 
     stretches = "stretches"
-    """Means over the k stretches of positions that together keep most of the second moment."""
+    """Means over the k segments of positions that preserve most of the second moment."""
     spectrum = "spectrum"
-    """The k leading eigenvectors of the second moment, rotated to be as near to means over equal stretches as they can."""
+    """Leading k eigenvectors of the second moment, rotated to be nearest to means over equal segments."""
     pooling = "pooling"
-    """Means over equal stretches, whatever the text."""
+    """Means over equal segments, independent of the text."""
     random = "random"
-    """As the mechanism draws them."""
+    """Random initialisation of the mechanism itself."""
 
 
 @torch.no_grad()
 def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads n n"]]:
-    """E[K Kᵀ] of each head of each layer, float64; for two positions over passages in which both are real."""
+    """Second moments E[K Kᵀ] of each head of each layer, float64; each entry is a mean over passages with both positions real."""
     sums: list[Tensor] = []
     count = torch.zeros(passages.ids.shape[1], passages.ids.shape[1], dtype=torch.float64)
     for batch in passages.batches(BATCH):
@@ -59,20 +59,20 @@ def second_moments(model: Any, passages: Passages) -> list[Float[Tensor, "heads 
 
 
 def takes_start(mechanism: Attention) -> bool:
-    """Whether it has matrices E and F along the length."""
+    """Return whether the mechanism has matrices E and F along the length."""
     return isinstance(mechanism, LowRankAttention) and all(isinstance(map_, MatrixMap) for map_ in mechanism.maps)
 
 
 @torch.no_grad()
 def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n"]], how: Start) -> list[float]:
-    """Set E and F of every layer; F is E, for slot s of the values is weighed by the query's score with slot s of the keys.
+    """Initialise E and F of every layer, with F = E: projected value s is weighted by the query's score with projected key s.
 
     Args:
-        stack: mechanisms of one model, in order; layers that share a matrix get what fits all of them.
-        moments: of the same layers.
+        stack: mechanisms of one model, in order; a matrix shared by layers is computed from the sum of their moments.
+        moments: second moments of the same layers.
 
     Returns:
-        For each layer the share of its keys' second moment that E keeps, over all heads.
+        For each layer the share of its keys' second moment that E preserves, averaged over heads.
 
     Raises:
         UnsupportedError: a mechanism has no such matrices.
@@ -97,10 +97,10 @@ def start(stack: Sequence[Attention], moments: Sequence[Float[Tensor, "heads n n
 
 
 def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tensor, "k n"]:
-    """E for a second moment.
+    """Initial E for a second moment.
 
     Raises:
-        ValueError: ``how`` is ``random``, which the mechanism does itself.
+        ValueError: ``how`` is ``random``, which is left to the mechanism.
     """
     n = len(moment)
     equal = means(equal_bounds(n, k))
@@ -116,7 +116,7 @@ def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tens
 
 
 def means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
-    """Rows that average over stretches, each from one bound to the next."""
+    """Rows of averages over segments, each from one bound to the next."""
     rows = torch.zeros(len(bounds) - 1, bounds[-1], dtype=torch.float64)
     for at, (low, high) in enumerate(pairwise(bounds)):
         rows[at, low:high] = 1 / (high - low)
@@ -124,34 +124,34 @@ def means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
 
 
 def equal_bounds(n: int, k: int) -> list[int]:
-    """Bounds of k stretches of nearly equal length."""
+    """Bounds of k segments of nearly equal length."""
     return [round(at * n / k) for at in range(k + 1)]
 
 
 def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
-    """Bounds of the k stretches whose means keep most of a second moment: Σ over stretches of 1ᵀ M 1 / length.
+    """Bounds of the k segments whose means preserve most of a second moment: Σ over segments of 1ᵀ M 1 / length.
 
-    Found exactly, by dynamic programming in k steps over all pairs of bounds.
+    The maximum is exact, by dynamic programming in k steps over all pairs of bounds.
     """
     n = len(moment)
     corner = torch.zeros(n + 1, n + 1, dtype=torch.float64)
     corner[1:, 1:] = moment.double().cumsum(0).cumsum(1)
     diagonal = corner.diagonal()
-    block = diagonal[None, :] - corner - corner.T + diagonal[:, None]  # the sum of M over a stretch and itself
+    block = diagonal[None, :] - corner - corner.T + diagonal[:, None]  # sum of M over all pairs of positions in a segment
     at = torch.arange(n + 1)
     length = at[None, :] - at[:, None]
-    worth = torch.where(length > 0, block / length.clamp(min=1), -torch.inf)
-    best, came = worth[0], []
+    gain = torch.where(length > 0, block / length.clamp(min=1), -torch.inf)
+    best, predecessors = gain[0], []
     for _ in range(k - 1):
-        best, before = (best[:, None] + worth).max(dim=0)
-        came.append(before)
+        best, before = (best[:, None] + gain).max(dim=0)
+        predecessors.append(before)
     bounds = [n]
-    for before in reversed(came):
+    for before in reversed(predecessors):
         bounds.append(int(before[bounds[-1]]))
     return [0, *reversed(bounds)]
 
 
 def _kept(rows: Float[Tensor, "k n"], moment: Float[Tensor, "n n"]) -> Tensor:
-    """tr(P M) / tr(M), with P the orthogonal projection on the rows' span."""
+    """Preserved share tr(P M) / tr(M), with P the orthogonal projection on the rows' span."""
     basis = torch.linalg.svd(rows, full_matrices=False).Vh
     return ((basis @ moment) * basis).sum() / moment.trace()

@@ -1,4 +1,4 @@
-"""A transplant as a table: what attention costs, and what of the teacher is kept at each stage."""
+"""Table of a transplant: cost of attention, and agreement with the teacher at each stage."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from attn_zoo.transplant.cost import Spent
 from attn_zoo.transplant.experiment import STAGES
 
 WORDS = {"swap": "at the swap", "distilled": "distilled", "tuned": "fine-tuned"}
-"""Of the stages."""
+"""Column titles of the stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A candidate with one start, over seeds."""
+    """Results of a candidate with one initialisation, over seeds."""
 
     label: str
     attention: str
@@ -31,22 +31,22 @@ class Row:
     points: Sequence[Mapping[str, Any]]
 
     def values(self, stage: str, name: str) -> list[float]:
-        """A figure of quality for each seed that has it."""
+        """Quality measure for each seed that has it."""
         values = [point["stages"][stage][name] for point in self.points if stage in point["stages"]]
         return [value for value in values if value is not None]
 
     def figure(self, stage: str, name: str) -> Estimate | None:
-        """A figure of quality over seeds."""
+        """Estimate of a quality measure over seeds."""
         return estimate(self.values(stage, name))
 
     def layer_error(self, stage: str) -> Estimate | None:
-        """Mean over layers of ‖Y - Y_teacher‖ / ‖Y_teacher‖."""
+        """Estimate of the mean over layers of ‖Y - Y_teacher‖ / ‖Y_teacher‖."""
         errors = [point["layer_errors"][stage] for point in self.points if stage in point["layer_errors"]]
         return estimate([sum(layers) / len(layers) for layers in errors])
 
 
 def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Points of one candidate and start together, in the order in which they came."""
+    """Rows of points, grouped by candidate and initialisation, in their order."""
     groups: dict[tuple[str, str | None], list[Mapping[str, Any]]] = {}
     for point in points:
         groups.setdefault((point["label"], point["init"]), []).append(point)
@@ -71,7 +71,7 @@ def rows_of(points: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def transplant_table(found: Mapping[str, Any], style: str = "simple") -> str:
-    """All students, with notes that say what the figures are of."""
+    """Table of all students, with notes on its columns."""
     rows, teacher, reference = rows_of(found["points"]), found["teacher"], found["reference"]
     with_pairs, labelled = reference["pairs_spearman"] is not None, reference["pairs_auc"] is not None
     head = ["attention", "init", "FLOPs (%)", f"layers saved of {teacher['layers']}", "bytes (%)", "encoder (%)"]

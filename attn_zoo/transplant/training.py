@@ -1,4 +1,4 @@
-"""Both trainings of a student: each attention on what the teacher's was given, then the whole on the teacher's embeddings."""
+"""Training of a student: distillation of each attention on the teacher's inputs, then fine-tuning on the teacher's embeddings."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from attn_zoo.transplant.passages import Passages
 
 
 class Trains(Enum):
-    """What learns while each attention is distilled."""
+    """Parameters that are trained in distillation."""
 
     mechanism = "mechanism"
-    """Only what the mechanism added."""
+    """Parameters of the mechanism only."""
     attention = "attention"
-    """That and the projections of queries, keys and values."""
+    """Parameters of the mechanism, and the projections of queries, keys and values."""
 
 
 class DivergedError(RuntimeError):
-    """A loss is no number any more."""
+    """Training loss that is NaN or infinite."""
 
 
 def distil(
@@ -44,14 +44,14 @@ def distil(
     mechanism_rate: float,
     generator: torch.Generator,
 ) -> None:
-    """Regress every attention module on the teacher's answers, given the teacher's inputs; layers do not feel each other.
+    """Regress the output of every attention module on the teacher's, for the teacher's inputs, independently for each layer.
 
-    The loss of a layer is its squared error over what the teacher's answers vary by themselves, so that layers weigh alike.
+    The loss of a layer is its mean squared error divided by the variance of the teacher's output, so that layers weigh equally.
 
     Args:
-        answers: of the teacher, in the order of the student's modules, on ``passages``.
+        answers: inputs and outputs of the teacher's modules on ``passages``, in the order of the student's modules.
         rate: peak learning rate of projections.
-        mechanism_rate: peak learning rate of what the mechanism added.
+        mechanism_rate: peak learning rate of the mechanism's own parameters.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -67,7 +67,7 @@ def distil(
         return
     scales = [float(layer.answer.float().var()) for layer in answers]
     optimiser = torch.optim.Adam(groups)
-    with _learning(student, [p for group in groups for p in group["params"]]):
+    with _trainable(student, [p for group in groups for p in group["params"]]):
         for at, rows in enumerate(_draws(len(passages), batch, steps, generator)):
             _set_rates(optimiser, at / steps)
             valid = passages.valid[rows]
@@ -82,8 +82,8 @@ def distil(
 
 @torch.no_grad()
 def layer_errors(student: Any, answers: Sequence[Answers], passages: Passages) -> list[float]:
-    """‖Y - Y_teacher‖ / ‖Y_teacher‖ of every attention module on the teacher's inputs, over real tokens."""
-    found = []
+    """Relative error ‖Y - Y_teacher‖ / ‖Y_teacher‖ of every attention module on the teacher's inputs, over real tokens."""
+    errors = []
     for site, of in zip(sites(student), answers, strict=True):
         gap = whole = 0.0
         for low in range(0, len(passages), BATCH):
@@ -91,8 +91,8 @@ def layer_errors(student: Any, answers: Sequence[Answers], passages: Passages) -
             valid, right = passages.valid[rows], of.answer[rows].float()
             gap += float((answer(site.module, of.hidden[rows].float(), valid) - right)[valid].square().sum())
             whole += float(right[valid].square().sum())
-        found.append(math.sqrt(gap / whole))
-    return found
+        errors.append(math.sqrt(gap / whole))
+    return errors
 
 
 def tune(
@@ -106,7 +106,7 @@ def tune(
     mechanism_rate: float,
     generator: torch.Generator,
 ) -> None:
-    """Train the whole student, its embedding tables apart, to embed passages as the teacher does: 1 - cosine, averaged.
+    """Train the student, except its embedding tables, on the teacher's embeddings of passages, with the mean of 1 - cosine as loss.
 
     Raises:
         DivergedError: a loss is not finite.
@@ -116,14 +116,14 @@ def tune(
     own = {id(p): p for site in sites(student) for p in _added(site) if p.requires_grad}
     tables = {id(p) for module in student.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     rest = [p for p in student.parameters() if id(p) not in own and id(p) not in tables]
-    wanted: list[dict[str, Any]] = [{"params": list(own.values()), "lr": mechanism_rate}, {"params": rest, "lr": rate}]
-    groups = [group for group in wanted if group["params"]]
+    all_groups: list[dict[str, Any]] = [{"params": list(own.values()), "lr": mechanism_rate}, {"params": rest, "lr": rate}]
+    groups = [group for group in all_groups if group["params"]]
     optimiser = torch.optim.Adam(groups)
-    with _learning(student, [p for group in groups for p in group["params"]]):
+    with _trainable(student, [p for group in groups for p in group["params"]]):
         for at, rows in enumerate(_draws(len(passages), batch, steps, generator)):
             _set_rates(optimiser, at / steps)
-            mine = embedding(student, passages[rows])
-            _step(optimiser, (1 - (mine * targets[rows]).sum(dim=-1)).mean(), f"fine-tuning, step {at + 1}")
+            student_embeddings = embedding(student, passages[rows])
+            _step(optimiser, (1 - (student_embeddings * targets[rows]).sum(dim=-1)).mean(), f"fine-tuning, step {at + 1}")
 
 
 def _added(site: Site) -> list[nn.Parameter]:
@@ -132,13 +132,13 @@ def _added(site: Site) -> list[nn.Parameter]:
     return list(attached.parameters())
 
 
-def _gap(mine: Tensor, right: Tensor, valid: Tensor) -> Tensor:
-    return (mine - right)[valid].square().mean()
+def _gap(out: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+    return (out - target)[valid].square().mean()
 
 
 @contextmanager
-def _learning(student: Any, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """These parameters learn and no others; dropout is off, and mechanisms know that they train, as some draw anew then."""
+def _trainable(student: Any, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Context in which only these parameters are trained; dropout is off, but mechanisms are in training mode, for redraws."""
     stack = zoo_layers(student)
     before = {p: p.requires_grad for p in student.parameters()}
     student.requires_grad_(False).eval()
@@ -150,12 +150,12 @@ def _learning(student: Any, parameters: Sequence[nn.Parameter]) -> Iterator[None
         yield
     finally:
         student.eval()
-        for parameter, learns in before.items():
-            parameter.requires_grad_(learns)
+        for parameter, required in before.items():
+            parameter.requires_grad_(required)
 
 
 def _draws(count: int, batch: int, steps: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Batches without repetition until all have been seen, then in another order."""
+    """Batches of indices, reshuffled every epoch."""
     order = torch.empty(0, dtype=torch.long)
     for _ in range(steps):
         while len(order) < batch:
@@ -165,7 +165,7 @@ def _draws(count: int, batch: int, steps: int, generator: torch.Generator) -> It
 
 
 def _set_rates(optimiser: torch.optim.Optimizer, done: float) -> None:
-    """A warm-up over the first tenth, then half a cosine to zero."""
+    """Set the learning rates: a warm-up over the first tenth, times half a cosine to zero."""
     factor = min(1.0, (done + 0.01) / 0.1) * (1 + math.cos(math.pi * done)) / 2
     for group in optimiser.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
