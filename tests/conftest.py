@@ -67,9 +67,17 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in TIERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
     config.addinivalue_line("markers", "extra(name): needs the packages of an extra, and is skipped without them")
-    if not hasattr(config, "workerinput"):  # a worker is told by the process that started it
-        named = config.args_source is pytest.Config.ArgsSource.ARGS
-        config.option.all_tiers = config.option.all_tiers or named or bool(config.option.markexpr)
+    if (given := getattr(config, "workerinput", None)) is not None:
+        config.option.all_tiers = given["all_tiers"]
+        return
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    config.option.all_tiers = config.option.all_tiers or named or bool(config.option.markexpr)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist which tiers are wanted."""
+    node.workerinput["all_tiers"] = node.config.option.all_tiers
 
 
 @pytest.hookimpl(tryfirst=True)  # markers are in place before -m chooses by them

@@ -30,7 +30,8 @@ from attn_zoo.transplant.table import transplant_table
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {
-    README: ("quickstart", "zoo", "peers", "tasks", "crossover", "aa_test"),
+    README: ("quickstart",),
+    ROOT / "docs" / "zoo.md": ("zoo", "tasks"),
     ROOT / "results" / "README.md": (
         "quickstart_tasks",
         "family",
@@ -44,6 +45,9 @@ PAGES = {
         "tasks_cpu",
         "growth",
         "launches",
+        "peers",
+        "crossover",
+        "aa_test",
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,8 +34,15 @@ def test_the_tiers_make_up_the_suite():
 
 
 @pytest.mark.process
-def test_a_test_that_is_named_runs_whatever_its_tier():
-    assert collected("tests/docs/test_site.py")
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_test_that_is_named_runs_whatever_its_tier(workers):
+    if workers != "0":
+        pytest.importorskip("xdist", reason="pytest-xdist is not installed (extra: test)")
+    named = ["tests/docs/test_site.py", "-k", "wrong_code"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "-p", "no:cacheprovider", *named]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout
 
 
 class Item:

@@ -336,9 +336,9 @@ def test_measure_is_explained(tmp_path):
         assert word in listed
 
 
-def test_the_readme_measures_what_can_be_measured():
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    lines = [line for line in readme.splitlines() if line.startswith("attn-zoo measure ")]
+def test_the_docs_measure_what_can_be_measured():
+    commands = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    lines = [line for line in commands.splitlines() if line.startswith("attn-zoo measure ")]
     assert lines
     for line in lines:
         compose(shlex.split(line, comments=True)[2:])
