@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Generator
 from typing import Any
 
@@ -29,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what 
 import pytest
 import torch
 from extras import missing, of_absent
-from tiers import TIERS, tier_of
+from tiers import COLLECTED, NAMED, TIERS, tier_of
 
 torch.set_num_threads(1)
 gc.set_threshold(20_000)  # among all that tests have imported, looking for garbage at every 700 objects takes a tenth of their time
@@ -68,22 +69,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {meaning}")
     config.addinivalue_line("markers", "extra(name): needs the packages of an extra, and is skipped without them")
     if (given := getattr(config, "workerinput", None)) is not None:
-        config.option.all_tiers = given["all_tiers"]
+        config.stash[NAMED], config.option.all_tiers = given["named"], given["all_tiers"]
         return
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    config.stash[NAMED] = named = config.args_source is pytest.Config.ArgsSource.ARGS
     config.option.all_tiers = config.option.all_tiers or named or bool(config.option.markexpr)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of pytest-xdist which tiers are wanted."""
-    node.workerinput["all_tiers"] = node.config.option.all_tiers
+    """Tell a worker of pytest-xdist which tests are wanted."""
+    node.workerinput.update(named=node.config.stash[NAMED], all_tiers=node.config.option.all_tiers)
 
 
 @pytest.hookimpl(tryfirst=True)  # markers are in place before -m chooses by them
 def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
     """Mark each test with its tier; leave the tiers out unless they are wanted."""
     tiers = [tier_of(item) for item in items]
+    config.stash[COLLECTED] = Counter(tiers)
     for item, tier in zip(items, tiers, strict=True):
         if tier is not None:
             item.add_marker(tier)

@@ -6,6 +6,7 @@ the defaults of a card. Tests that are named on the command line run whatever th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,6 +38,11 @@ PLACES: Mapping[str, str] = {
 KIT = "test_attention_conformance.py"
 
 TESTS = Path(__file__).parent
+
+NAMED: pytest.StashKey[bool] = pytest.StashKey()
+"""Whether files or tests were named on the command line."""
+COLLECTED: pytest.StashKey[Counter[str | None]] = pytest.StashKey()
+"""Number of tests that were collected, by tier; None is the plain one."""
 
 
 def place_of(item: pytest.Item) -> str | None:
