@@ -14,7 +14,7 @@ from attn_zoo.leaderboard.boards import boards, boards_at, flops_until, pretrain
 from attn_zoo.leaderboard.comparisons import resolution
 from attn_zoo.leaderboard.pareto import weighed
 from attn_zoo.leaderboard.ranking import ranked
-from attn_zoo.leaderboard.rows import CurvePoint, Row, Table
+from attn_zoo.leaderboard.rows import Block, Costs, CurvePoint, Failure, Provenance, Row, Scores, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
 from attn_zoo.leaderboard.tuned import found_settings, own_options, rows_of_tables, shared_budget
 from attn_zoo.records import RunRecord
@@ -88,9 +88,9 @@ def _table(
     higher = bool(whole.task_card.get("higher_is_better", True))
     sign = -1 if higher else 1
     rows = [_row(members, label, whole.chance) for label, members in runs.items()]
-    rows.sort(key=lambda row: (row.control, sign * row.score.mean if row.score else math.inf, row.label))
-    control = next((row for row in rows if row.control and row.score), None)
-    softmax_flops = next((row.flops_per_example for row in rows if row.attention == "softmax"), None)
+    rows.sort(key=lambda row: (row.control, sign * row.scores.test.mean if row.scores.test else math.inf, row.label))
+    control = next((row for row in rows if row.control and row.scores.test), None)
+    softmax_flops = next((row.costs.flops_per_example for row in rows if row.attention == "softmax"), None)
     rows = [_against(row, control, softmax_flops) for row in rows]
     rows, ranking = ranked(rows, higher, resolution(whole.task_card, whole.data))
     rows = weighed(rows, ranking, higher)
@@ -105,7 +105,7 @@ def _table(
         device=whole.spec.device,
         chance=whole.chance,
         control=control.label if control else None,
-        best_control=control.score.mean if control and control.score else None,
+        best_control=control.scores.test.mean if control and control.scores.test else None,
         softmax_flops=softmax_flops,
         rows=tuple(rows),
         ranking=ranking,
@@ -117,69 +117,70 @@ def _table(
 def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
     first = members[0]
     done = [r for r in members if r.status == "done" and _is_figure(r.scores["test"])]
-    by_seed = {r.spec.seed: r.scores["test"] for r in done}
-    score = estimate(list(by_seed.values()))
     counted = next((r.counted for r in members if r.counted), {})
     flops = counted.get("flops_per_example")
     training = counted.get("training_flops_per_example")
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
     seconds = _figures(r.measured["train_seconds"] + pretrain_seconds(r) for r in done if "train_seconds" in r.measured)
-    machines = tuple(sorted({machine(r.environment) for r in done or members}))
     return Row(
         label=label,
         attention=first.spec.attention,
-        card=first.attention_card,
         options=first.spec.options,
-        implementation=next((r.implementation for r in done or members if r.implementation), first.spec.implementation),
         control=bool(first.attention_card.get("control")),
-        score=score,
+        warnings=tuple(dict.fromkeys(warning for r in members for warning in r.warnings)),
+        scores=_scores(members, done, chance, training_flops),
+        costs=Costs(
+            parameters=counted.get("parameters"),
+            flops_per_example=flops,
+            training_flops_per_example=training_flops,
+            training_flops_counted=training is not None,
+            mechanism_flops_4096=counted.get("mechanism_flops_4096"),
+            state_bytes=counted.get("state_bytes"),
+            examples_per_second=_median(r.measured.get("examples_per_second") for r in done),
+            train_seconds=_median(seconds),
+            train_seconds_range=(min(seconds), max(seconds)) if seconds else None,
+            peak_bytes=_median(r.measured.get("peak_bytes") for r in done),
+            block=Block(measured_as(first), tuple(sorted({machine(r.environment) for r in done or members}))),
+        ),
+        provenance=Provenance(
+            card=first.attention_card,
+            implementation=next((r.implementation for r in done or members if r.implementation), first.spec.implementation),
+            files=tuple(r.source for r in members if r.source),
+            commands=_told(members, "command"),
+            commits=_told(members, "commit"),
+            tuning=first.tuning,
+            tuned=found_settings(first),
+        ),
+    )
+
+
+def _scores(members: Sequence[RunRecord], done: Sequence[RunRecord], chance: float | None, training_flops: float | None) -> Scores:
+    by_seed = {r.spec.seed: r.scores["test"] for r in done}
+    test = estimate(list(by_seed.values()))
+    failed = [r for r in members if r.spec.seed not in by_seed]
+    return Scores(
+        test=test,
         by_seed=by_seed,
         valid=estimate(_figures(r.scores.get("valid") for r in done)),
         parts=_parts(done),
         train_gap=estimate([r.scores["train"] - r.scores["test"] for r in done if _is_figure(r.scores.get("train"))]),
-        over_chance=None if score is None or chance is None else score.minus(chance),
-        margin=None,
-        seeds=tuple(by_seed),
-        failures=tuple(_failure(r) for r in members if r.spec.seed not in by_seed),
-        warnings=tuple(dict.fromkeys(warning for r in members for warning in r.warnings)),
-        parameters=counted.get("parameters"),
-        flops_per_example=flops,
-        training_flops_per_example=training_flops,
-        training_flops_counted=training is not None,
-        mechanism_flops_4096=counted.get("mechanism_flops_4096"),
-        state_bytes=counted.get("state_bytes"),
-        examples_per_second=_median(r.measured.get("examples_per_second") for r in done),
-        train_seconds=_median(seconds),
-        train_seconds_range=(min(seconds), max(seconds)) if seconds else None,
-        peak_bytes=_median(r.measured.get("peak_bytes") for r in done),
-        machines=machines,
-        measured_as=measured_as(first),
-        block=f"{measured_as(first)}, {'; '.join(machines)}",
+        over_chance=None if test is None or chance is None else test.minus(chance),
         curve=_curve(done, training_flops),
-        files=tuple(r.source for r in members if r.source),
-        commands=_told(members, "command"),
-        commits=_told(members, "commit"),
-        tuning=first.tuning,
-        tuned=found_settings(first),
+        failures=tuple(Failure(r.status, r.spec.seed, r.reason or "its test score is no number") for r in failed),
     )
 
 
 def _against(row: Row, control: Row | None, softmax_flops: int | None) -> Row:
     """The row with what it takes others to say."""
-    margin = paired(row.by_seed, control.by_seed) if control and not row.control else None
-    costly = softmax_flops is not None and (row.flops_per_example or 0) > softmax_flops
+    margin = paired(row.scores.by_seed, control.scores.by_seed) if control and not row.control else None
+    costly = softmax_flops is not None and (row.costs.flops_per_example or 0) > softmax_flops
     warnings = (*row.warnings, "costs more FLOPs than softmax here") if costly else row.warnings
-    return replace(row, margin=margin, warnings=warnings)
+    return replace(row, scores=replace(row.scores, margin=margin), warnings=warnings)
 
 
 def measured_as(record: RunRecord) -> str:
     """Implementations whose measured costs are compared: those that ``auto`` takes, or one that was asked for by name."""
     return "auto" if record.spec.implementation == "auto" else str(record.implementation)
-
-
-def _failure(record: RunRecord) -> str:
-    reason = record.reason or "its test score is no number"
-    return f"{record.status} with seed {record.spec.seed}: {reason}"
 
 
 def _parts(done: Sequence[RunRecord]) -> dict[str, Estimate]:

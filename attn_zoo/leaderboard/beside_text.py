@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.beside import RULE, Beside, BesideRow, Verdict, beside, in_points
-from attn_zoo.leaderboard.render.text import lines, tabulated
+from attn_zoo.leaderboard.render.text import Grid, lines, tabulated
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.published import SCORE, Figure, figures
@@ -51,7 +51,7 @@ def difference_lines(compared: Beside, row: BesideRow) -> list[str]:
     for source in compared.sources:
         if source.title in row.figures:
             told = (*compared.difference[source.title], *row.difference[source.title])
-            lines.append(f"{source.title}: {_printed(row.figures[source.title])} ({source.cite}); {'; '.join(told)}")
+            lines.append(f"{source.title}: {printed(row.figures[source.title])} ({source.cite}); {'; '.join(told)}")
     return lines
 
 
@@ -75,14 +75,14 @@ def _one(compared: Beside, format: str) -> str:
         [
             row.label,
             "-" if row.ours is None else _ours(row.ours, metric),
-            *(_printed(row.figures[title]) if title in row.figures else "-" for title in titles),
+            *(printed(row.figures[title]) if title in row.figures else "-" for title in titles),
             "-" if row.spread is None else f"{row.spread:.1f}",
         ]
         for row in compared.rows
     ]
     title = f"{compared.task['title']}: ours beside the literature (accuracy in %, as printed)"
     between = "\n" if format == "latex" else "\n\n"
-    return tabulated(title, head, body, format) + between + lines(list(_notes(compared)), format)
+    return tabulated(Grid(title, head, body), format) + between + lines(list(_notes(compared)), format)
 
 
 def _notes(compared: Beside) -> Iterator[str]:
@@ -126,7 +126,8 @@ def _flat(compared: Beside) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _printed(found: Sequence[Figure]) -> str:
+def printed(found: Sequence[Figure]) -> str:
+    """A figure, or the range of several."""
     low, high = min(found, key=lambda f: f.value), max(found, key=lambda f: f.value)
     return low.printed if low.value == high.value else f"{low.printed} to {high.printed}"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attn_zoo.leaderboard.difference import Compared, Difference
 from attn_zoo.leaderboard.gate import METHOD
-from attn_zoo.leaderboard.render.text import lines, tabulated
+from attn_zoo.leaderboard.render.text import Grid, lines, tabulated
 from attn_zoo.leaderboard.rows import SHARES
 from attn_zoo.leaderboard.statistics import Estimate
 
@@ -22,9 +22,11 @@ def render_difference(found: Difference, kinds: Sequence[str], format: str = "te
     """
     parts = [
         tabulated(
-            f"{task}: A, B and B - A{_unit(found, task)}; seeds in brackets",
-            ["attention", "A", "B", "B - A", "least drop seen", "verdict", *_COSTS],
-            [_line(row) for row in found.rows if row.task == task],
+            Grid(
+                f"{task}: A, B and B - A{_unit(found, task)}; seeds in brackets",
+                ["attention", "A", "B", "B - A", "least drop seen", "verdict", *_COSTS],
+                [_line(row) for row in found.rows if row.task == task],
+            ),
             format,
         )
         for task in dict.fromkeys(row.task for row in found.rows)

@@ -54,7 +54,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     """
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
-    by_score = sorted(kept, key=lambda r: r.score.mean if r.score else 0.0, reverse=table.higher_is_better)
+    by_score = sorted(kept, key=lambda r: r.scores.test.mean if r.scores.test else 0.0, reverse=table.higher_is_better)
     groups = groups_apart([r.label for r in by_score], _apart(kept, table, measured, holm))
     yardstick = next((r for r in table.rows if row in (r.label, r.attention)), None)
     controls = [r for r in kept if r.control and r is not yardstick]
@@ -66,7 +66,7 @@ def separates(table: Table, row: str = "softmax") -> Separation:
         table=table,
         rows=tuple(r.label for r in kept),
         left_out=tuple(left_out),
-        seeds=min((len(r.seeds) for r in kept), default=0),
+        seeds=min((len(r.scores.seeds) for r in kept), default=0),
         pairs=len(kept) * (len(kept) - 1) // 2,
         told_apart=len(_apart(kept, table, measured, benjamini_hochberg)),
         groups=groups,
@@ -121,7 +121,7 @@ def _lead(
     for control in controls:
         margin = _margin(yardstick, control)
         least, most = (sign * margin.mean + side * (margin.half_width or 0.0) for side in (-1, 1))
-        needed = LEAD_NEEDED * (1.0 if measured.share or not control.score else abs(control.score.mean))
+        needed = LEAD_NEEDED * (1.0 if measured.share or not control.scores.test else abs(control.scores.test.mean))
         said = f"{yardstick.label} minus {control.label} is {_written(margin, measured)}"
         if most < 0:
             against.append(f"the control {control.label} is better beyond noise: {said}")
@@ -132,7 +132,7 @@ def _lead(
 
 
 def _margin(yardstick: Row, control: Row) -> Estimate:
-    found = paired(yardstick.by_seed, control.by_seed)
+    found = paired(yardstick.scores.by_seed, control.scores.by_seed)
     assert found is not None, "rows that are compared share seeds"
     return found
 

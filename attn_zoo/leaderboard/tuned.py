@@ -45,11 +45,6 @@ def own_options(record: RunRecord) -> dict[str, Any]:
     return {name: value for name, value in record.spec.options.items() if name not in searched}
 
 
-def trial_count(row: Row) -> int:
-    """Trials that a row's settings were chosen from; 0 where nothing was tuned."""
-    return 0 if row.tuning is None else row.tuning.trials or 0
-
-
 def found_settings(record: RunRecord) -> dict[str, Any]:
     """By key, what the study of a run found best."""
     return {key: setting(record.spec, key) for key in _space(record)}
@@ -62,17 +57,17 @@ def tuning_notes(rows: Sequence[Row], score: Any) -> list[str]:
         score: a validation score as text.
     """
     notes = []
-    for row in rows:
-        if row.tuning is not None:
-            found = ", ".join(f"{key.partition('.')[2]}={_short(value)}" for key, value in row.tuned.items())
-            failed = f", {row.tuning.failed} of them without a score" if row.tuning.failed else ""
-            notes.append(
-                f"{row.label}: {found}, best of {trial_count(row)} trials{failed} by validation ({score(row.tuning.best_valid)}, "
-                f"seed {row.tuning.seed}); study {row.tuning.study}"
-            )
     counts: dict[int, list[str]] = defaultdict(list)
     for row in rows:
-        counts[trial_count(row)].append(row.label)
+        tuning, trials = row.provenance.tuning, row.provenance.trials
+        counts[trials].append(row.label)
+        if tuning is not None:
+            found = ", ".join(f"{key.partition('.')[2]}={_short(value)}" for key, value in row.provenance.tuned.items())
+            failed = f", {tuning.failed} of them without a score" if tuning.failed else ""
+            notes.append(
+                f"{row.label}: {found}, best of {trials} trials{failed} by validation ({score(tuning.best_valid)}, "
+                f"seed {tuning.seed}); study {tuning.study}"
+            )
     if notes and len(counts) > 1:
         told = "; ".join(f"{count}: {', '.join(labels)}" for count, labels in sorted(counts.items()))
         notes.append(f"rows were tuned with different numbers of trials, and more find better settings; compare with care ({told})")

@@ -44,19 +44,19 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     alone: dict[str, str] = {}
     for table in tables:
         rows = shown_rows(table)
-        whole = rows["softmax"].mechanism_flops_4096 if "softmax" in rows else None
+        whole = rows["softmax"].costs.mechanism_flops_4096 if "softmax" in rows else None
         for name, row in rows.items():
-            if whole and row.mechanism_flops_4096 is not None:
-                alone.setdefault(name, _times(row.mechanism_flops_4096 / whole))
+            if whole and row.costs.mechanism_flops_4096 is not None:
+                alone.setdefault(name, _times(row.costs.mechanism_flops_4096 / whole))
     if alone:
         said = f"FLOPs: forward pass of the mechanisms alone at {LENGTH:,} tokens, at the runs' hyperparameters, times softmax's"
         return [CostColumn(f"FLOPs at {LENGTH:,}", said, alone)]
     known = [table for table in tables if table.softmax_flops]
     if not known:
         return []
-    table = max(known, key=lambda table: (sum(row.flops_per_example is not None for row in table.rows), table.task["length"]))
+    table = max(known, key=lambda table: (sum(row.costs.flops_per_example is not None for row in table.rows), table.task["length"]))
     assert table.softmax_flops, "only such tables are known"
-    flops = {name: row.flops_per_example for name, row in shown_rows(table).items()}
+    flops = {name: row.costs.flops_per_example for name, row in shown_rows(table).items()}
     cells = {name: _times(count / table.softmax_flops) for name, count in flops.items() if count is not None}
     length = int(table.task["length"])
     said = f"FLOPs: forward pass of the whole network on {table.task['title']} ({length:,} positions), times softmax's"

@@ -54,7 +54,7 @@ class Runs:
 
     def of(self, row: Row) -> list[RunRecord]:
         """A row's records, by seed."""
-        return sorted((self._by_file[file] for file in row.files), key=lambda record: record.spec.seed)
+        return sorted((self._by_file[file] for file in row.provenance.files), key=lambda record: record.spec.seed)
 
     def lines(self, row: Row, table: Table) -> list[Run]:
         """A row's records as lines."""

@@ -53,7 +53,7 @@ def style_of(tables: Iterable[Table]) -> Style:
     colours = {row.attention: MUTED for row in rows if row.control} | {"softmax": INK}
     colours |= {name: SERIES[at % len(SERIES)] for at, name in enumerate(others)}
     shapes = {name: _MARKERS[(at + at // len(SERIES)) % len(_MARKERS)] for at, name in enumerate(others)}
-    kinds = ["eager", *sorted({row.implementation for row in rows} - {"eager"})]
+    kinds = ["eager", *sorted({row.provenance.implementation for row in rows} - {"eager"})]
     return Style(colours, {name: _MARKERS[at % len(_MARKERS)] for at, name in enumerate(kinds)}, {"softmax": "*"} | shapes)
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from attn_zoo.leaderboard.heatmap.model import titles as titles_of
-from attn_zoo.leaderboard.render.text import estimated, lines, tabulated, unit
+from attn_zoo.leaderboard.render.text import Grid, estimated, lines, tabulated, unit
 from attn_zoo.leaderboard.separation import RULE, Separation
 
 _WIDTH = 100
@@ -29,7 +29,7 @@ def render_separations(found: Sequence[Separation], format: str) -> str:
     titles = titles_of([one.table for one in found])
     head = ["task", "rows", "seeds", "told apart", "tie groups", "over control", "separates"]
     body = [_cells(title, one) for title, one in zip(titles, found, strict=True)]
-    table = tabulated("Separation", head, body, format)
+    table = tabulated(Grid("Separation", head, body), format)
     notes = lines(_notes(titles, found), format)
     return f"{table}\n\n{_wrapped(notes) if format == 'terminal' else notes}"
 
