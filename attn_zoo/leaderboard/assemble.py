@@ -44,8 +44,8 @@ def tables(
     """
     chosen = rows_of_tables(record for record in records if task is None or record.spec.task == task)
     groups = [_counted_once(group) for group in _comparable(chosen)]
-    labels = _labels([{key: record for (key, _), record in group.items()} for group in groups])
-    made = [_table(group, labels, equal or {}, at) for group in groups]
+    settings = _settings([{key: record for (key, _), record in group.items()} for group in groups])
+    made = [_table(group, settings, equal or {}, at) for group in groups]
     if attention is not None:
         made = [replace(t, rows=tuple(row for row in t.rows if row.attention == attention)) for t in made]
     made = [table for table in made if table.rows]
@@ -79,15 +79,16 @@ def _counted_once(records: Iterable[RunRecord]) -> dict[tuple[str, int], RunReco
 
 
 def _table(
-    group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str], equal: Mapping[str, float], at: Sequence[float]
+    group: Mapping[tuple[str, int], RunRecord], settings: Mapping[str, str], equal: Mapping[str, float], at: Sequence[float]
 ) -> Table:
-    runs: dict[str, list[RunRecord]] = defaultdict(list)
+    members: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
     for (key, _), record in sorted(group.items(), key=lambda item: item[0]):
-        runs[labels[key]].append(record)
+        members[record.spec.attention, settings[key]].append(record)
     whole = next((r for r in group.values() if r.status == "done"), next(iter(group.values())))
     higher = bool(whole.task_card.get("higher_is_better", True))
     sign = -1 if higher else 1
-    rows = [_row(members, label, whole.chance) for label, members in runs.items()]
+    rows = [_row(found, setting, whole.chance) for (_, setting), found in members.items()]
+    runs = {row.label: found for row, found in zip(rows, members.values(), strict=True)}
     rows.sort(key=lambda row: (row.control, sign * row.scores.test.mean if row.scores.test else math.inf, row.label))
     control = next((row for row in rows if row.control and row.scores.test), None)
     softmax_flops = next((row.costs.flops_per_example for row in rows if row.attention == "softmax"), None)
@@ -114,7 +115,7 @@ def _table(
     )
 
 
-def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
+def _row(members: Sequence[RunRecord], setting: str, chance: float | None) -> Row:
     first = members[0]
     done = [r for r in members if r.status == "done" and _is_figure(r.scores["test"])]
     counted = next((r.counted for r in members if r.counted), {})
@@ -123,8 +124,8 @@ def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
     seconds = _figures(r.measured["train_seconds"] + pretrain_seconds(r) for r in done if "train_seconds" in r.measured)
     return Row(
-        label=label,
         attention=first.spec.attention,
+        setting=setting,
         options=first.spec.options,
         control=bool(first.attention_card.get("control")),
         warnings=tuple(dict.fromkeys(warning for r in members for warning in r.warnings)),
@@ -216,26 +217,25 @@ def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(r.environment[name]) for r in members if r.environment.get(name)))
 
 
-def _labels(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
-    """A name for every row: the attention, an implementation asked for by name, options in which its rows differ.
+def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
+    """What tells a row from its attention's others: an implementation asked for by name, options in which the rows differ.
 
     A tuned row says so where the records also hold rows of its attention that are not.
     """
     by_attention: dict[str, dict[str, RunRecord]] = defaultdict(dict)
     for key, record in ((key, record) for members in tables for key, record in members.items()):
         by_attention[record.spec.attention][key] = record
-    labels = {}
-    for name, members in by_attention.items():
+    settings = {}
+    for members in by_attention.values():
         known = dict.fromkeys(option for record in members.values() for option in record.spec.options)
         plain = any(record.tuning is None for record in members.values())
         differing = [option for option in known if len(_values(option, members.values())) > 1]
         for key, record in members.items():
             kernel = [] if record.spec.implementation in ("auto", "eager") else [f"({record.spec.implementation})"]
             own = own_options(record)
-            dials = [f"{option}={own[option]}" for option in differing if option in own]
-            tuned = ["(tuned)"] if record.tuning and plain else []
-            labels[key] = " ".join([name, *kernel, *dials, *tuned])
-    return _told_apart(labels, tables)
+            told = [f"{option}={own[option]}" for option in differing if option in own]
+            settings[key] = " ".join([*kernel, *told, *(["(tuned)"] if record.tuning and plain else [])])
+    return _told_apart(settings, tables)
 
 
 def _values(option: str, records: Iterable[RunRecord]) -> set[str]:
@@ -244,14 +244,14 @@ def _values(option: str, records: Iterable[RunRecord]) -> set[str]:
     return {_key(record.spec.options[option]) if option in record.spec.options else "" for record in fixed}
 
 
-def _told_apart(labels: Mapping[str, str], tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
+def _told_apart(settings: Mapping[str, str], tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
     """The same, and where several studies of an attention stand in one table, each with its study."""
-    found = dict(labels)
+    found = dict(settings)
     for members in tables:
-        named = [labels[key] for key in members]
+        named = [(record.spec.attention, settings[key]) for key, record in members.items()]
         for key, record in members.items():
-            if record.tuning and named.count(labels[key]) > 1:
-                found[key] = f"{labels[key]} (study {record.tuning.study})"
+            if record.tuning and named.count((record.spec.attention, settings[key])) > 1:
+                found[key] = f"{settings[key]} (study {record.tuning.study})".strip()
     return found
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.beside import RULE, Beside, BesideRow, Verdict, beside, in_points
+from attn_zoo.leaderboard.render.data import csv_text
 from attn_zoo.leaderboard.render.text import Grid, lines, tabulated
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate
@@ -32,11 +31,7 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
     if format == "json":
         return json.dumps([line for compared in found for line in _flat(compared)], indent=1)
     if format == "csv":
-        out = io.StringIO()
-        writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(line for compared in found for line in _flat(compared))
-        return out.getvalue()
+        return csv_text(_COLUMNS, (line for compared in found for line in _flat(compared)))
     if format not in _TABLES:
         raise ValueError(f"the comparison with the literature can be shown as {', '.join(_TABLES)}, csv or json; got {format!r}")
     if not found:
@@ -87,7 +82,7 @@ def _one(compared: Beside, format: str) -> str:
 
 def _notes(compared: Beside) -> Iterator[str]:
     for source in compared.sources:
-        seeds = "runs not said" if source.seeds is None else f"{source.seeds} seed" + ("s" if source.seeds != 1 else "")
+        seeds = "runs not said" if source.seeds is None else _seeds(source.seeds)
         yield f"{source.title}: {source.cite}; {source.hardware}; {seeds}"
         if told := compared.difference[source.title]:
             yield f"{source.title} differs: {'; '.join(told)}"
@@ -133,10 +128,12 @@ def printed(found: Sequence[Figure]) -> str:
 
 
 def _ours(score: Estimate, metric: str) -> str:
-    spread = "" if score.half_width is None else f" ± {in_points(score.half_width, metric):.1f}"
-    return f"{in_points(score.mean, metric):.1f}{spread} ({score.count} seed{'s' if score.count != 1 else ''})"
+    return f"{score.written('.1f', in_points(1.0, metric))} ({_seeds(score.count)})"
 
 
 def _difference(found: Estimate, metric: str) -> str:
-    spread = "" if found.half_width is None else f" ± {in_points(found.half_width, metric):.1f}"
-    return f"{in_points(found.mean, metric):+.1f}{spread} points over {found.count} seed{'s' if found.count != 1 else ''}"
+    return f"{found.written('.1f', in_points(1.0, metric), '+')} points over {_seeds(found.count)}"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'' if count == 1 else 's'}"

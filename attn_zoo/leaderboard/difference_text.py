@@ -48,20 +48,17 @@ def _line(row: Compared) -> list[str]:
     costs = {change.name: change for change in row.costs}
     shifts = [f"{costs[name].b / costs[name].a - 1:+.1%}" if name in costs else "-" for name in _COSTS.values()]
     gap = "-" if judged is None or judged.difference is None else _estimate(judged.difference, row, "+")
-    least = "-" if judged is None or judged.least is None else _figure(judged.least, row)
+    least = "-" if judged is None or judged.least is None else Estimate(judged.least, None, 0).written(*_style(row))
     word = judged.word if judged else "/".join(dict.fromkeys(finding.kind for finding in row.findings))
     return [row.label, _estimate(row.a, row), _estimate(row.b, row), gap, least, word, *shifts]
 
 
 def _estimate(found: Estimate | None, row: Compared, sign: str = "") -> str:
-    if found is None:
-        return "-"
-    spread = "" if found.half_width is None else f" ± {_figure(found.half_width, row)}"
-    return f"{_figure(found.mean, row, sign)}{spread} ({found.count})"
+    return "-" if found is None else f"{found.written(*_style(row), sign)} ({found.count})"
 
 
-def _figure(value: float, row: Compared, sign: str = "") -> str:
-    return f"{100 * value:{sign}.1f}" if row.metric in SHARES else f"{value:{sign}.2f}"
+def _style(row: Compared) -> tuple[str, float]:
+    return (".1f", 100.0) if row.metric in SHARES else (".2f", 1.0)
 
 
 def _unit(found: Difference, task: str) -> str:

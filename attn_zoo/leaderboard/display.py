@@ -11,6 +11,28 @@ from attn_zoo.leaderboard.statistics import Estimate
 
 FRONTS = {cost: cost[0].upper() for cost in COSTS}
 """Letter of each cost in the column of fronts."""
+LEGEND = ", ".join(f"{letter} {cost}" for cost, letter in FRONTS.items())
+_NOTES = {
+    "attention": "with the hyperparameters in which rows differ; (c): a control",
+    "score": "test score, mean over seeds ± half of its 95 % interval",
+    "mean": "test score, mean over seeds",
+    "margin": "test score minus that of the best control, paired by seed",
+    "chance": "test score minus the score of always the same answer",
+    "gap": "training score minus test score, of the same weights",
+    "seeds": "runs that are done, of all",
+    "trials": "that the row's settings were chosen from, by validation",
+    "parameters": "of the whole network",
+    "flops": "of one forward pass of one example, matrix products",
+    "block": "as what; the next three columns compare rows of the same block alone",
+    "time": "median over seeds ± half the range, measured",
+    "speed": "in training, median over seeds, measured",
+    "memory": "of a training step, median over seeds, measured",
+    "front": f"costs for which no comparable row scores better for as little: {LEGEND}",
+    "dominated": "rows no worse in score and in every comparable cost, and better in one",
+}
+"""What columns hold, by name."""
+_LEAST_FIRST = frozenset(["rank", "gap", "trials", "parameters", "flops", "block", "time", "memory", "dominated"])
+_MEASURED = frozenset(["time", "speed", "memory"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +68,17 @@ def columns(table: Table, machines: Mapping[str, str]) -> dict[str, Column]:
     Args:
         machines: short name of each.
     """
-    made = [*_standings(table), *_scores(table), *_costs(table, machines)]
+    cells: dict[str, tuple[str, Callable[[Row], Cell]]] = {"attention": ("attention", lambda row: Cell(name(row)))}
+    if table.ranking.reason is None:
+        cells["rank"] = ("rank", lambda row: Cell(row.standing.place, row.standing.rank, row.standing.unranked or ""))
+    cells |= _scores(table) | _costs()
+    if any(row.provenance.tuning for row in table.rows):
+        cells["trials"] = ("trials", lambda row: Cell(str(row.provenance.trials or "-"), row.provenance.trials))
+    if len({row.costs.block for row in table.rows}) > 1:
+        cells["block"] = ("measured", lambda row: Cell(row.costs.block.named(machines), row.costs.block.measured_as != "auto"))
+    notes = _NOTES | {"rank": f"{table.ranking.method}; rows that share a letter cannot be told apart"}
+    notes |= {name: _NOTES[name] + unit(table, ", in points of a hundred") for name in ("margin", "chance", "gap")}
+    made = [Column(name, head, notes[name], cell, name in _LEAST_FIRST, name in _MEASURED) for name, (head, cell) in cells.items()]
     return {column.name: column for column in made}
 
 
@@ -81,27 +113,11 @@ def seeds_grid(table: Table) -> Grid:
     return Grid(f"{table.task['title']}, by seed", ("attention", *(f"seed {seed}" for seed in seeds)), body)
 
 
-def fronts_legend() -> str:
-    """What the letters in the column of fronts stand for."""
-    return ", ".join(f"{letter} {cost}" for cost, letter in FRONTS.items())
+def _scores(table: Table) -> dict[str, tuple[str, Callable[[Row], Cell]]]:
+    metric = table.task["metric"] + unit(table)
 
-
-def _standings(table: Table) -> list[Column]:
-    note = "with the hyperparameters in which rows differ; (c): a control"
-    found = [Column("attention", "attention", note, lambda row: Cell(name(row)))]
-    if table.ranking.reason is None:
-        note = f"{table.ranking.method}; rows that share a letter cannot be told apart"
-        found.append(
-            Column("rank", "rank", note, lambda row: Cell(row.standing.place, row.standing.rank, row.standing.unranked or ""), True)
-        )
-    return found
-
-
-def _scores(table: Table) -> list[Column]:
-    points, metric = unit(table, ", in points of a hundred"), table.task["metric"] + unit(table)
-
-    def estimate(found: Estimate | None, sign: str = "+") -> Cell:
-        return Cell(estimated(found, table, sign), found.mean if found else None)
+    def gain(found: Estimate | None) -> Cell:
+        return Cell(estimated(found, table, "+"), found.mean if found else None)
 
     def mean(found: Estimate | None, sign: str = "") -> Cell:
         return Cell("-", None) if found is None else Cell(figure(found.mean, table, sign), found.mean)
@@ -110,50 +126,24 @@ def _scores(table: Table) -> list[Column]:
         done, runs = len(row.scores.seeds), row.scores.runs
         return Cell(f"{done} of {runs}" if row.scores.failures else str(runs), done)
 
-    found = [
-        Column("score", metric, "test score, mean over seeds ± half of its 95 % interval", lambda row: Cell(score(row, table))),
-        Column("mean", metric, "test score, mean over seeds", lambda row: mean(row.scores.test)),
-        Column(
-            "chance",
-            "over chance",
-            "test score minus the score of always the same answer" + points,
-            lambda row: mean(row.scores.over_chance, "+"),
-        ),
-        Column(
-            "margin",
-            "over control",
-            "test score minus that of the best control, paired by seed" + points,
-            lambda row: estimate(row.scores.margin),
-        ),
-        Column(
-            "gap",
-            "train - test",
-            "training score minus test score, of the same weights" + points,
-            lambda row: estimate(row.scores.train_gap),
-            True,
-        ),
-        Column("seeds", "seeds", "runs that are done, of all", seeds),
-    ]
-    if any(row.provenance.tuning for row in table.rows):
-        note = "that the row's settings were chosen from, by validation"
-        found.append(
-            Column("trials", "trials", note, lambda row: Cell(str(row.provenance.trials or "-"), row.provenance.trials), True)
-        )
-    return found
+    return {
+        "score": (metric, lambda row: Cell(score(row, table), row.scores.test.mean if row.scores.test else None)),
+        "mean": (metric, lambda row: mean(row.scores.test)),
+        "chance": ("over chance", lambda row: mean(row.scores.over_chance, "+")),
+        "margin": ("over control", lambda row: gain(row.scores.margin)),
+        "gap": ("train - test", lambda row: gain(row.scores.train_gap)),
+        "seeds": ("seeds", seeds),
+    }
 
 
-def _costs(table: Table, machines: Mapping[str, str]) -> list[Column]:
-    def counted(value: float | None) -> Cell:
-        return Cell(optional(value, short), value)
+def _costs() -> dict[str, tuple[str, Callable[[Row], Cell]]]:
+    def amount(value: float | None, form: Callable[[float], str] = short) -> Cell:
+        return Cell(optional(value, form), value)
 
     def time(row: Row) -> Cell:
         least, most = row.costs.train_seconds_range or (0.0, 0.0)
         spread = (most - least) / 2 if len(row.scores.seeds) > 1 else None
-        return Cell(optional(row.costs.train_seconds, lambda value: seconds(value, spread)), row.costs.train_seconds)
-
-    def speed(row: Row) -> Cell:
-        value = row.costs.examples_per_second
-        return Cell(optional(value, lambda number: f"{number:,.0f}"), value)
+        return amount(row.costs.train_seconds, lambda value: seconds(value, spread))
 
     def front(row: Row) -> Cell:
         fronts = row.standing.fronts
@@ -164,38 +154,12 @@ def _costs(table: Table, machines: Mapping[str, str]) -> list[Column]:
         others = f" +{len(labels) - 1}" if len(labels) > 1 else ""
         return Cell(f"{labels[0]}{others}" if labels else "-", len(labels), ", ".join(labels))
 
-    found = [
-        Column("parameters", "parameters", "of the whole network", lambda row: counted(row.costs.parameters), True),
-        Column(
-            "flops",
-            "FLOPs/example",
-            "of one forward pass of one example, matrix products",
-            lambda row: counted(row.costs.flops_per_example),
-            True,
-        ),
-        Column("time", "training (s)", "median over seeds ± half the range, measured", time, True, True),
-        Column("speed", "examples/s", "in training, median over seeds, measured", speed, measured=True),
-        Column(
-            "memory",
-            "peak memory",
-            "of a training step, median over seeds, measured",
-            lambda row: Cell(optional(row.costs.peak_bytes, mebibytes), row.costs.peak_bytes),
-            True,
-            True,
-        ),
-        Column("front", "front", f"costs for which no comparable row scores better for as little: {fronts_legend()}", front),
-        Column(
-            "dominated", "dominated by", "rows no worse in score and in every comparable cost, and better in one", dominated, True
-        ),
-    ]
-    if len({row.costs.block for row in table.rows}) > 1:
-        note = "as what; the next three columns compare rows of the same block alone"
-        block = Column(
-            "block",
-            "measured",
-            note,
-            lambda row: Cell(row.costs.block.named(machines), row.costs.block.measured_as != "auto"),
-            True,
-        )
-        found.insert(2, block)
-    return found
+    return {
+        "parameters": ("parameters", lambda row: amount(row.costs.parameters)),
+        "flops": ("FLOPs/example", lambda row: amount(row.costs.flops_per_example)),
+        "time": ("training (s)", time),
+        "speed": ("examples/s", lambda row: amount(row.costs.examples_per_second, "{:,.0f}".format)),
+        "memory": ("peak memory", lambda row: amount(row.costs.peak_bytes, mebibytes)),
+        "front": ("front", front),
+        "dominated": ("dominated by", dominated),
+    }

@@ -189,8 +189,9 @@ class Standing:
 class Row:
     """One attention, with its options and implementation, on one task: what its seeds found."""
 
-    label: str
     attention: str
+    setting: str
+    """What tells the row from its attention's others: implementation and options; empty where nothing does."""
     options: Mapping[str, Any]
     control: bool
     warnings: tuple[str, ...]
@@ -199,6 +200,11 @@ class Row:
     costs: Costs
     provenance: Provenance
     standing: Standing = Standing()
+
+    @property
+    def label(self) -> str:
+        """Attention and setting, unlike the label of every other row of the table."""
+        return f"{self.attention} {self.setting}".strip()
 
     def block(self, cost: str) -> Block | None:
         """Rows of which ``cost`` may be compared: all, which is None, where it is counted."""

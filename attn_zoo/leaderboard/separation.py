@@ -61,7 +61,8 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     lead, against = _lead(row, yardstick if yardstick in kept else None, controls, table, measured)
     if len(groups) < GROUPS_NEEDED:
         against.append(f"{len(groups)} tie group{' stands' if len(groups) == 1 else 's stand'} apart, of {GROUPS_NEEDED} needed")
-    by = [f"{row} minus {controls[0].label} is {_written(lead, measured)}", f"{len(groups)} tie groups stand apart"] if lead else []
+    by = [f"{row} minus {controls[0].label} is {lead.in_points(measured.share)}"] if lead else []
+    by += [f"{len(groups)} tie groups stand apart"] if lead else []
     return Separation(
         table=table,
         rows=tuple(r.label for r in kept),
@@ -122,11 +123,11 @@ def _lead(
         margin = _margin(yardstick, control)
         least, most = (sign * margin.mean + side * (margin.half_width or 0.0) for side in (-1, 1))
         needed = LEAD_NEEDED * (1.0 if measured.share or not control.scores.test else abs(control.scores.test.mean))
-        said = f"{yardstick.label} minus {control.label} is {_written(margin, measured)}"
+        said = f"{yardstick.label} minus {control.label} is {margin.in_points(measured.share)}"
         if most < 0:
             against.append(f"the control {control.label} is better beyond noise: {said}")
         elif control is controls[0] and least < needed:
-            goal = _written(Estimate(sign * needed, None, 0), measured)
+            goal = Estimate(sign * needed, None, 0).in_points(measured.share)
             against.append(f"{said}, and all of the interval must lie beyond {goal}")
     return _margin(yardstick, controls[0]), against
 
@@ -135,9 +136,3 @@ def _margin(yardstick: Row, control: Row) -> Estimate:
     found = paired(yardstick.scores.by_seed, control.scores.by_seed)
     assert found is not None, "rows that are compared share seeds"
     return found
-
-
-def _written(found: Estimate, measured: Resolution) -> str:
-    scale, form, unit = (100, ".1f", " points") if measured.share else (1, ".3g", "")
-    spread = "" if found.half_width is None else f" ± {scale * found.half_width:{form}}"
-    return f"{scale * found.mean:+{form}}{spread}{unit}"

@@ -12,12 +12,13 @@ from tabulate import tabulate
 from attn_zoo.leaderboard.assemble import tables
 from attn_zoo.leaderboard.beside import beside
 from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
+from attn_zoo.leaderboard.render.notes import tuned_notes
 from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, short, unit
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.rows import CurvePoint, Row, Table
-from attn_zoo.leaderboard.tuned import tuning_notes
 from attn_zoo.records import RunRecord
 
+_SPLITS = ("test", "valid", "train")
 _POINTS = 12
 """Points of a learning curve that are listed; of longer ones an even choice."""
 
@@ -95,11 +96,7 @@ def _facts(shown: Shown) -> str:
     facts += [
         ["options", _pairs(row.options) or "none"],
         *([["defaults by length", _pairs(rules)]] if (rules := card.get("length_rules")) else []),
-        *(
-            [["tuned", tuning_notes([row], lambda value: f"{figure(value, table)}{unit(table, ' %')}")[0]]]
-            if row.provenance.tuning
-            else []
-        ),
+        *([["tuned", tuned_notes(table, [row])[0]]] if row.provenance.tuning else []),
         ["implementation", row.provenance.implementation],
         ["task", f"{task['name']}, version {task['version']}, {task['length']} positions, {task['metric']}"],
         ["task options", _pairs(table.task_options) or "none"],
@@ -122,41 +119,29 @@ def _data(table: Table) -> str:
 
 
 def _scores(shown: Shown) -> str:
-    table, row = shown.table, shown.row
-    body = [
-        [
-            str(r.spec.seed),
-            *(figure(r.scores[n], table) if isinstance(r.scores.get(n), float) else "-" for n in ("test", "valid", "train")),
-            r.run_id,
-            r.source or "-",
-        ]
-        for r in shown.members
-        if r.spec.seed in row.scores.seeds
-    ]
-    percent = unit(table)
-    head = ["seed", f"test{percent}", f"valid{percent}", f"train{percent}", "run id", "record"]
-    count = f"{len(row.scores.seeds)} seed{'s' if len(row.scores.seeds) > 1 else ''}"
-    notes = (
-        [f"{table.task['metric']} {estimated(row.scores.test, table)}{unit(table, ' %')} over {count}"] if row.scores.test else []
-    )
-    notes += [f"{name}: {estimated(part, table)}{unit(table, ' %')}" for name, part in row.scores.parts.items()]
-    notes += [] if table.chance is None else [f"chance {figure(table.chance, table)}{unit(table, ' %')}"]
-    notes += [f"{estimated(row.scores.margin, table, '+')} over the best control, {table.control}"] if row.scores.margin else []
-    notes += [f"train - test {estimated(row.scores.train_gap, table, '+')}"] if row.scores.train_gap else []
-    notes += (
-        [
-            f"rank {row.standing.rank}"
-            + (f", tied with all that share a letter of {row.standing.letters}" if row.standing.ties else "")
-        ]
-        if row.standing.rank
-        else []
-    )
-    why = row.standing.unranked or (None if row.control else table.ranking.reason)
+    table, row, scores, standing = shown.table, shown.row, shown.row.scores, shown.row.standing
+    percent = unit(table, " %")
+    done = [record for record in shown.members if record.spec.seed in scores.seeds]
+    body = [[str(r.spec.seed), *(_score(r.scores.get(n), table) for n in _SPLITS), r.run_id, r.source or "-"] for r in done]
+    head = ["seed", *(f"{split}{unit(table)}" for split in _SPLITS), "run id", "record"]
+    count = f"{len(scores.seeds)} seed{'s' if len(scores.seeds) > 1 else ''}"
+    tied = f", tied with all that share a letter of {standing.letters}" if standing.ties else ""
+    why = standing.unranked or (None if row.control else table.ranking.reason)
+    notes = [f"{table.task['metric']} {estimated(scores.test, table)}{percent} over {count}"] if scores.test else []
+    notes += [f"{name}: {estimated(part, table)}{percent}" for name, part in scores.parts.items()]
+    notes += [] if table.chance is None else [f"chance {figure(table.chance, table)}{percent}"]
+    notes += [f"{estimated(scores.margin, table, '+')} over the best control, {table.control}"] if scores.margin else []
+    notes += [f"train - test {estimated(scores.train_gap, table, '+')}"] if scores.train_gap else []
+    notes += [f"rank {standing.rank}{tied}"] if standing.rank else []
     notes += [why] if why else []
-    notes += [f"dominated by {', '.join(row.standing.dominated_by)}"] if row.standing.dominated_by else []
-    notes += list(map(str, row.scores.failures))
+    notes += [f"dominated by {', '.join(standing.dominated_by)}"] if standing.dominated_by else []
+    notes += map(str, scores.failures)
     text = tabulate(body, head, disable_numparse=True, colalign=("right",) * 4 + ("left",) * 2) + "\n\n" if body else ""
     return text + lines(notes, "terminal")
+
+
+def _score(value: float | None, table: Table) -> str:
+    return figure(value, table) if isinstance(value, float) else "-"
 
 
 def _curve(shown: Shown) -> str:

@@ -63,8 +63,7 @@ class Judgement:
     @property
     def name(self) -> str:
         """The ability, with the hyperparameters that tell this setting from the mechanism's others."""
-        setting = self.row.label.removeprefix(self.row.attention).strip() if self.row else ""
-        return f"{self.ability.name} with {setting}" if setting else self.ability.name
+        return f"{self.ability.name} with {self.row.setting}" if self.row and self.row.setting else self.ability.name
 
 
 def abilities(tables: Sequence[Table]) -> list[Ability]:

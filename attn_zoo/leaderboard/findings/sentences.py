@@ -153,10 +153,7 @@ def _choice(choice: Choice) -> str:
 
 def gain_words(gain: Estimate | None, unit: str) -> str:
     """``-1.2 ± 0.4 points``; empty without a gain."""
-    if gain is None:
-        return ""
-    half = "" if gain.half_width is None else f" ± {gain.half_width:.1f}"
-    return f"{gain.mean:+.1f}{half} {unit}"
+    return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
 
 
 def _scored(one: Judgement) -> str:

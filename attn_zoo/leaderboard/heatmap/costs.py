@@ -19,11 +19,19 @@ LENGTH = 4096
 class CostColumn:
     """One cost of every mechanism that has a known one."""
 
-    head: str
+    cost: str
+    """``FLOPs`` or ``state``."""
+    length: int
+    """Tokens that it is of."""
     said: str
     """What is counted, at which sizes."""
     cells: Mapping[str, str]
     """By attention."""
+
+    @property
+    def head(self) -> str:
+        """Cost and length."""
+        return f"{self.cost} at {self.length:,}"
 
 
 def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
@@ -50,7 +58,7 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
                 alone.setdefault(name, _times(row.costs.mechanism_flops_4096 / whole))
     if alone:
         said = f"FLOPs: forward pass of the mechanisms alone at {LENGTH:,} tokens, at the runs' hyperparameters, times softmax's"
-        return [CostColumn(f"FLOPs at {LENGTH:,}", said, alone)]
+        return [CostColumn("FLOPs", LENGTH, said, alone)]
     known = [table for table in tables if table.softmax_flops]
     if not known:
         return []
@@ -60,7 +68,7 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     cells = {name: _times(count / table.softmax_flops) for name, count in flops.items() if count is not None}
     length = int(table.task["length"])
     said = f"FLOPs: forward pass of the whole network on {table.task['title']} ({length:,} positions), times softmax's"
-    return [CostColumn(f"FLOPs at {length:,}", said, cells)]
+    return [CostColumn("FLOPs", length, said, cells)]
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -92,10 +100,10 @@ def _columns(found: Mapping[str, Any]) -> Iterator[CostColumn]:
     counts = {subject["attention"]: values[at, name] for at, subject in rows if (at, name) in values}
     if grid["causal"]:
         said = f"State: bytes carried from token to token, one sequence, float32, causal {where}"
-        yield CostColumn(f"state at {length:,}", said, {owner: byte_count(count) for owner, count in counts.items()})
+        yield CostColumn("state", length, said, {owner: byte_count(count) for owner, count in counts.items()})
     elif softmax:
         told = {owner: _times(count / softmax) for owner, count in counts.items()}
-        yield CostColumn(f"FLOPs at {length:,}", f"FLOPs: forward pass, times softmax's, {where}", told)
+        yield CostColumn("FLOPs", length, f"FLOPs: forward pass, times softmax's, {where}", told)
 
 
 def _times(ratio: float) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap, Line
-from attn_zoo.leaderboard.render.text import estimated, is_share, score, unit
+from attn_zoo.leaderboard.render.text import estimated, is_share, unit
 from attn_zoo.leaderboard.rows import Table
 
-_SHORT = {"out of memory": "OOM", "timed out": "time-out"}
+_SHORT = {"out_of_memory": "OOM", "timed_out": "time-out"}
+"""Statuses that are told in fewer letters than their words."""
 
 
 def mean(cell: Cell, table: Table, places: int = 1) -> str:
@@ -43,8 +44,8 @@ def gap(cell: Cell, table: Table) -> str:
         return "·"
     if cell.row.scores.test is not None:
         return ""
-    said = score(cell.row, table)
-    return _SHORT.get(said, said)
+    failures = cell.row.scores.failures
+    return _SHORT.get(failures[0].status, failures[0].word) if failures else "-"
 
 
 def told(line: Line, cell: Cell, column: Column) -> str:

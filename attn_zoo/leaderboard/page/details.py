@@ -63,11 +63,7 @@ class Runs:
     def again(self, row: Row) -> str:
         """The command that runs every seed of the row anew with exactly its settings."""
         records = self.of(row)
-        seeds = ",".join(str(record.spec.seed) for record in records)
-        said = command(records[0].spec)
-        if len(records) == 1:
-            return said
-        return said.replace("attn-zoo run ", "attn-zoo run -m ", 1).replace(f" seed={records[0].spec.seed} ", f" seed={seeds} ")
+        return command(records[0].spec, [record.spec.seed for record in records])
 
     def _line(self, record: RunRecord, table: Table) -> Run:
         told = [record.scores.get(name) for name in ("test", "valid", "train")]

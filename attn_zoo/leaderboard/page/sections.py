@@ -125,7 +125,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         boards=tuple(_board(board, table, machines) for board in (*table.boards.values(), *table.at)),
         comparisons=tuple((pair, estimated(pair.difference, table, "+")) for pair in pairs),
         facts=_facts(table),
-        notes=(*doubts(table), *tuned_notes(table)),
+        notes=(*doubts(table), *tuned_notes(table, table.rows)),
         of_boards=tuple(budget_notes(table)[1:]),
         literature=tuple(_literature(table, compared)),
     )

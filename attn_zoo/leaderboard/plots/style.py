@@ -88,9 +88,9 @@ def scale_of(table: Table) -> float:
     return 100.0 if is_share(table) else 1.0
 
 
-def score_axis(table: Table, split: str) -> str:
-    """Label of an axis of scores."""
-    return f"{split} {table.task['metric']}{unit(table)}" + ("" if table.higher_is_better else ", lower is better")
+def score_axis(table: Table, split: str, lower: str = "lower is better") -> str:
+    """Label of an axis of scores, with ``lower`` where less is better."""
+    return f"{split} {table.task['metric']}{unit(table)}" + ("" if table.higher_is_better else f", {lower}")
 
 
 def counted(value: float, _: Any = None) -> str:

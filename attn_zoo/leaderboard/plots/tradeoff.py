@@ -12,6 +12,7 @@ from attn_zoo.leaderboard.plots.cost import AXES, cost_of
 from attn_zoo.leaderboard.plots.labels import at_ends
 from attn_zoo.leaderboard.plots.style import INK, MUTED, Style, counted, limits, measured, scale_of, score_axis
 from attn_zoo.leaderboard.rows import COUNTED, Block, Row, Table
+from attn_zoo.leaderboard.tuned import searched
 
 PANELS = 9
 """Tasks in one figure, in at most three columns."""
@@ -46,8 +47,7 @@ def curves_of(table: Table, cost: str) -> list[Curve]:
     """
     members: dict[tuple[str, str, Block | None], list[Row]] = defaultdict(list)
     for row in table.rows:  # the best first
-        searched = row.provenance.tuning is not None and any(key.startswith("attention.") for key in row.provenance.tuning.space)
-        if row.scores.test and not row.control and not searched and cost_of(row, cost):
+        if row.scores.test and not row.control and not searched(row.provenance.tuning, "attention") and cost_of(row, cost):
             members[row.attention, _name(row), row.block(cost)].append(row)
     found = [
         Curve(attention, name, tuple(sorted(rows, key=lambda row: (cost_of(row, cost), row.label))), _varied(rows))
@@ -149,9 +149,8 @@ def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cos
     axes.xaxis.set_major_formatter(counted if cost in COUNTED else measured)
     axes.xaxis.set_minor_locator(_no_ticks())
     axes.set_title(str(table.task["title"]), fontsize=9, loc="left", weight="bold")
-    turned = "" if table.higher_is_better else ", axis turned"
     axes.set_xlabel(AXES[cost][1], fontsize=8)
-    axes.set_ylabel(score_axis(table, "test").removesuffix(", lower is better") + turned, fontsize=8)
+    axes.set_ylabel(score_axis(table, "test", "axis turned"), fontsize=8)
     axes.tick_params(labelsize=7.5)
     axes.grid(linewidth=0.6)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -22,39 +22,44 @@ _LISTS = ("seeds", "failures", "warnings", "dominated_by", "fronts", "machines",
 
 def as_json(tables: Sequence[Table]) -> str:
     """Every field of every table."""
-    return json.dumps(_data(tables), indent=1, sort_keys=True)
+    return json.dumps(plain(tables), indent=1, sort_keys=True)
 
 
 def as_csv(tables: Sequence[Table]) -> str:
     """A line for every row; lists are divided by `` | ``, options and scores by seed are JSON."""
-    lines = [_line(row, table) for table in tables for row in table.rows]
+    return csv_text(_NAMES, (_line(row, table) for table in tables for row in table.rows))
+
+
+def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
+    """Lines under their names; lists and mappings are JSON."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, _NAMES, lineterminator="\n")
+    writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({n: json.dumps(v) if isinstance(v, list | dict) else v for n, v in line.items()} for line in lines)
     return out.getvalue()
 
 
-def _data(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Plain data: rows flat, failures and blocks as text, everything else as it is."""
     if isinstance(value, Row):
-        return _data(_flat(value))
+        return plain(_flat(value))
     if isinstance(value, Failure | Block):
         return str(value)
     if is_dataclass(value):
-        return {field.name: _data(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key) if isinstance(key, Block) else key: _data(content) for key, content in value.items()}
-    return [_data(content) for content in value] if isinstance(value, list | tuple) else value
+        return {str(key) if isinstance(key, Block) else key: plain(content) for key, content in value.items()}
+    return [plain(content) for content in value] if isinstance(value, list | tuple) else value
 
 
 def _flat(row: Row) -> dict[str, Any]:
     """All figures and facts of a row by name."""
     parts = ("scores", "costs", "provenance", "standing")
-    found = {field.name: getattr(row, field.name) for field in fields(row) if field.name not in parts}
+    found = {field.name: getattr(row, field.name) for field in fields(row) if field.name not in ("setting", *parts)}
     for part in (getattr(row, name) for name in parts):
         found |= {field.name: getattr(part, field.name) for field in fields(part)}
     found["score"] = found.pop("test")
+    found["label"] = row.label
     block = row.costs.block
     return found | {"seeds": row.scores.seeds, "machines": block.machines, "measured_as": block.measured_as}
 
@@ -76,12 +81,21 @@ def _line(row: Row, table: Table) -> dict[str, Any]:
     line: dict[str, Any] = {name: known[name] for name in _PLAIN}
     line |= {name: " | ".join(map(str, known[name])) for name in _LISTS}
     line |= {"task": table.task["name"], "task_version": table.task["version"], "metric": table.task["metric"]}
-    line |= {"higher_is_better": table.higher_is_better, "data": table.data_title, "task_options": _plain(table.task_options)}
-    line |= {"protocol": table.protocol, "precision": table.precision, "device": table.device, "options": _plain(row.options)}
-    line |= {"score_by_seed": _plain(row.scores.by_seed), "seeds_done": len(row.scores.seeds), "chance": table.chance}
+    line |= {
+        "higher_is_better": table.higher_is_better,
+        "data": table.data_title,
+        "task_options": dict(table.task_options),
+    }
+    line |= {
+        "protocol": table.protocol,
+        "precision": table.precision,
+        "device": table.device,
+        "options": dict(row.options),
+    }
+    line |= {"score_by_seed": dict(row.scores.by_seed), "seeds_done": len(row.scores.seeds), "chance": table.chance}
     line |= {"best_control": table.control, "best_control_score": table.best_control, "no_ranks": table.ranking.reason}
     tuning = row.provenance.tuning
-    line |= {"trials": row.provenance.trials, "study": tuning and tuning.study, "tuned": _plain(row.provenance.tuned)}
+    line |= {"trials": row.provenance.trials, "study": tuning and tuning.study, "tuned": dict(row.provenance.tuned)}
     line |= {"best_valid_of_trials": tuning and tuning.best_valid}
     for name, field in _ESTIMATES.items():
         line |= _estimate(name, known[field])
@@ -100,7 +114,3 @@ def _budget(name: str, row: Row, board: Board | None) -> dict[str, Any]:
     entry = next((entry for entry in board.entries if entry.label == row.label), None) if board else None
     known = {f"{name}_budget": board.budgets.get(row.costs.block) if board else None, f"{name}_note": entry.note if entry else None}
     return known | _estimate(name, entry.score if entry else None)
-
-
-def _plain(mapping: Mapping[Any, Any]) -> str:
-    return json.dumps(dict(mapping))

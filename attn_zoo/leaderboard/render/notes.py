@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.display import fronts_legend
+from attn_zoo.leaderboard.display import LEGEND
 from attn_zoo.leaderboard.render.costs import budget_notes
 from attn_zoo.leaderboard.render.text import beyond_sizes, figure, grouped, training_length, unit
-from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.tuned import tuning_notes
 
 
 def table_notes(table: Table) -> list[str]:
     """Of one task: what failed, what is doubtful, why rows have no rank, budgets, data and settings."""
     notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.scores.failures]
-    notes += [*doubts(table), *budget_notes(table), *tuned_notes(table)]
+    notes += [*doubts(table), *budget_notes(table), *tuned_notes(table, table.rows)]
     changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
     budget, model, test = table.budget, table.model, table.data.get("test", {})
     notes.append(f"data: {table.data_title}")
@@ -37,9 +37,9 @@ def doubts(table: Table) -> list[str]:
     return notes
 
 
-def tuned_notes(table: Table) -> list[str]:
-    """What was tuned, with validation scores as they are written."""
-    return tuning_notes(table.rows, lambda value: f"{figure(value, table)}{unit(table, ' %')}")
+def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
+    """What was tuned for some rows of a table, with validation scores as they are written."""
+    return tuning_notes(rows, lambda value: f"{figure(value, table)}{unit(table, ' %')}")
 
 
 def footnotes(tables: Sequence[Table], machines: Mapping[str, str], overview: bool) -> list[str]:
@@ -82,7 +82,7 @@ def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[st
         f"and peak memory are measured in training{where}."
     )
     notes.append(
-        f"'front': costs ({fronts_legend()}) for which no row scores better for as little. 'dominated by': rows that are no worse "
+        f"'front': costs ({LEGEND}) for which no row scores better for as little. 'dominated by': rows that are no worse "
         "in mean score and in every cost, and cheaper or better beyond noise. Between blocks of implementations and machines only "
         "parameters and FLOPs are compared."
     )

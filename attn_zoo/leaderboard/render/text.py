@@ -70,15 +70,17 @@ def score(row: Row, table: Table) -> str:
 
 def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
     """A mean with half of its interval, where it has one."""
-    if found is None:
-        return "-"
-    spread = "" if found.half_width is None else f" ± {figure(found.half_width, table)}"
-    return figure(found.mean, table, sign) + spread
+    return "-" if found is None else found.written(*_style(table), sign)
 
 
 def figure(value: float, table: Table, sign: str = "") -> str:
     """A score or a difference of scores: of shares in per cent, of others as it is."""
-    return f"{100 * value:{sign}.1f}" if is_share(table) else f"{value:{sign}.2f}"
+    form, scale = _style(table)
+    return f"{scale * value:{sign}{form}}"
+
+
+def _style(table: Table) -> tuple[str, float]:
+    return (".1f", 100.0) if is_share(table) else (".2f", 1.0)
 
 
 def unit(table: Table, written: str = " (%)") -> str:
