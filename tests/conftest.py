@@ -35,7 +35,7 @@ from tiers import COLLECTED, NAMED, TIERS, tier_of
 torch.set_num_threads(1)
 gc.set_threshold(20_000)  # among all that tests have imported, looking for garbage at every 700 objects takes a tenth of their time
 if importlib.util.find_spec("triton") is None:
-    collect_ignore = ["kernels"]
+    collect_ignore = ["benchmarks", "kernels"]
 elif not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, as timm does
     import interpreter

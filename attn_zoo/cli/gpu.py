@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 
 import torch
 
-from attn_zoo.contract import unavailable
+import attn_zoo
 from attn_zoo.cost.zoo_times import Grid, Point, measure, times_table
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card
@@ -24,6 +26,10 @@ PARTS = {"kit": 0.30, "times": 0.35, "kernels": 0.20, "table3": 0.15}
 """Parts in their order, and the share of the time that each may take; what one leaves goes to those after it."""
 AT_A_TIME = 6
 """Processes of the kit beside each other; its checks hardly load a GPU."""
+
+ATTN_ZOO = ("-m", "attn_zoo.cli")
+BENCHMARK = Path(attn_zoo.__file__).parents[1] / "benchmarks" / "linformer_kernels.py"
+"""Beside the package in a checkout; a wheel has none."""
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +84,7 @@ def _kit(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
         if before.get(name) in ("proved", "proved before"):
             return "proved before"
         words = ["check", name, "--device", device, "--defaults"]
-        status, told = _attn_zoo(words, deadline - time.monotonic())
+        status, told = _python([*ATTN_ZOO, *words], deadline - time.monotonic())
         if status is None:
             return "no time left"
         (folder / f"{name}.txt").write_text(told, encoding="utf-8")
@@ -115,22 +121,23 @@ def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool
 
 
 def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
-    """Linformer's Triton kernels: results, then times beside their targets."""
-    if reason := unavailable("triton", torch.device("cuda")):
-        print(f"left out: {reason}")
+    """Linformer's Triton kernels: results, then times beside their targets; on a CPU results in Triton's interpreter."""
+    if not BENCHMARK.exists():
+        print(f"left out: {BENCHMARK.name} is no part of the package; start attn-zoo gpu from a checkout of the source")
+        return True
+    if importlib.util.find_spec("triton") is None:
+        print("left out: the package triton is not installed")
         return device == "cpu"
-    return _told(kernel_words(out, device, seconds), seconds + 30)
+    command = [str(BENCHMARK), str(out / "linformer_kernels.json"), "--seconds", f"{seconds:.0f}"]
+    if device == "cpu":
+        command += ["--device", "interpreter"]
+    environment = {**os.environ, "TRITON_INTERPRET": str(int(device == "cpu"))}
+    return _told(command, seconds + 30, environment)
 
 
 def _table3(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
     """Table 3 of the Linformer paper."""
-    return _told(table3_words(out, device), seconds)
-
-
-def kernel_words(out: Path, device: str, seconds: float) -> list[str]:
-    """Command that measures Linformer's kernels; on a CPU in Triton's interpreter, which gives results and no times."""
-    words = ["measure", "experiment=linformer_kernels", f"output={out / 'linformer_kernels.json'}", f"seconds={seconds:.0f}"]
-    return words if device == "cuda" else [*words, "device=interpreter"]
+    return _told([*ATTN_ZOO, *table3_words(out, device)], seconds)
 
 
 def table3_words(out: Path, device: str) -> list[str]:
@@ -145,19 +152,20 @@ def table3_words(out: Path, device: str) -> list[str]:
 _RUN = {"kit": _kit, "times": _times, "kernels": _kernels, "table3": _table3}
 
 
-def _told(words: Sequence[str], seconds: float) -> bool:
-    status, told = _attn_zoo(words, seconds)
+def _told(words: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> bool:
+    status, told = _python(words, seconds, environment)
     print(told if status is not None else f"{told}\nstopped after {seconds:.0f} s; the same command goes on", flush=True)
     return status == 0
 
 
-def _attn_zoo(words: Sequence[str], seconds: float) -> tuple[int | None, str]:
-    """Exit status and output of a command of this program; None as the status where it took longer than ``seconds``."""
-    command = [sys.executable, "-m", "attn_zoo.cli", *words]
+def _python(words: Sequence[str], seconds: float, environment: Mapping[str, str] | None = None) -> tuple[int | None, str]:
+    """Exit status and output of a Python process; None as the status where it took longer than ``seconds``."""
+    command = [sys.executable, *words]
     if seconds <= 0:
         return None, ""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, check=False)
+        done = subprocess.run(command, **pipes, timeout=seconds, check=False, env=environment)
     except subprocess.TimeoutExpired as stopped:
         told = stopped.stdout or ""
         return None, told.decode() if isinstance(told, bytes) else told

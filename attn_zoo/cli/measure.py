@@ -19,7 +19,6 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from attn_zoo.cli.experiments_old import EXPERIMENTS as OLD
 from attn_zoo.cli.run import explain
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
@@ -30,7 +29,8 @@ from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.records import describe_environment
 
-ALL: dict[str, type] = {**EXPERIMENTS, **OLD}
+MOVED = {"linformer_kernels": "python benchmarks/linformer_kernels.py OUT.json, in a checkout"}
+"""Experiments of earlier versions, and the commands that run them."""
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
 def describe() -> str:
     """Every experiment with its keys, for ``attn-zoo measure --help``."""
     parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
-    for name, kind in ALL.items():
+    for name, kind in EXPERIMENTS.items():
         doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]
         parts += [f"experiment={name}", *(f"  {line}" for line in doc)]
         for f in fields(kind):
@@ -77,10 +77,6 @@ def measure(words: Sequence[str]) -> int:
     """
     started = time.monotonic()
     name, given = compose(words)
-    if name in OLD:
-        from attn_zoo.cli.measure_old import measure_old
-
-        return measure_old(name, given)
     grid = EXPERIMENTS[name](**given)
     if grid.read is not None:
         found = _read(name, Path(grid.read))
@@ -142,9 +138,11 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
         name = str(named[-1]) if named else next(iter(EXPERIMENTS))
         if name in RENAMED:
             raise ValueError(f"experiment={name} is called experiment={RENAMED[name]} now")
-        if name not in ALL:
-            raise UnknownNameError("experiment", name, ALL)
-        keys, lines = [f.name for f in fields(ALL[name])], []
+        if name in MOVED:
+            raise ValueError(f"experiment={name} is now: {MOVED[name]}")
+        if name not in EXPERIMENTS:
+            raise UnknownNameError("experiment", name, EXPERIMENTS)
+        keys, lines = [f.name for f in fields(EXPERIMENTS[name])], []
         for override in overrides:
             key = override.key_or_group
             if key == "experiment":
@@ -152,7 +150,7 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
             if key.partition(".")[0] not in keys:
                 raise UnknownNameError(f"key of experiment={name}", key, ["experiment", *keys])
             lines.append(f"{'+' if '.' in key else ''}{override.input_line}")  # Hydra wants + for what the defaults lack
-        ConfigStore.instance().store(name=f"measure_{name}", node=ALL[name])
+        ConfigStore.instance().store(name=f"measure_{name}", node=EXPERIMENTS[name])
         with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
             config = OmegaConf.to_container(hydra.compose(f"measure_{name}", overrides=lines), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:

@@ -14,7 +14,7 @@ from attn_zoo.leaderboard.boards import boards, boards_at, flops_until, pretrain
 from attn_zoo.leaderboard.comparisons import resolution
 from attn_zoo.leaderboard.pareto import weighed
 from attn_zoo.leaderboard.ranking import ranked
-from attn_zoo.leaderboard.rows import CurvePoint, Row, Table
+from attn_zoo.leaderboard.rows import Block, Costs, CurvePoint, Failure, Provenance, Row, Scores, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
 from attn_zoo.leaderboard.tuned import found_settings, own_options, rows_of_tables, shared_budget
 from attn_zoo.records import RunRecord
@@ -44,8 +44,8 @@ def tables(
     """
     chosen = rows_of_tables(record for record in records if task is None or record.spec.task == task)
     groups = [_counted_once(group) for group in _comparable(chosen)]
-    labels = _labels([{key: record for (key, _), record in group.items()} for group in groups])
-    made = [_table(group, labels, equal or {}, at) for group in groups]
+    settings = _settings([{key: record for (key, _), record in group.items()} for group in groups])
+    made = [_table(group, settings, equal or {}, at) for group in groups]
     if attention is not None:
         made = [replace(t, rows=tuple(row for row in t.rows if row.attention == attention)) for t in made]
     made = [table for table in made if table.rows]
@@ -79,18 +79,19 @@ def _counted_once(records: Iterable[RunRecord]) -> dict[tuple[str, int], RunReco
 
 
 def _table(
-    group: Mapping[tuple[str, int], RunRecord], labels: Mapping[str, str], equal: Mapping[str, float], at: Sequence[float]
+    group: Mapping[tuple[str, int], RunRecord], settings: Mapping[str, str], equal: Mapping[str, float], at: Sequence[float]
 ) -> Table:
-    runs: dict[str, list[RunRecord]] = defaultdict(list)
+    members: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
     for (key, _), record in sorted(group.items(), key=lambda item: item[0]):
-        runs[labels[key]].append(record)
+        members[record.spec.attention, settings[key]].append(record)
     whole = next((r for r in group.values() if r.status == "done"), next(iter(group.values())))
     higher = bool(whole.task_card.get("higher_is_better", True))
     sign = -1 if higher else 1
-    rows = [_row(members, label, whole.chance) for label, members in runs.items()]
-    rows.sort(key=lambda row: (row.control, sign * row.score.mean if row.score else math.inf, row.label))
-    control = next((row for row in rows if row.control and row.score), None)
-    softmax_flops = next((row.flops_per_example for row in rows if row.attention == "softmax"), None)
+    rows = [_row(found, setting, whole.chance) for (_, setting), found in members.items()]
+    runs = {row.label: found for row, found in zip(rows, members.values(), strict=True)}
+    rows.sort(key=lambda row: (row.control, sign * row.scores.test.mean if row.scores.test else math.inf, row.label))
+    control = next((row for row in rows if row.control and row.scores.test), None)
+    softmax_flops = next((row.costs.flops_per_example for row in rows if row.attention == "softmax"), None)
     rows = [_against(row, control, softmax_flops) for row in rows]
     rows, ranking = ranked(rows, higher, resolution(whole.task_card, whole.data))
     rows = weighed(rows, ranking, higher)
@@ -105,7 +106,7 @@ def _table(
         device=whole.spec.device,
         chance=whole.chance,
         control=control.label if control else None,
-        best_control=control.score.mean if control and control.score else None,
+        best_control=control.scores.test.mean if control and control.scores.test else None,
         softmax_flops=softmax_flops,
         rows=tuple(rows),
         ranking=ranking,
@@ -114,72 +115,73 @@ def _table(
     )
 
 
-def _row(members: Sequence[RunRecord], label: str, chance: float | None) -> Row:
+def _row(members: Sequence[RunRecord], setting: str, chance: float | None) -> Row:
     first = members[0]
     done = [r for r in members if r.status == "done" and _is_figure(r.scores["test"])]
-    by_seed = {r.spec.seed: r.scores["test"] for r in done}
-    score = estimate(list(by_seed.values()))
     counted = next((r.counted for r in members if r.counted), {})
     flops = counted.get("flops_per_example")
     training = counted.get("training_flops_per_example")
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
     seconds = _figures(r.measured["train_seconds"] + pretrain_seconds(r) for r in done if "train_seconds" in r.measured)
-    machines = tuple(sorted({machine(r.environment) for r in done or members}))
     return Row(
-        label=label,
         attention=first.spec.attention,
-        card=first.attention_card,
+        setting=setting,
         options=first.spec.options,
-        implementation=next((r.implementation for r in done or members if r.implementation), first.spec.implementation),
         control=bool(first.attention_card.get("control")),
-        score=score,
+        warnings=tuple(dict.fromkeys(warning for r in members for warning in r.warnings)),
+        scores=_scores(members, done, chance, training_flops),
+        costs=Costs(
+            parameters=counted.get("parameters"),
+            flops_per_example=flops,
+            training_flops_per_example=training_flops,
+            training_flops_counted=training is not None,
+            mechanism_flops_4096=counted.get("mechanism_flops_4096"),
+            state_bytes=counted.get("state_bytes"),
+            examples_per_second=_median(r.measured.get("examples_per_second") for r in done),
+            train_seconds=_median(seconds),
+            train_seconds_range=(min(seconds), max(seconds)) if seconds else None,
+            peak_bytes=_median(r.measured.get("peak_bytes") for r in done),
+            block=Block(measured_as(first), tuple(sorted({machine(r.environment) for r in done or members}))),
+        ),
+        provenance=Provenance(
+            card=first.attention_card,
+            implementation=next((r.implementation for r in done or members if r.implementation), first.spec.implementation),
+            files=tuple(r.source for r in members if r.source),
+            commands=_told(members, "command"),
+            commits=_told(members, "commit"),
+            tuning=first.tuning,
+            tuned=found_settings(first),
+        ),
+    )
+
+
+def _scores(members: Sequence[RunRecord], done: Sequence[RunRecord], chance: float | None, training_flops: float | None) -> Scores:
+    by_seed = {r.spec.seed: r.scores["test"] for r in done}
+    test = estimate(list(by_seed.values()))
+    failed = [r for r in members if r.spec.seed not in by_seed]
+    return Scores(
+        test=test,
         by_seed=by_seed,
         valid=estimate(_figures(r.scores.get("valid") for r in done)),
         parts=_parts(done),
         train_gap=estimate([r.scores["train"] - r.scores["test"] for r in done if _is_figure(r.scores.get("train"))]),
-        over_chance=None if score is None or chance is None else score.minus(chance),
-        margin=None,
-        seeds=tuple(by_seed),
-        failures=tuple(_failure(r) for r in members if r.spec.seed not in by_seed),
-        warnings=tuple(dict.fromkeys(warning for r in members for warning in r.warnings)),
-        parameters=counted.get("parameters"),
-        flops_per_example=flops,
-        training_flops_per_example=training_flops,
-        training_flops_counted=training is not None,
-        mechanism_flops_4096=counted.get("mechanism_flops_4096"),
-        state_bytes=counted.get("state_bytes"),
-        examples_per_second=_median(r.measured.get("examples_per_second") for r in done),
-        train_seconds=_median(seconds),
-        train_seconds_range=(min(seconds), max(seconds)) if seconds else None,
-        peak_bytes=_median(r.measured.get("peak_bytes") for r in done),
-        machines=machines,
-        measured_as=measured_as(first),
-        block=f"{measured_as(first)}, {'; '.join(machines)}",
+        over_chance=None if test is None or chance is None else test.minus(chance),
         curve=_curve(done, training_flops),
-        files=tuple(r.source for r in members if r.source),
-        commands=_told(members, "command"),
-        commits=_told(members, "commit"),
-        tuning=first.tuning,
-        tuned=found_settings(first),
+        failures=tuple(Failure(r.status, r.spec.seed, r.reason or "its test score is no number") for r in failed),
     )
 
 
 def _against(row: Row, control: Row | None, softmax_flops: int | None) -> Row:
     """The row with what it takes others to say."""
-    margin = paired(row.by_seed, control.by_seed) if control and not row.control else None
-    costly = softmax_flops is not None and (row.flops_per_example or 0) > softmax_flops
+    margin = paired(row.scores.by_seed, control.scores.by_seed) if control and not row.control else None
+    costly = softmax_flops is not None and (row.costs.flops_per_example or 0) > softmax_flops
     warnings = (*row.warnings, "costs more FLOPs than softmax here") if costly else row.warnings
-    return replace(row, margin=margin, warnings=warnings)
+    return replace(row, scores=replace(row.scores, margin=margin), warnings=warnings)
 
 
 def measured_as(record: RunRecord) -> str:
     """Implementations whose measured costs are compared: those that ``auto`` takes, or one that was asked for by name."""
     return "auto" if record.spec.implementation == "auto" else str(record.implementation)
-
-
-def _failure(record: RunRecord) -> str:
-    reason = record.reason or "its test score is no number"
-    return f"{record.status} with seed {record.spec.seed}: {reason}"
 
 
 def _parts(done: Sequence[RunRecord]) -> dict[str, Estimate]:
@@ -215,26 +217,25 @@ def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(r.environment[name]) for r in members if r.environment.get(name)))
 
 
-def _labels(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
-    """A name for every row: the attention, an implementation asked for by name, options in which its rows differ.
+def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
+    """What tells a row from its attention's others: an implementation asked for by name, options in which the rows differ.
 
     A tuned row says so where the records also hold rows of its attention that are not.
     """
     by_attention: dict[str, dict[str, RunRecord]] = defaultdict(dict)
     for key, record in ((key, record) for members in tables for key, record in members.items()):
         by_attention[record.spec.attention][key] = record
-    labels = {}
-    for name, members in by_attention.items():
+    settings = {}
+    for members in by_attention.values():
         known = dict.fromkeys(option for record in members.values() for option in record.spec.options)
         plain = any(record.tuning is None for record in members.values())
         differing = [option for option in known if len(_values(option, members.values())) > 1]
         for key, record in members.items():
             kernel = [] if record.spec.implementation in ("auto", "eager") else [f"({record.spec.implementation})"]
             own = own_options(record)
-            dials = [f"{option}={own[option]}" for option in differing if option in own]
-            tuned = ["(tuned)"] if record.tuning and plain else []
-            labels[key] = " ".join([name, *kernel, *dials, *tuned])
-    return _told_apart(labels, tables)
+            told = [f"{option}={own[option]}" for option in differing if option in own]
+            settings[key] = " ".join([*kernel, *told, *(["(tuned)"] if record.tuning and plain else [])])
+    return _told_apart(settings, tables)
 
 
 def _values(option: str, records: Iterable[RunRecord]) -> set[str]:
@@ -243,14 +244,14 @@ def _values(option: str, records: Iterable[RunRecord]) -> set[str]:
     return {_key(record.spec.options[option]) if option in record.spec.options else "" for record in fixed}
 
 
-def _told_apart(labels: Mapping[str, str], tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
+def _told_apart(settings: Mapping[str, str], tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
     """The same, and where several studies of an attention stand in one table, each with its study."""
-    found = dict(labels)
+    found = dict(settings)
     for members in tables:
-        named = [labels[key] for key in members]
+        named = [(record.spec.attention, settings[key]) for key, record in members.items()]
         for key, record in members.items():
-            if record.tuning and named.count(labels[key]) > 1:
-                found[key] = f"{labels[key]} (study {record.tuning.study})"
+            if record.tuning and named.count((record.spec.attention, settings[key])) > 1:
+                found[key] = f"{settings[key]} (study {record.tuning.study})".strip()
     return found
 
 

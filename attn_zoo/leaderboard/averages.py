@@ -36,8 +36,8 @@ def averages(tables: Sequence[Table]) -> Averages:
     cells: dict[str, list[Mapping[int, float]]] = {}
     for table in shares:
         for row in table.rows:
-            if row.score and not row.failures:
-                cells.setdefault(row.label, []).append(row.by_seed)
+            if row.scores.test and not row.scores.failures:
+                cells.setdefault(row.label, []).append(row.scores.by_seed)
     found = {label: _over(scores) for label, scores in cells.items() if len(scores) == len(shares)}
     known = {label: mean for label, mean in found.items() if mean}
     if len(known) < 2:

@@ -82,7 +82,7 @@ def beside(table: Table, attention: str | None = None) -> Beside | None:
     compared = tuple(
         BesideRow(
             label=row.label,
-            ours=row.score,
+            ours=row.scores.test,
             figures=_by_source(found),
             difference={
                 title: tuple(sentence for sentence in sentences if sentence not in common[title])
@@ -108,7 +108,9 @@ def verdicts(table: Table) -> tuple[Verdict, ...]:
             continue
         for row in table.rows:
             if row.attention == ordering.attention:
-                against = next((y for y in yardsticks if y.implementation == row.implementation), yardsticks[0])
+                against = next(
+                    (y for y in yardsticks if y.provenance.implementation == row.provenance.implementation), yardsticks[0]
+                )
                 found.append(_verdict(ordering, row, against))
     return tuple(found)
 
@@ -118,18 +120,18 @@ def facts(table: Table, row: Row) -> Facts:
     model, budget = table.model, table.budget
     return Facts(
         metric=table.task["metric"],
-        seeds=len(row.seeds),
+        seeds=len(row.scores.seeds),
         data=table.data_title,
         length=table.task["length"],
         depth=model["depth"],
         dim=model["dim"],
         heads=model["heads"],
         ffn=round(model["dim"] * model["mlp_ratio"]),
-        steps=row.curve[-1].step if budget.get("seconds") and row.curve else budget["steps"],
+        steps=row.scores.curve[-1].step if budget.get("seconds") and row.scores.curve else budget["steps"],
         batch_size=budget["batch_size"],
-        learning_rate=row.tuned.get("budget.learning_rate", budget["learning_rate"]),
-        warmup_steps=row.tuned.get("budget.warmup_steps", budget["warmup_steps"]),
-        weight_decay=row.tuned.get("budget.weight_decay", budget["weight_decay"]),
+        learning_rate=row.provenance.tuned.get("budget.learning_rate", budget["learning_rate"]),
+        warmup_steps=row.provenance.tuned.get("budget.warmup_steps", budget["warmup_steps"]),
+        weight_decay=row.provenance.tuned.get("budget.weight_decay", budget["weight_decay"]),
         dropout=model["dropout"],
         options=row.options,
         **_RULES_OF_TRAINING.get(table.protocol, {}),
@@ -137,7 +139,7 @@ def facts(table: Table, row: Row) -> Facts:
 
 
 def _verdict(ordering: Ordering, row: Row, against: Row) -> Verdict:
-    difference = paired(row.by_seed, against.by_seed)
+    difference = paired(row.scores.by_seed, against.scores.by_seed)
     word = "cannot tell"
     if difference and difference.count >= SEEDS_NEEDED and difference.half_width is not None:
         side = -1 if ordering.below else 1

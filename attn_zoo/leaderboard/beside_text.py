@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.beside import RULE, Beside, BesideRow, Verdict, beside, in_points
-from attn_zoo.leaderboard.render.text import lines, tabulated
+from attn_zoo.leaderboard.render.data import csv_text
+from attn_zoo.leaderboard.render.text import Grid, lines, tabulated
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.published import SCORE, Figure, figures
@@ -32,11 +31,7 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
     if format == "json":
         return json.dumps([line for compared in found for line in _flat(compared)], indent=1)
     if format == "csv":
-        out = io.StringIO()
-        writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(line for compared in found for line in _flat(compared))
-        return out.getvalue()
+        return csv_text(_COLUMNS, (line for compared in found for line in _flat(compared)))
     if format not in _TABLES:
         raise ValueError(f"the comparison with the literature can be shown as {', '.join(_TABLES)}, csv or json; got {format!r}")
     if not found:
@@ -51,7 +46,7 @@ def difference_lines(compared: Beside, row: BesideRow) -> list[str]:
     for source in compared.sources:
         if source.title in row.figures:
             told = (*compared.difference[source.title], *row.difference[source.title])
-            lines.append(f"{source.title}: {_printed(row.figures[source.title])} ({source.cite}); {'; '.join(told)}")
+            lines.append(f"{source.title}: {printed(row.figures[source.title])} ({source.cite}); {'; '.join(told)}")
     return lines
 
 
@@ -75,19 +70,19 @@ def _one(compared: Beside, format: str) -> str:
         [
             row.label,
             "-" if row.ours is None else _ours(row.ours, metric),
-            *(_printed(row.figures[title]) if title in row.figures else "-" for title in titles),
+            *(printed(row.figures[title]) if title in row.figures else "-" for title in titles),
             "-" if row.spread is None else f"{row.spread:.1f}",
         ]
         for row in compared.rows
     ]
     title = f"{compared.task['title']}: ours beside the literature (accuracy in %, as printed)"
     between = "\n" if format == "latex" else "\n\n"
-    return tabulated(title, head, body, format) + between + lines(list(_notes(compared)), format)
+    return tabulated(Grid(title, head, body), format) + between + lines(list(_notes(compared)), format)
 
 
 def _notes(compared: Beside) -> Iterator[str]:
     for source in compared.sources:
-        seeds = "runs not said" if source.seeds is None else f"{source.seeds} seed" + ("s" if source.seeds != 1 else "")
+        seeds = "runs not said" if source.seeds is None else _seeds(source.seeds)
         yield f"{source.title}: {source.cite}; {source.hardware}; {seeds}"
         if told := compared.difference[source.title]:
             yield f"{source.title} differs: {'; '.join(told)}"
@@ -126,16 +121,19 @@ def _flat(compared: Beside) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _printed(found: Sequence[Figure]) -> str:
+def printed(found: Sequence[Figure]) -> str:
+    """A figure, or the range of several."""
     low, high = min(found, key=lambda f: f.value), max(found, key=lambda f: f.value)
     return low.printed if low.value == high.value else f"{low.printed} to {high.printed}"
 
 
 def _ours(score: Estimate, metric: str) -> str:
-    spread = "" if score.half_width is None else f" ± {in_points(score.half_width, metric):.1f}"
-    return f"{in_points(score.mean, metric):.1f}{spread} ({score.count} seed{'s' if score.count != 1 else ''})"
+    return f"{score.written('.1f', in_points(1.0, metric))} ({_seeds(score.count)})"
 
 
 def _difference(found: Estimate, metric: str) -> str:
-    spread = "" if found.half_width is None else f" ± {in_points(found.half_width, metric):.1f}"
-    return f"{in_points(found.mean, metric):+.1f}{spread} points over {found.count} seed{'s' if found.count != 1 else ''}"
+    return f"{found.written('.1f', in_points(1.0, metric), '+')} points over {_seeds(found.count)}"
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'' if count == 1 else 's'}"

@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from attn_zoo.leaderboard.rows import COUNTED, Board, Entry, Row
+from attn_zoo.leaderboard.rows import Block, Board, Entry, Row
 from attn_zoo.leaderboard.statistics import estimate
 from attn_zoo.records import RunRecord
 
@@ -46,7 +46,7 @@ def boards_at(
 def _seconds(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
     """Seconds of pretraining and training; the step in which the run's own time is over counts as within it."""
     seconds, limit = point.get("train_seconds"), record.spec.budget.seconds
-    if seconds is None or len(row.machines) != 1:
+    if seconds is None or len(row.costs.block.machines) != 1:
         return None
     return (min(seconds, limit) if limit else seconds) + pretrain_seconds(record)
 
@@ -57,7 +57,7 @@ def pretrain_seconds(record: RunRecord) -> float:
 
 
 def _flops(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
-    return flops_until(point["step"], record, row.training_flops_per_example)
+    return flops_until(point["step"], record, row.costs.training_flops_per_example)
 
 
 def flops_until(step: float, record: RunRecord, training_flops_per_example: float | None) -> float | None:
@@ -81,23 +81,23 @@ def _trained(
     ends = {row.label: min(max(seen)[0] for seen in looks[row.label]) for row in rows if all(looks[row.label]) and looks[row.label]}
     if not ends:
         return None
-    budgets: dict[str, float] = {}
+    budgets: dict[Block, float] = {}
     for members in _compared(rows, cost):
         known = [row for row in members if row.label in ends]
         if known:
             chosen = asked or min(ends[row.label] for row in _first(known))
-            budgets |= {row.block: chosen for row in members}
+            budgets |= {row.costs.block: chosen for row in members}
     best = max if higher_is_better else min
-    entries = [_reached(row, looks[row.label], budgets.get(row.block), UNITS[cost], best) for row in rows]
+    entries = [_reached(row, looks[row.label], budgets.get(row.costs.block), UNITS[cost], best) for row in rows]
     rule = _GIVEN if asked else "the most that every run of a contender has spent"
     return Board(cost, budgets, UNITS[cost], rule, "valid", _sorted(entries, higher_is_better))
 
 
 def _compared(rows: Sequence[Row], cost: str) -> list[list[Row]]:
     """Rows that share a budget: all where the cost is counted, those of a block where it is measured."""
-    groups: dict[str, list[Row]] = defaultdict(list)
+    groups: dict[Block | None, list[Row]] = defaultdict(list)
     for row in rows:
-        groups["" if cost in COUNTED else row.block].append(row)
+        groups[row.block(cost)].append(row)
     return list(groups.values())
 
 
@@ -110,7 +110,7 @@ def _looks(row: Row, members: Sequence[RunRecord], spent: Spent) -> list[list[Lo
     """Looks at validation of each seed that is done."""
     found = []
     for record in members:
-        if record.spec.seed in row.by_seed:
+        if record.spec.seed in row.scores.by_seed:
             pairs = [(spent(row, record, point), point.get("valid")) for point in record.curve]
             found.append([(cost, score) for cost, score in pairs if cost is not None and score is not None])
     return found
@@ -119,27 +119,27 @@ def _looks(row: Row, members: Sequence[RunRecord], spent: Spent) -> list[list[Lo
 def _reached(row: Row, seeds: Sequence[Sequence[Look]], budget: float | None, unit: str, best: Callable[..., Look]) -> Entry:
     def entry(scores: Sequence[Look], note: str, over: bool = False) -> Entry:
         spent = statistics.median(look[0] for look in scores) if scores else None
-        return Entry(row.label, row.control, row.block, estimate([look[1] for look in scores]), spent, over, note)
+        return Entry(row.label, row.control, row.costs.block, estimate([look[1] for look in scores]), spent, over, note)
 
     if budget is None or not seeds or not all(seeds):
-        several = "measured on several machines" if len(row.machines) > 1 else "no curve"
-        return entry([], several if row.score else "no seed is done")
+        several = "measured on several machines" if len(row.costs.block.machines) > 1 else "no curve"
+        return entry([], several if row.scores.test else "no seed is done")
     within = [[look for look in seen if look[0] <= budget] for seen in seeds]
     if not all(within):
         first = max(min(seen)[0] for seen in seeds)
         return entry([], f"over budget: first look at validation, of the last seed, at {first:.4g} {unit}", over=True)
     most = max(max(seen)[0] for seen in seeds)
     notes = [f"training ended at {most:.4g} {unit}"] if most < budget else []
-    notes += [f"{len(row.failures)} of {len(row.failures) + len(seeds)} seeds failed"] if row.failures else []
+    notes += [f"{len(row.scores.failures)} of {len(row.scores.failures) + len(seeds)} seeds failed"] if row.scores.failures else []
     return entry([best(seen, key=lambda look: look[1]) for seen in within], "; ".join(notes))
 
 
 def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -> Board | None:
     """Test score of each attention's row that is best on validation among those whose step fits the budget."""
-    budgets: dict[str, float] = {}
+    budgets: dict[Block, float] = {}
     entries: list[Entry] = []
     rules: set[str] = set()
-    for members in _compared([row for row in rows if _peak(row) < float("inf") and len(row.machines) == 1], "memory"):
+    for members in _compared([row for row in rows if _peak(row) < float("inf") and len(row.costs.block.machines) == 1], "memory"):
         dials: dict[str, list[Row]] = defaultdict(list)
         for row in members:
             dials[row.attention].append(row)
@@ -147,7 +147,7 @@ def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -
         first = {row.attention for row in _first(members)}
         budget = asked or softmax or max(min(map(_peak, dials[attention])) for attention in first)
         rules.add(_GIVEN if asked else "what softmax takes" if softmax else "the least into which a row of every contender fits")
-        budgets[members[0].block] = budget
+        budgets[members[0].costs.block] = budget
         entries += [_chosen(rivals, budget, higher_is_better) for rivals in dials.values()]
     if not budgets:
         return None
@@ -160,22 +160,24 @@ def _chosen(members: Sequence[Row], budget: float, higher_is_better: bool) -> En
     fitting = [row for row in members if _peak(row) <= budget]
     if not fitting:
         least = min(members, key=_peak)
-        return Entry(least.label, least.control, least.block, None, None, True, f"over budget: takes {_peak(least):.4g} bytes")
+        return Entry(
+            least.label, least.control, least.costs.block, None, None, True, f"over budget: takes {_peak(least):.4g} bytes"
+        )
     sign = 1 if higher_is_better else -1
-    best = max(fitting, key=lambda row: sign * row.valid.mean if row.valid else float("-inf"))
+    best = max(fitting, key=lambda row: sign * row.scores.valid.mean if row.scores.valid else float("-inf"))
     note = "" if len(members) == 1 else f"best on validation of {len(fitting)} that fit, of {len(members)}"
-    return Entry(best.label, best.control, best.block, best.score, best.peak_bytes, False, note)
+    return Entry(best.label, best.control, best.costs.block, best.scores.test, best.costs.peak_bytes, False, note)
 
 
 def _peak(row: Row) -> float:
     """Infinite where it was not measured."""
-    return float("inf") if row.peak_bytes is None else row.peak_bytes
+    return float("inf") if row.costs.peak_bytes is None else row.costs.peak_bytes
 
 
 def _sorted(entries: Sequence[Entry], higher_is_better: bool) -> tuple[Entry, ...]:
     sign = -1 if higher_is_better else 1
 
     def place(entry: Entry) -> tuple[str, bool, float, str]:
-        return entry.block, entry.control, sign * entry.score.mean if entry.score else float("inf"), entry.label
+        return str(entry.block), entry.control, sign * entry.score.mean if entry.score else float("inf"), entry.label
 
     return tuple(sorted(entries, key=place))

@@ -55,8 +55,8 @@ def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
 
 def p_values(rows: Sequence[Row], resolution: Resolution) -> Floats:
     """p values of all pairs of rows that are fit to compare, in the order of ``itertools.combinations``; not corrected."""
-    seeds = sorted({seed for row in rows for seed in row.seeds})
-    scores = np.array([[row.by_seed.get(seed, np.nan) for seed in seeds] for row in rows])
+    seeds = sorted({seed for row in rows for seed in row.scores.seeds})
+    scores = np.array([[row.scores.by_seed.get(seed, np.nan) for seed in seeds] for row in rows])
     return moderated_p_values(scores, max(resolution.grain, _ROUNDING * float(np.nanmax(np.abs(scores)))))
 
 
@@ -71,24 +71,24 @@ def compare(
 
 def shared_seeds(one: Row, other: Row) -> int:
     """How many seeds two rows have in common."""
-    return len(set(one.seeds) & set(other.seeds))
+    return len(set(one.scores.seeds) & set(other.scores.seeds))
 
 
 def _comparison(a: Row, b: Row, p: float, higher_is_better: bool, resolution: Resolution) -> Comparison:
-    difference = paired(a.by_seed, b.by_seed)
-    assert difference is not None and a.score and b.score, "rows that are compared share seeds"
+    difference = paired(a.scores.by_seed, b.scores.by_seed)
+    assert difference is not None and a.scores.test and b.scores.test, "rows that are compared share seeds"
     if (difference.mean < 0) == higher_is_better and difference.mean != 0:
         a, b, difference = b, a, replace(difference, mean=-difference.mean)
-    ties = resolution.ties(difference.mean, max(abs(row.score.mean) for row in (a, b) if row.score))
+    ties = resolution.ties(difference.mean, max(abs(row.scores.test.mean) for row in (a, b) if row.scores.test))
     return Comparison(a.label, b.label, difference, p, p <= 1 - CONFIDENCE and not ties)
 
 
 def _unfit(row: Row) -> str | None:
     """Why a row cannot be compared, whatever seeds the others have."""
-    if row.failures:
-        return f"no rank, as not every seed has a score ({row.failures[0].split(':')[0]})"
-    if len(row.seeds) < SEEDS_NEEDED:
-        return f"no rank under {SEEDS_NEEDED} seeds; {SEEDS_NEEDED - len(row.seeds)} more needed"
+    if row.scores.failures:
+        return f"no rank, as not every seed has a score ({row.scores.failures[0].run})"
+    if len(row.scores.seeds) < SEEDS_NEEDED:
+        return f"no rank under {SEEDS_NEEDED} seeds; {SEEDS_NEEDED - len(row.scores.seeds)} more needed"
     return None
 
 
@@ -105,4 +105,4 @@ def _sharing(rows: Sequence[Row]) -> list[Row]:
         most = max(strangers.values(), default=0)
         if not most:
             return kept
-        kept.remove(min((row for row in kept if strangers[row.label] == most), key=lambda row: (len(row.seeds), row.label)))
+        kept.remove(min((row for row in kept if strangers[row.label] == most), key=lambda row: (len(row.scores.seeds), row.label)))

@@ -196,7 +196,9 @@ class _Names:
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self._labels = {
-            _key([row.attention, row.options, row.measured_as]): row.label for table in tables(records) for row in table.rows
+            _key([row.attention, row.options, row.costs.block.measured_as]): row.label
+            for table in tables(records)
+            for row in table.rows
         }
         by_task: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
         for record in records:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from attn_zoo.leaderboard.difference import Compared, Difference
 from attn_zoo.leaderboard.gate import METHOD
-from attn_zoo.leaderboard.render.text import lines, tabulated
+from attn_zoo.leaderboard.render.text import Grid, lines, tabulated
 from attn_zoo.leaderboard.rows import SHARES
 from attn_zoo.leaderboard.statistics import Estimate
 
@@ -22,9 +22,11 @@ def render_difference(found: Difference, kinds: Sequence[str], format: str = "te
     """
     parts = [
         tabulated(
-            f"{task}: A, B and B - A{_unit(found, task)}; seeds in brackets",
-            ["attention", "A", "B", "B - A", "least drop seen", "verdict", *_COSTS],
-            [_line(row) for row in found.rows if row.task == task],
+            Grid(
+                f"{task}: A, B and B - A{_unit(found, task)}; seeds in brackets",
+                ["attention", "A", "B", "B - A", "least drop seen", "verdict", *_COSTS],
+                [_line(row) for row in found.rows if row.task == task],
+            ),
             format,
         )
         for task in dict.fromkeys(row.task for row in found.rows)
@@ -46,20 +48,17 @@ def _line(row: Compared) -> list[str]:
     costs = {change.name: change for change in row.costs}
     shifts = [f"{costs[name].b / costs[name].a - 1:+.1%}" if name in costs else "-" for name in _COSTS.values()]
     gap = "-" if judged is None or judged.difference is None else _estimate(judged.difference, row, "+")
-    least = "-" if judged is None or judged.least is None else _figure(judged.least, row)
+    least = "-" if judged is None or judged.least is None else Estimate(judged.least, None, 0).written(*_style(row))
     word = judged.word if judged else "/".join(dict.fromkeys(finding.kind for finding in row.findings))
     return [row.label, _estimate(row.a, row), _estimate(row.b, row), gap, least, word, *shifts]
 
 
 def _estimate(found: Estimate | None, row: Compared, sign: str = "") -> str:
-    if found is None:
-        return "-"
-    spread = "" if found.half_width is None else f" ± {_figure(found.half_width, row)}"
-    return f"{_figure(found.mean, row, sign)}{spread} ({found.count})"
+    return "-" if found is None else f"{found.written(*_style(row), sign)} ({found.count})"
 
 
-def _figure(value: float, row: Compared, sign: str = "") -> str:
-    return f"{100 * value:{sign}.1f}" if row.metric in SHARES else f"{value:{sign}.2f}"
+def _style(row: Compared) -> tuple[str, float]:
+    return (".1f", 100.0) if row.metric in SHARES else (".2f", 1.0)
 
 
 def _unit(found: Difference, task: str) -> str:

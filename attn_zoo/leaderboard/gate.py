@@ -116,14 +116,14 @@ def _judge(pair: Pair, p_worse: float | None, p_better: float | None, tests: int
     gain = _gain(pair)
     if p_worse is None or p_better is None:
         seeds = f"{found.count} shared seed{'s' if found.count > 1 else ''}"
-        why = f"{_shown(found, pair)} over {seeds}, tolerance {_shown(Estimate(pair.tolerance, None, 0), pair, '')}"
+        why = f"{found.in_points(pair.share)} over {seeds}, tolerance {Estimate(pair.tolerance, None, 0).in_points(pair.share, '')}"
         word = "worse" if gain < -pair.tolerance else "better" if gain > pair.tolerance else "within tolerance"
         return Judged(word, found, None, pair.tolerance, f"{why}; the noise is unknown")
     assert found.half_width is not None, "several seeds have an interval"
     sure = {"worse": p_worse, "better": p_better}
     word = next((w for w, p in sure.items() if p <= LEVEL and abs(gain) > pair.tolerance), "within noise")
     p = sure.get(word, p_worse)
-    why = f"{_shown(found, pair)} over {found.count} shared seeds, corrected p = {p:.2g}"
+    why = f"{found.in_points(pair.share)} over {found.count} shared seeds, corrected p = {p:.2g}"
     return Judged(word, found, float(p_worse), max(pair.tolerance, _least(found, pair.grain, tests)), why)
 
 
@@ -137,12 +137,6 @@ def _least(found: Estimate, grain: float, tests: int) -> float:
     assert found.half_width is not None, "asked of several seeds only"
     error = found.half_width / float(stdtrit(found.count - 1, (1 + CONFIDENCE) / 2))
     return max(error, grain / math.sqrt(6 * found.count)) * float(stdtrit(found.count - 1, 1 - LEVEL / tests))
-
-
-def _shown(found: Estimate, pair: Pair, sign: str = "+") -> str:
-    scale, form, unit = (100, ".1f", " points") if pair.share else (1, ".3g", "")
-    spread = "" if found.half_width is None else f" ± {scale * found.half_width:{form}}"
-    return f"{scale * found.mean:{sign}{form}}{spread}{unit}"
 
 
 def cost_changes(a: Mapping[int, RunRecord], b: Mapping[int, RunRecord], tolerance: float) -> tuple[Change, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attn_zoo.leaderboard.pareto import cost_of
-from attn_zoo.leaderboard.rows import COSTS, COUNTED, Row, Table
+from attn_zoo.leaderboard.rows import COSTS, Row, Table
 
 ORDERS = ("score", *(cost.lower() for cost in COSTS))
 _COSTS = {cost.lower(): cost for cost in COSTS}
@@ -26,6 +26,6 @@ def ordered(table: Table, by: str) -> Table:
 
     def place(row: Row) -> tuple[bool, str, bool, float]:
         cost = cost_of(row, _COSTS[by])
-        return row.control, "" if _COSTS[by] in COUNTED else row.block, cost is None, cost or 0.0
+        return row.control, str(row.block(_COSTS[by])), cost is None, cost or 0.0
 
     return replace(table, rows=tuple(sorted(table.rows, key=place)))

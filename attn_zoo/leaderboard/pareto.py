@@ -15,14 +15,17 @@ def weighed(rows: Sequence[Row], ranking: Ranking, higher_is_better: bool) -> li
     comparable cost, and either less in a cost or better in score beyond noise. A row of which a seed failed does neither.
     """
     apart = {(c.better, c.worse) for c in ranking.comparisons if c.apart}
-    whole = [row for row in rows if row.score and not row.failures]
+    whole = [row for row in rows if row.scores.test and not row.scores.failures]
     labels = {row.label for row in whole}
     sign = 1 if higher_is_better else -1
     return [
         replace(
             row,
-            fronts=tuple(cost for cost in COSTS if row.label in labels and _on_front(row, whole, cost, sign)),
-            dominated_by=tuple(other.label for other in whole if row.score and _dominates(other, row, sign, apart)),
+            standing=replace(
+                row.standing,
+                fronts=tuple(cost for cost in COSTS if row.label in labels and _on_front(row, whole, cost, sign)),
+                dominated_by=tuple(other.label for other in whole if row.scores.test and _dominates(other, row, sign, apart)),
+            ),
         )
         for row in rows
     ]
@@ -32,12 +35,12 @@ def comparable(one: Row, other: Row, cost: str) -> bool:
     """Whether a cost of two rows may be compared: counted ones everywhere, measured ones within a block on one machine."""
     if cost_of(one, cost) is None or cost_of(other, cost) is None:
         return False
-    return cost in COUNTED or (one.block == other.block and len(one.machines) == 1)
+    return one.block(cost) == other.block(cost) and (cost in COUNTED or len(one.costs.block.machines) == 1)
 
 
 def cost_of(row: Row, cost: str) -> float | None:
     """A cost of ``COSTS``, None where it was not measured."""
-    value: float | None = getattr(row, COSTS[cost])
+    value: float | None = getattr(row.costs, COSTS[cost])
     return value
 
 
@@ -62,11 +65,11 @@ def _dominates(one: Row, other: Row, sign: int, apart: set[tuple[str, str]]) -> 
 
 def _sooner(one: Row, other: Row) -> bool:
     """Whether the slowest seed of one took less time than the fastest of the other."""
-    if one.train_seconds_range is None or other.train_seconds_range is None:
+    if one.costs.train_seconds_range is None or other.costs.train_seconds_range is None:
         return False
-    return one.train_seconds_range[1] < other.train_seconds_range[0]
+    return one.costs.train_seconds_range[1] < other.costs.train_seconds_range[0]
 
 
 def _signed(row: Row, sign: int) -> float:
-    assert row.score is not None, "only rows with a score are weighed"
-    return sign * row.score.mean
+    assert row.scores.test is not None, "only rows with a score are weighed"
+    return sign * row.scores.test.mean

@@ -18,7 +18,7 @@ from itertools import combinations
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED, Resolution, compare, fit_to_compare, shared_seeds
 from attn_zoo.leaderboard.letters import tie_letters
-from attn_zoo.leaderboard.rows import Ranking, Row
+from attn_zoo.leaderboard.rows import Ranking, Row, Standing
 from attn_zoo.leaderboard.statistics import holm
 
 METHOD = (
@@ -42,9 +42,11 @@ def ranked(rows: Sequence[Row], higher_is_better: bool, resolution: Resolution) 
     apart = {(c.better, c.worse) for c in comparisons if c.apart}
     better = {row.label: sum((other.label, row.label) in apart for other in kept) for row in kept}
     letters = tie_letters([row.label for row in kept], {frozenset(pair) for pair in apart})
-    placed = {row.label: replace(row, rank=1 + better[row.label], ties=letters[row.label]) for row in kept}
-    unplaced = {row.label: replace(row, unranked=missing[row.label]) for row in contenders if row.label in missing}
-    seeds = set.intersection(*(set(row.seeds) for row in kept))
+    placed = {row.label: replace(row, standing=Standing(1 + better[row.label], letters[row.label])) for row in kept}
+    unplaced = {
+        row.label: replace(row, standing=Standing(unranked=missing[row.label])) for row in contenders if row.label in missing
+    }
+    seeds = set.intersection(*(set(row.scores.seeds) for row in kept))
     found = placed | unplaced
     return [found.get(row.label, row) for row in rows], Ranking(METHOD, tuple(sorted(seeds)), None, comparisons)
 

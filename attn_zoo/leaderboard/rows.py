@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.leaderboard.letters import short_letters
@@ -18,7 +18,7 @@ COSTS: Mapping[str, str] = {
     "time": "train_seconds",
     "memory": "peak_bytes",
 }
-"""Costs that a score is weighed against, and the field of a row each is in."""
+"""Costs that a score is weighed against, and the field of ``Costs`` that each is in."""
 COUNTED = ("parameters", "FLOPs")
 """Those that are the same on every machine and for every implementation; the others are measured."""
 
@@ -36,19 +36,51 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One attention, with its options and implementation, on one task: what its seeds found."""
+class Failure:
+    """A run without a test score."""
 
-    label: str
-    attention: str
-    card: Mapping[str, Any]
-    """The attention's card as it was recorded."""
-    options: Mapping[str, Any]
-    implementation: str
-    """Implementation that ran."""
-    control: bool
-    score: Estimate | None
-    """Test score of the seeds that are done."""
+    status: str
+    """As recorded, such as ``out_of_memory``; ``done`` where the score is no number."""
+    seed: int
+    reason: str
+
+    @property
+    def word(self) -> str:
+        """The status in words: ``out of memory``."""
+        return self.status.replace("_", " ")
+
+    @property
+    def run(self) -> str:
+        """The status and the seed."""
+        return f"{self.status} with seed {self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.run}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of which measured costs may be compared."""
+
+    measured_as: str
+    """``auto`` where the run took what ``auto`` takes on its device, else the implementation asked for by name."""
+    machines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.measured_as}, {'; '.join(self.machines)}"
+
+    def named(self, names: Mapping[str, str]) -> str:
+        """The block with short names of machines, which are left out where there is one in all."""
+        where = " + ".join(names[machine] for machine in self.machines) if len(names) > 1 else ""
+        return ", ".join(filter(None, [self.measured_as, where]))
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What the seeds of a row found."""
+
+    test: Estimate | None
+    """Of the seeds that are done."""
     by_seed: Mapping[int, float]
     """The same by seed."""
     valid: Estimate | None
@@ -59,14 +91,27 @@ class Row:
     """Training score minus test score, of the same weights."""
     over_chance: Estimate | None
     """Test score minus chance."""
-    margin: Estimate | None
+    curve: tuple[CurvePoint, ...]
+    failures: tuple[Failure, ...]
+    """Seeds without a test score."""
+    margin: Estimate | None = None
     """Test score minus that of the table's best control at the same seeds."""
-    seeds: tuple[int, ...]
-    """Those that are done."""
-    failures: tuple[str, ...]
-    """``status with seed n: reason`` of the others."""
-    warnings: tuple[str, ...]
-    """What makes the setting a doubtful one, as recorded; and that it costs more than softmax."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those that are done."""
+        return tuple(self.by_seed)
+
+    @property
+    def runs(self) -> int:
+        """Seeds that were run, failed ones included."""
+        return len(self.by_seed) + len(self.failures)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a row costs: counted figures, and medians over seeds of measured ones."""
+
     parameters: int | None
     flops_per_example: int | None
     """Of a forward pass."""
@@ -81,23 +126,43 @@ class Row:
     """Carried from token to token by the mechanisms of all layers, at the task's length; None where a mechanism has no causal form
     of a known state, or the task is not causal."""
     examples_per_second: float | None
-    """Median over seeds, in training."""
+    """In training."""
     train_seconds: float | None
-    """Median over seeds, of all training steps, pretraining included."""
+    """Of all training steps, pretraining included."""
     train_seconds_range: tuple[float, float] | None
     """Least and most over seeds."""
     peak_bytes: float | None
-    """Median over seeds, of a training step."""
-    machines: tuple[str, ...]
-    measured_as: str
-    """``auto`` where the run took what ``auto`` takes on its device, else the implementation asked for by name."""
-    block: str
-    """``measured_as`` and the machine: measured costs are compared with rows of the same block alone."""
-    curve: tuple[CurvePoint, ...]
+    """Of a training step."""
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a row comes from."""
+
+    card: Mapping[str, Any]
+    """The attention's card as it was recorded."""
+    implementation: str
+    """Implementation that ran."""
     files: tuple[str, ...]
     """Of the records, relative to their folder."""
     commands: tuple[str, ...]
     commits: tuple[str, ...]
+    tuning: Tuning | None
+    """The study that its settings are the best of, with the number of trials that is recorded by now."""
+    tuned: Mapping[str, Any]
+    """By key, such as ``budget.learning_rate``, what that study found best."""
+
+    @property
+    def trials(self) -> int:
+        """Trials that the settings were chosen from; 0 where nothing was tuned."""
+        return 0 if self.tuning is None else self.tuning.trials or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A row among the others of its table."""
+
     rank: int | None = None
     """1 + the number of contenders that are better beyond noise; None for controls and where seeds do not suffice."""
     ties: str = ""
@@ -108,10 +173,6 @@ class Row:
     """Labels of rows that are no worse in score and in every comparable cost, and better in one."""
     fronts: tuple[str, ...] = ()
     """Costs, of ``COSTS``, for which no comparable row has a better score for as little."""
-    tuning: Tuning | None = None
-    """The study that its settings are the best of, with the number of trials that is recorded by now."""
-    tuned: Mapping[str, Any] = field(default_factory=dict)
-    """By key, such as ``budget.learning_rate``, what that study found best."""
 
     @property
     def letters(self) -> str:
@@ -122,6 +183,32 @@ class Row:
     def place(self) -> str:
         """Rank and letters to print, such as ``4 c-h``; ``-`` where there is no rank."""
         return "-" if self.rank is None else f"{self.rank} {self.letters}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One attention, with its options and implementation, on one task: what its seeds found."""
+
+    attention: str
+    setting: str
+    """What tells the row from its attention's others: implementation and options; empty where nothing does."""
+    options: Mapping[str, Any]
+    control: bool
+    warnings: tuple[str, ...]
+    """What makes the setting a doubtful one, as recorded; and that it costs more than softmax."""
+    scores: Scores
+    costs: Costs
+    provenance: Provenance
+    standing: Standing = Standing()
+
+    @property
+    def label(self) -> str:
+        """Attention and setting, unlike the label of every other row of the table."""
+        return f"{self.attention} {self.setting}".strip()
+
+    def block(self, cost: str) -> Block | None:
+        """Rows of which ``cost`` may be compared: all, which is None, where it is counted."""
+        return None if cost in COUNTED else self.costs.block
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +244,7 @@ class Entry:
 
     label: str
     control: bool
-    block: str
+    block: Block
     score: Estimate | None
     """None where the budget does not suffice, or it is not known whether it does."""
     spent: float | None
@@ -174,8 +261,7 @@ class Board:
 
     cost: str
     """``time``, ``FLOPs`` or ``memory``."""
-    budgets: Mapping[str, float]
-    """By block."""
+    budgets: Mapping[Block, float]
     unit: str
     """``s``, ``FLOPs`` or ``bytes``."""
     rule: str
@@ -217,9 +303,9 @@ class Table:
     """Contenders, the best first, then controls."""
     ranking: Ranking
     boards: Mapping[str, Board]
+    """By cost: ``time``, ``FLOPs``, ``memory``; those for which the records say enough."""
     at: tuple[Board, ...] = ()
     """Boards of time, one for each time of training that was asked for."""
-    """By cost: ``time``, ``FLOPs``, ``memory``; those for which the records say enough."""
 
     @property
     def higher_is_better(self) -> bool:

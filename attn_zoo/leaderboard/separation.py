@@ -54,19 +54,20 @@ def separates(table: Table, row: str = "softmax") -> Separation:
     """
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
-    by_score = sorted(kept, key=lambda r: r.score.mean if r.score else 0.0, reverse=table.higher_is_better)
+    by_score = sorted(kept, key=lambda r: r.scores.test.mean if r.scores.test else 0.0, reverse=table.higher_is_better)
     groups = groups_apart([r.label for r in by_score], _apart(kept, table, measured, holm))
     yardstick = next((r for r in table.rows if row in (r.label, r.attention)), None)
     controls = [r for r in kept if r.control and r is not yardstick]
     lead, against = _lead(row, yardstick if yardstick in kept else None, controls, table, measured)
     if len(groups) < GROUPS_NEEDED:
         against.append(f"{len(groups)} tie group{' stands' if len(groups) == 1 else 's stand'} apart, of {GROUPS_NEEDED} needed")
-    by = [f"{row} minus {controls[0].label} is {_written(lead, measured)}", f"{len(groups)} tie groups stand apart"] if lead else []
+    by = [f"{row} minus {controls[0].label} is {lead.in_points(measured.share)}"] if lead else []
+    by += [f"{len(groups)} tie groups stand apart"] if lead else []
     return Separation(
         table=table,
         rows=tuple(r.label for r in kept),
         left_out=tuple(left_out),
-        seeds=min((len(r.seeds) for r in kept), default=0),
+        seeds=min((len(r.scores.seeds) for r in kept), default=0),
         pairs=len(kept) * (len(kept) - 1) // 2,
         told_apart=len(_apart(kept, table, measured, benjamini_hochberg)),
         groups=groups,
@@ -121,23 +122,17 @@ def _lead(
     for control in controls:
         margin = _margin(yardstick, control)
         least, most = (sign * margin.mean + side * (margin.half_width or 0.0) for side in (-1, 1))
-        needed = LEAD_NEEDED * (1.0 if measured.share or not control.score else abs(control.score.mean))
-        said = f"{yardstick.label} minus {control.label} is {_written(margin, measured)}"
+        needed = LEAD_NEEDED * (1.0 if measured.share or not control.scores.test else abs(control.scores.test.mean))
+        said = f"{yardstick.label} minus {control.label} is {margin.in_points(measured.share)}"
         if most < 0:
             against.append(f"the control {control.label} is better beyond noise: {said}")
         elif control is controls[0] and least < needed:
-            goal = _written(Estimate(sign * needed, None, 0), measured)
+            goal = Estimate(sign * needed, None, 0).in_points(measured.share)
             against.append(f"{said}, and all of the interval must lie beyond {goal}")
     return _margin(yardstick, controls[0]), against
 
 
 def _margin(yardstick: Row, control: Row) -> Estimate:
-    found = paired(yardstick.by_seed, control.by_seed)
+    found = paired(yardstick.scores.by_seed, control.scores.by_seed)
     assert found is not None, "rows that are compared share seeds"
     return found
-
-
-def _written(found: Estimate, measured: Resolution) -> str:
-    scale, form, unit = (100, ".1f", " points") if measured.share else (1, ".3g", "")
-    spread = "" if found.half_width is None else f" ± {scale * found.half_width:{form}}"
-    return f"{scale * found.mean:+{form}}{spread}{unit}"

@@ -12,12 +12,13 @@ from tabulate import tabulate
 from attn_zoo.leaderboard.assemble import tables
 from attn_zoo.leaderboard.beside import beside
 from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
+from attn_zoo.leaderboard.render.notes import tuned_notes
 from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, short, unit
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.rows import CurvePoint, Row, Table
-from attn_zoo.leaderboard.tuned import tuning_notes
 from attn_zoo.records import RunRecord
 
+_SPLITS = ("test", "valid", "train")
 _POINTS = 12
 """Points of a learning curve that are listed; of longer ones an even choice."""
 
@@ -58,7 +59,9 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
 def rows_of(records: Sequence[RunRecord]) -> tuple[Shown, ...]:
     """Every row that the records make."""
     by_file = {record.source: record for record in records}
-    return tuple(Shown(table, row, tuple(by_file[f] for f in row.files)) for table in tables(records) for row in table.rows)
+    return tuple(
+        Shown(table, row, tuple(by_file[f] for f in row.provenance.files)) for table in tables(records) for row in table.rows
+    )
 
 
 def describe(shown: Shown, checks: str) -> str:
@@ -85,7 +88,7 @@ def describe(shown: Shown, checks: str) -> str:
 
 def _facts(shown: Shown) -> str:
     table, row = shown.table, shown.row
-    card, task, model = row.card, table.task, table.model
+    card, task, model = row.provenance.card, table.task, table.model
     origin = [str(card[name]) for name in ("title", "paper", "equation", "origin") if card.get(name)]
     claims = [f"{name} {card[name]}" for name in ("time", "memory") if card.get(name)]
     facts = [["attention", "; ".join(origin) + (" (a control)" if row.control else "")]]
@@ -93,8 +96,8 @@ def _facts(shown: Shown) -> str:
     facts += [
         ["options", _pairs(row.options) or "none"],
         *([["defaults by length", _pairs(rules)]] if (rules := card.get("length_rules")) else []),
-        *([["tuned", tuning_notes([row], lambda value: f"{figure(value, table)}{unit(table, ' %')}")[0]]] if row.tuning else []),
-        ["implementation", row.implementation],
+        *([["tuned", tuned_notes(table, [row])[0]]] if row.provenance.tuning else []),
+        ["implementation", row.provenance.implementation],
         ["task", f"{task['name']}, version {task['version']}, {task['length']} positions, {task['metric']}"],
         ["task options", _pairs(table.task_options) or "none"],
         ["network", _pairs({name: value for name, value in model.items() if value != ""})],
@@ -116,38 +119,33 @@ def _data(table: Table) -> str:
 
 
 def _scores(shown: Shown) -> str:
-    table, row = shown.table, shown.row
-    body = [
-        [
-            str(r.spec.seed),
-            *(figure(r.scores[n], table) if isinstance(r.scores.get(n), float) else "-" for n in ("test", "valid", "train")),
-            r.run_id,
-            r.source or "-",
-        ]
-        for r in shown.members
-        if r.spec.seed in row.seeds
-    ]
-    percent = unit(table)
-    head = ["seed", f"test{percent}", f"valid{percent}", f"train{percent}", "run id", "record"]
-    count = f"{len(row.seeds)} seed{'s' if len(row.seeds) > 1 else ''}"
-    notes = [f"{table.task['metric']} {estimated(row.score, table)}{unit(table, ' %')} over {count}"] if row.score else []
-    notes += [f"{name}: {estimated(part, table)}{unit(table, ' %')}" for name, part in row.parts.items()]
-    notes += [] if table.chance is None else [f"chance {figure(table.chance, table)}{unit(table, ' %')}"]
-    notes += [f"{estimated(row.margin, table, '+')} over the best control, {table.control}"] if row.margin else []
-    notes += [f"train - test {estimated(row.train_gap, table, '+')}"] if row.train_gap else []
-    notes += (
-        [f"rank {row.rank}" + (f", tied with all that share a letter of {row.letters}" if row.ties else "")] if row.rank else []
-    )
-    why = row.unranked or (None if row.control else table.ranking.reason)
+    table, row, scores, standing = shown.table, shown.row, shown.row.scores, shown.row.standing
+    percent = unit(table, " %")
+    done = [record for record in shown.members if record.spec.seed in scores.seeds]
+    body = [[str(r.spec.seed), *(_score(r.scores.get(n), table) for n in _SPLITS), r.run_id, r.source or "-"] for r in done]
+    head = ["seed", *(f"{split}{unit(table)}" for split in _SPLITS), "run id", "record"]
+    count = f"{len(scores.seeds)} seed{'s' if len(scores.seeds) > 1 else ''}"
+    tied = f", tied with all that share a letter of {standing.letters}" if standing.ties else ""
+    why = standing.unranked or (None if row.control else table.ranking.reason)
+    notes = [f"{table.task['metric']} {estimated(scores.test, table)}{percent} over {count}"] if scores.test else []
+    notes += [f"{name}: {estimated(part, table)}{percent}" for name, part in scores.parts.items()]
+    notes += [] if table.chance is None else [f"chance {figure(table.chance, table)}{percent}"]
+    notes += [f"{estimated(scores.margin, table, '+')} over the best control, {table.control}"] if scores.margin else []
+    notes += [f"train - test {estimated(scores.train_gap, table, '+')}"] if scores.train_gap else []
+    notes += [f"rank {standing.rank}{tied}"] if standing.rank else []
     notes += [why] if why else []
-    notes += [f"dominated by {', '.join(row.dominated_by)}"] if row.dominated_by else []
-    notes += list(row.failures)
+    notes += [f"dominated by {', '.join(standing.dominated_by)}"] if standing.dominated_by else []
+    notes += map(str, scores.failures)
     text = tabulate(body, head, disable_numparse=True, colalign=("right",) * 4 + ("left",) * 2) + "\n\n" if body else ""
     return text + lines(notes, "terminal")
 
 
+def _score(value: float | None, table: Table) -> str:
+    return figure(value, table) if isinstance(value, float) else "-"
+
+
 def _curve(shown: Shown) -> str:
-    table, points = shown.table, shown.row.curve
+    table, points = shown.table, shown.row.scores.curve
     if not points:
         return "none recorded"
     best = (max if table.higher_is_better else min)(points, key=lambda point: point.valid.mean)
@@ -170,13 +168,13 @@ def _cost(shown: Shown) -> str:
     counted: Mapping[str, Any] = next((r.counted for r in shown.members if r.counted), {})
     body = [[name.replace("_", " "), _written(name, value), "counted"] for name, value in counted.items()]
     for name in dict.fromkeys(name for r in shown.members for name in r.measured):
-        values = [r.measured[name] for r in shown.members if r.spec.seed in row.seeds and r.measured.get(name) is not None]
+        values = [r.measured[name] for r in shown.members if r.spec.seed in row.scores.seeds and r.measured.get(name) is not None]
         body.append([name.replace("_", " "), _median(name, values), "measured"])
     protocol = [
         "counted: of one example where it says so, matrix products alone, the same on every machine",
         f"measured: while training with batch {shown.table.budget['batch_size']}, by protocol {shown.table.protocol}; the median "
         "over seeds, with the least and the most; a step's median and interquartile range are over the steps of a run",
-        f"measured on: {'; '.join(row.machines)}",
+        f"measured on: {'; '.join(row.costs.block.machines)}",
     ]
     absent = [name for name in ("step_seconds_median", "peak_bytes") if not any(name in r.measured for r in shown.members)]
     protocol += [f"not measured: {', '.join(name.replace('_', ' ') for name in absent)}"] if absent else []

@@ -31,6 +31,15 @@ class Estimate:
         """The same estimate against a figure that is known exactly."""
         return Estimate(self.mean - constant, self.half_width, self.count)
 
+    def written(self, form: str, scale: float = 1.0, sign: str = "") -> str:
+        """``mean ± half width``, the latter where it is known."""
+        spread = "" if self.half_width is None else f" ± {scale * self.half_width:{form}}"
+        return f"{scale * self.mean:{sign}{form}}{spread}"
+
+    def in_points(self, share: bool, sign: str = "+") -> str:
+        """A difference of scores: of shares in points of a hundred, else with three digits."""
+        return f"{self.written('.1f', 100, sign)} points" if share else self.written(".3g", sign=sign)
+
 
 def estimate(values: Sequence[float]) -> Estimate | None:
     """Mean and Student's t interval of ``CONFIDENCE``; None where there is no value."""

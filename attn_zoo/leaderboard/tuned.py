@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from attn_zoo.leaderboard.rows import Row
-from attn_zoo.records import RunRecord
+from attn_zoo.records import RunRecord, Tuning
 from attn_zoo.records.tuning import setting
 
 
@@ -36,23 +36,24 @@ def rows_of_tables(records: Iterable[RunRecord]) -> list[RunRecord]:
 def shared_budget(record: RunRecord) -> dict[str, Any]:
     """The budget with the range in place of what was searched over, since rows that were tuned over the same one share a table."""
     budget: dict[str, Any] = record.spec.to_dict()["budget"]
-    return budget | {key.partition(".")[2]: f"tuned: {text}" for key, text in _space(record).items() if key.startswith("budget.")}
+    return budget | {name: f"tuned: {text}" for name, text in searched(record.tuning, "budget").items()}
 
 
 def own_options(record: RunRecord) -> dict[str, Any]:
     """The options that make a row another one than its attention's others: those that were not searched over."""
-    searched = {key.partition(".")[2] for key in _space(record) if key.startswith("attention.")}
-    return {name: value for name, value in record.spec.options.items() if name not in searched}
+    found = searched(record.tuning, "attention")
+    return {name: value for name, value in record.spec.options.items() if name not in found}
 
 
-def trial_count(row: Row) -> int:
-    """Trials that a row's settings were chosen from; 0 where nothing was tuned."""
-    return 0 if row.tuning is None else row.tuning.trials or 0
+def searched(tuning: Tuning | None, group: str) -> dict[str, str]:
+    """Settings of ``attention`` or ``budget`` that a study searched, by name, and their ranges as text."""
+    keys = {} if tuning is None else tuning.space
+    return {key.removeprefix(f"{group}."): text for key, text in keys.items() if key.startswith(f"{group}.")}
 
 
 def found_settings(record: RunRecord) -> dict[str, Any]:
     """By key, what the study of a run found best."""
-    return {key: setting(record.spec, key) for key in _space(record)}
+    return {key: setting(record.spec, key) for key in (record.tuning.space if record.tuning else ())}
 
 
 def tuning_notes(rows: Sequence[Row], score: Any) -> list[str]:
@@ -62,17 +63,17 @@ def tuning_notes(rows: Sequence[Row], score: Any) -> list[str]:
         score: a validation score as text.
     """
     notes = []
-    for row in rows:
-        if row.tuning is not None:
-            found = ", ".join(f"{key.partition('.')[2]}={_short(value)}" for key, value in row.tuned.items())
-            failed = f", {row.tuning.failed} of them without a score" if row.tuning.failed else ""
-            notes.append(
-                f"{row.label}: {found}, best of {trial_count(row)} trials{failed} by validation ({score(row.tuning.best_valid)}, "
-                f"seed {row.tuning.seed}); study {row.tuning.study}"
-            )
     counts: dict[int, list[str]] = defaultdict(list)
     for row in rows:
-        counts[trial_count(row)].append(row.label)
+        tuning, trials = row.provenance.tuning, row.provenance.trials
+        counts[trials].append(row.label)
+        if tuning is not None:
+            found = ", ".join(f"{key.partition('.')[2]}={_short(value)}" for key, value in row.provenance.tuned.items())
+            failed = f", {tuning.failed} of them without a score" if tuning.failed else ""
+            notes.append(
+                f"{row.label}: {found}, best of {trials} trials{failed} by validation ({score(tuning.best_valid)}, "
+                f"seed {tuning.seed}); study {tuning.study}"
+            )
     if notes and len(counts) > 1:
         told = "; ".join(f"{count}: {', '.join(labels)}" for count, labels in sorted(counts.items()))
         notes.append(f"rows were tuned with different numbers of trials, and more find better settings; compare with care ({told})")
@@ -86,10 +87,6 @@ def _counted(record: RunRecord, trials: int) -> RunRecord:
 
 def _settings(record: RunRecord) -> Mapping[str, Any]:
     return {**record.spec.to_dict(), "seed": None}
-
-
-def _space(record: RunRecord) -> Mapping[str, str]:
-    return {} if record.tuning is None else record.tuning.space
 
 
 def _short(value: Any) -> str:

@@ -50,7 +50,12 @@ def nearest_accuracy(
     def distance(item: tuple[Accuracy, Row]) -> tuple[float, bool, bool, int]:
         accuracy, row = item
         other_options = dict(row.options) != dict(options)
-        return abs(math.log(accuracy.length / length)), other_options, row.implementation != implementation, -len(row.seeds)
+        return (
+            abs(math.log(accuracy.length / length)),
+            other_options,
+            row.provenance.implementation != implementation,
+            -len(row.scores.seeds),
+        )
 
     return min(found, key=distance)[0] if found else None
 
@@ -58,11 +63,15 @@ def nearest_accuracy(
 def _accuracies(table: Table, attention: str) -> Iterator[tuple[Accuracy, Row]]:
     if table.task.get("metric") not in SHARES or not table.task.get("length"):
         return
-    softmax = max((row for row in table.rows if row.attention == BASELINE and row.score), key=lambda r: len(r.seeds), default=None)
+    softmax = max(
+        (row for row in table.rows if row.attention == BASELINE and row.scores.test),
+        key=lambda r: len(r.scores.seeds),
+        default=None,
+    )
     for row in table.rows:
-        if row.attention != attention or row.score is None or softmax is None:
+        if row.attention != attention or row.scores.test is None or softmax is None:
             continue
-        margin = None if attention == BASELINE else paired(row.by_seed, softmax.by_seed)
+        margin = None if attention == BASELINE else paired(row.scores.by_seed, softmax.scores.by_seed)
         if margin is None and attention != BASELINE:
             continue
         accuracy = Accuracy(
@@ -70,10 +79,10 @@ def _accuracies(table: Table, attention: str) -> Iterator[tuple[Accuracy, Row]]:
             length=int(table.task["length"]),
             label=row.label,
             options=row.options,
-            score=row.score,
+            score=row.scores.test,
             margin=margin,
-            over_control=None if table.best_control is None else row.score.mean - table.best_control,
-            files=row.files,
+            over_control=None if table.best_control is None else row.scores.test.mean - table.best_control,
+            files=row.provenance.files,
             warnings=row.warnings,
         )
         yield accuracy, row

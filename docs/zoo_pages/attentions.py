@@ -216,7 +216,7 @@ def _scores(attention: str, results: Results) -> str:
     head = ["records", "task", "row", "score", "softmax", "best control", "chance", "rank", "seeds"]
     body = []
     for folder, board, row in results.rows_of(attention):
-        yardstick = next((r for r in board.rows if r.attention == "softmax" and r.score is not None), None)
+        yardstick = next((r for r in board.rows if r.attention == "softmax" and r.scores.test is not None), None)
         control = "-" if board.best_control is None else f"{figure(board.best_control, board)} ({board.control})"
         body.append(
             [
@@ -224,11 +224,11 @@ def _scores(attention: str, results: Results) -> str:
                 f"[{board.task['title']}](../task/{board.task['name']}.md){unit(board)}",
                 name(row),
                 score(row, board),
-                "-" if yardstick is None else estimated(yardstick.score, board),
+                "-" if yardstick is None else estimated(yardstick.scores.test, board),
                 control,
                 "-" if board.chance is None else figure(board.chance, board),
-                "-" if row.rank is None else f"{row.rank} {row.ties}".strip(),
-                str(len(row.seeds)),
+                "-" if row.standing.rank is None else f"{row.standing.rank} {row.standing.ties}".strip(),
+                str(len(row.scores.seeds)),
             ]
         )
     return table(head, body, right=head[3:]) if body else ""

@@ -297,9 +297,10 @@ def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
     [
         (
             ["experiment=grwth"],
-            "did you mean 'growth'? Known: aa_test, batch_size, cost, counted, crossover, growth, launches, linformer_kernels, "
+            "did you mean 'growth'? Known: aa_test, batch_size, cost, counted, crossover, growth, launches, "
             "linformer_table3, peers",
         ),
+        (["experiment=linformer_kernels"], "is now: python benchmarks/linformer_kernels.py OUT.json"),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
         (["experiment=peers", "sharing=none"], "no key of experiment=peers is called 'sharing'"),
         (["lengths=[64,x]"], "could not be converted to Integer"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attn_zoo.cli import main
-from attn_zoo.cli.gpu import PARTS, kernel_words, table3_words
+from attn_zoo.cli.gpu import BENCHMARK, PARTS, _kernels, table3_words
 from attn_zoo.cli.measure import compose
 from attn_zoo.cost.zoo_times import Grid, Point, measure
 
@@ -50,10 +50,11 @@ def test_what_failed_in_the_kit_is_proved_again(tmp_path, monkeypatch, capsys):
     asked: list[str] = []
 
     def answer(words, seconds):
-        asked.append(words[1])
-        return (1, f"{words[1]} is wrong") if words[1] == "linear" and len(asked) < 3 else (0, "well")
+        name = words[words.index("check") + 1]
+        asked.append(name)
+        return (1, f"{name} is wrong") if name == "linear" and len(asked) < 3 else (0, "well")
 
-    monkeypatch.setattr("attn_zoo.cli.gpu._attn_zoo", answer)
+    monkeypatch.setattr("attn_zoo.cli.gpu._python", answer)
     words = ["gpu", str(tmp_path), "--device", "cpu", "--attentions", "none", "linear", "--parts", "kit"]
     assert main(words) == 1 and "linear is wrong" in capsys.readouterr().out
     assert main(words) == 0 and asked == ["none", "linear", "linear"]
@@ -61,12 +62,31 @@ def test_what_failed_in_the_kit_is_proved_again(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_the_other_measurements_can_be_asked_for_as_they_are(device, tmp_path):
-    name, given = compose(kernel_words(tmp_path, device, 100)[1:])
-    assert name == "linformer_kernels" and given["seconds"] == 100
-    assert given["device"] == ("cuda" if device == "cuda" else "interpreter")
+def test_table_3_can_be_asked_for_as_it_is(device, tmp_path):
     name, given = compose(table3_words(tmp_path, device)[1:])
     assert name == "linformer_table3" and given["device"] == device
+
+
+@pytest.mark.parametrize(("device", "interpreted"), [("cuda", "0"), ("cpu", "1")])
+def test_the_benchmark_of_kernels_is_run_from_the_checkout(device, interpreted, tmp_path, monkeypatch):
+    asked = []
+
+    def answer(words, seconds, environment):
+        asked.append((words, seconds, environment["TRITON_INTERPRET"]))
+        return 0, "well"
+
+    monkeypatch.setattr("attn_zoo.cli.gpu._python", answer)
+    assert _kernels(tmp_path, device, [], 100.0)
+    ((words, seconds, environment),) = asked
+    assert BENCHMARK.is_file() and words[:2] == [str(BENCHMARK), str(tmp_path / "linformer_kernels.json")]
+    assert (words[2:4], seconds, environment) == (["--seconds", "100"], 130.0, interpreted)
+    assert words[4:] == ([] if device == "cuda" else ["--device", "interpreter"])
+
+
+def test_without_a_checkout_the_kernels_are_left_out_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("attn_zoo.cli.gpu.BENCHMARK", tmp_path / "linformer_kernels.py")
+    assert main(["gpu", str(tmp_path / "out"), "--device", "cpu", "--parts", "kernels"]) == 0
+    assert "left out: linformer_kernels.py is no part of the package" in capsys.readouterr().out
 
 
 def test_a_failure_is_a_point_and_no_time_left_ends_the_measurement():

@@ -21,7 +21,6 @@ from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.main import parser
 from attn_zoo.cli.measure import compose
 from attn_zoo.cli.plan import plan
-from attn_zoo.cli.preparations_old import PREPARE
 from attn_zoo.cost.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +122,7 @@ def wrong_command(line: str) -> str | None:
             assert plan(words[1:]) is not None
         elif words[0] == "measure":
             name, given = compose(words[1:])
-            EXPERIMENTS[name](**given) if name in EXPERIMENTS else PREPARE[name](given)
+            EXPERIMENTS[name](**given)
         else:
             parser(words[0]).parse_args(words)
     except (Exception, SystemExit) as refusal:

@@ -18,7 +18,7 @@ from attn_zoo.records import RunRecord
 def test_scores_margins_and_gaps_of_simulated_records_cover_the_truth(seeds):
     """Accuracies of 2,000 examples; seeds are lucky or not for the control as well, so its margin is surer than its score."""
     draw = random.Random(seeds)
-    truth = {"score": 0.8, "margin": 0.3, "over_chance": 0.7, "train_gap": 0.05}
+    truth = {"test": 0.8, "margin": 0.3, "over_chance": 0.7, "train_gap": 0.05}
     hits, widths = dict.fromkeys(truth, 0), dict.fromkeys(truth, 0.0)
     count = 1000
     for _ in range(count):
@@ -32,11 +32,11 @@ def test_scores_margins_and_gaps_of_simulated_records_cover_the_truth(seeds):
             records.append(make_record("uniform", seed=seed, test=round(2000 * control) / 2000))
         (table,) = tables(records)
         for name, true in truth.items():
-            found = getattr(table.rows[0], name)
+            found = getattr(table.rows[0].scores, name)
             hits[name] += abs(found.mean - true) <= found.half_width
             widths[name] += found.half_width / count
     assert all(0.93 <= hit / count <= 0.97 for hit in hits.values()), hits
-    assert widths["margin"] < 0.6 * widths["score"]
+    assert widths["margin"] < 0.6 * widths["test"]
 
 
 def test_a_margin_is_over_the_best_control_at_the_seeds_that_both_have():
@@ -46,22 +46,24 @@ def test_a_margin_is_over_the_best_control_at_the_seeds_that_both_have():
     (table,) = tables(records)
     softmax = table.rows[0]
     assert table.control == "uniform"
-    assert softmax.margin is not None and softmax.margin.mean == pytest.approx(0.29) and softmax.margin.count == 2
-    assert [row.margin for row in table.rows[1:]] == [None, None]
+    assert (
+        softmax.scores.margin is not None and softmax.scores.margin.mean == pytest.approx(0.29) and softmax.scores.margin.count == 2
+    )
+    assert [row.scores.margin for row in table.rows[1:]] == [None, None]
     assert "best control uniform 62.3 %" in render([table], "terminal")
 
 
 def test_a_margin_without_common_seeds_is_none():
     (table,) = tables([make_record(seed=1), make_record("uniform", seed=2)])
-    assert table.rows[0].margin is None
+    assert table.rows[0].scores.margin is None
     assert paired({1: 0.5}, {2: 0.5}) is None
 
 
 def test_a_score_that_is_no_number_is_a_failure():
     scores = {"test": float("nan"), "valid": 0.5, "train": 0.5}
     (table,) = tables([make_record(), make_record("linformer", scores=scores)])
-    assert table.rows[1].score is None
-    assert table.rows[1].failures == ("done with seed 1: its test score is no number",)
+    assert table.rows[1].scores.test is None
+    assert [str(failure) for failure in table.rows[1].scores.failures] == ["done with seed 1: its test score is no number"]
 
 
 def grid(**cells: Mapping[str, tuple[float, ...]]) -> list[RunRecord]:

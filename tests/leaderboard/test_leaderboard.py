@@ -46,12 +46,12 @@ def test_rows_aggregate_seeds_and_show_failures_with_their_reason():
     records += [make_record("linformer", seed=1, test=0.7), make_record("linformer", seed=2, status="diverged")]
     (table,) = tables(records)
     softmax, linformer = table.rows
-    assert softmax.score is not None
-    assert softmax.score.mean == pytest.approx(0.9)
-    assert softmax.seeds == (1, 2, 3)
-    assert linformer.score is not None
-    assert linformer.score.count == 1
-    assert linformer.failures == ("diverged with seed 2: because of diverged",)
+    assert softmax.scores.test is not None
+    assert softmax.scores.test.mean == pytest.approx(0.9)
+    assert softmax.scores.seeds == (1, 2, 3)
+    assert linformer.scores.test is not None
+    assert linformer.scores.test.count == 1
+    assert [str(failure) for failure in linformer.scores.failures] == ["diverged with seed 2: because of diverged"]
     text = render([table], "terminal")
     assert "90.0 ± 24.8" in text
     assert "1 of 2" in text
@@ -85,8 +85,8 @@ def test_a_run_done_again_counts_once_and_the_newest_done_counts():
     failed = make_record(status="failed", environment={"started": "2026-01-03"})
     for order in ([old, new, failed], [failed, new, old]):
         ((row,),) = [table.rows for table in tables(order)]
-        assert row.score is not None
-        assert (row.score.mean, row.score.count, row.failures) == (0.6, 1, ())
+        assert row.scores.test is not None
+        assert (row.scores.test.mean, row.scores.test.count, row.scores.failures) == (0.6, 1, ())
 
 
 def test_labels_show_only_options_that_differ():
@@ -190,7 +190,9 @@ def test_parts_of_the_test_stand_in_a_table_of_their_own():
         for seed, low in ((1, 0.1), (2, 0.2))
     ]
     (table,) = tables(records)
-    assert {name: part.mean for name, part in table.rows[0].parts.items()} == pytest.approx({"depth 0": 0.15, "depth 1": 0.75})
+    assert {name: part.mean for name, part in table.rows[0].scores.parts.items()} == pytest.approx(
+        {"depth 0": 0.15, "depth 1": 0.75}
+    )
     text = render([table], "github")
     assert "by part of the test" in text and "depth 0 |" in text and "75.0 ± 0.0" in text
     assert "by part of the test" not in render(tables([make_record()]), "github")

@@ -156,7 +156,7 @@ def test_the_overview_is_the_heat_map(tmp_path, plain):
     records, _ = store.load()
     made = tables(records)
     found = heat_map(made)
-    text = html_page(made, records, costs=[CostColumn("state at 4,096", "State: bytes", {"linformer": "64 KiB"})])
+    text = html_page(made, records, costs=[CostColumn("state", 4096, "State: bytes", {"linformer": "64 KiB"})])
     heat = text[text.index('<table class="heat') :].split("</table>")[0]
     drawn = re.findall(r'<td data-task="[^"]+" class="([^"]*)" title="([^"]+)">', heat)
     cells = [(line, cell) for line in found.lines for cell in line.cells]

@@ -156,7 +156,11 @@ def test_of_many_curves_each_attention_keeps_its_best():
 def test_the_front_is_that_of_the_rows(table):
     _, axes = drawn(table, "FLOPs")
     (front,) = [line for line in axes.lines if line.get_drawstyle() == "steps-post"]
-    wanted = sorted((row.flops_per_example, 100 * row.score.mean) for row in table.rows if "FLOPs" in row.fronts and row.score)
+    wanted = sorted(
+        (row.costs.flops_per_example, 100 * row.scores.test.mean)
+        for row in table.rows
+        if "FLOPs" in row.standing.fronts and row.scores.test
+    )
     assert len(wanted) > 2
     assert front.get_xydata()[:-1].ravel().tolist() == pytest.approx([value for point in wanted for value in point])
 

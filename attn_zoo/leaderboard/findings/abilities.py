@@ -41,7 +41,7 @@ class Ability:
     def softmax(self) -> Row | None:
         """The row of softmax, if it has a score."""
         row = self.rows.get(BASELINE)
-        return row if row and row.score else None
+        return row if row and row.scores.test else None
 
     @property
     def unit(self) -> str:
@@ -63,8 +63,7 @@ class Judgement:
     @property
     def name(self) -> str:
         """The ability, with the hyperparameters that tell this setting from the mechanism's others."""
-        setting = self.row.label.removeprefix(self.row.attention).strip() if self.row else ""
-        return f"{self.ability.name} with {setting}" if setting else self.ability.name
+        return f"{self.ability.name} with {self.row.setting}" if self.row and self.row.setting else self.ability.name
 
 
 def abilities(tables: Sequence[Table]) -> list[Ability]:
@@ -107,7 +106,7 @@ def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement
 def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: float) -> Verdict:
     if row is None:
         return "not run"
-    if row.failures or row.score is None:
+    if row.scores.failures or row.scores.test is None:
         return "failed"
     above = _above_control(ability, row)
     if above is None:
@@ -130,7 +129,7 @@ def _verdict(ability: Ability, row: Row | None, gain: Estimate | None, accept: f
 
 def _above_control(ability: Ability, row: Row) -> bool | None:
     """Whether a row is better than the best control beyond noise; None where seeds are too few to tell."""
-    margin = row.margin
+    margin = row.scores.margin
     if margin is None or margin.half_width is None or margin.count < SEEDS_NEEDED:
         return None
     return _sign(ability.table) * margin.mean > margin.half_width
@@ -138,10 +137,10 @@ def _above_control(ability: Ability, row: Row) -> bool | None:
 
 def _gain(ability: Ability, row: Row) -> Estimate | None:
     softmax = ability.softmax
-    difference = paired(row.by_seed, softmax.by_seed) if softmax else None
-    if softmax is None or softmax.score is None or difference is None:
+    difference = paired(row.scores.by_seed, softmax.scores.by_seed) if softmax else None
+    if softmax is None or softmax.scores.test is None or difference is None:
         return None
-    scale = 100.0 if is_share(ability.table) else 100.0 / (abs(softmax.score.mean) or 1.0)
+    scale = 100.0 if is_share(ability.table) else 100.0 / (abs(softmax.scores.test.mean) or 1.0)
     half = None if difference.half_width is None else scale * difference.half_width
     return replace(difference, mean=_sign(ability.table) * scale * difference.mean, half_width=half)
 

@@ -23,7 +23,7 @@ def of_ability(ability: Ability) -> str:
     table = ability.table
     control = next((row for row in table.rows if row.label == table.control), None)
     told = [f"softmax {_score(ability, ability.softmax)}"] if ability.softmax else ["softmax was not run"]
-    told += [f"best control {control.label} {_score(ability, control)}"] if control and control.score else []
+    told += [f"best control {control.label} {_score(ability, control)}"] if control and control.scores.test else []
     told += [f"chance {100 * table.chance:.1f} %"] if table.chance is not None and unit(table) else []
     length = f"{table.task['length']} positions, " if table.task["length"] else ""
     said = f"{ability.name}: {', '.join(told)}; {length}{_seeds(list(ability.rows.values()))}."
@@ -153,10 +153,7 @@ def _choice(choice: Choice) -> str:
 
 def gain_words(gain: Estimate | None, unit: str) -> str:
     """``-1.2 ± 0.4 points``; empty without a gain."""
-    if gain is None:
-        return ""
-    half = "" if gain.half_width is None else f" ± {gain.half_width:.1f}"
-    return f"{gain.mean:+.1f}{half} {unit}"
+    return "" if gain is None else f"{gain.written('.1f', sign='+')} {unit}"
 
 
 def _scored(one: Judgement) -> str:
@@ -164,18 +161,22 @@ def _scored(one: Judgement) -> str:
 
 
 def _score(ability: Ability, row: Row | None) -> str:
-    return "no score" if row is None else f"{estimated(row.score, ability.table)}{unit(ability.table, ' %')}"
+    return "no score" if row is None else f"{estimated(row.scores.test, ability.table)}{unit(ability.table, ' %')}"
 
 
 def _failure(row: Row | None) -> str:
     """``refused``, or ``diverged at 1 of 3 seeds``."""
-    assert row is not None and row.failures, "asked of failed rows"
-    word = row.failures[0].split(" with seed")[0].replace("_", " ")
-    return f"{word} at {len(row.failures)} of {len(row.failures) + len(row.seeds)} seeds" if row.seeds else word
+    assert row is not None and row.scores.failures, "asked of failed rows"
+    word = row.scores.failures[0].word
+    return (
+        f"{word} at {len(row.scores.failures)} of {len(row.scores.failures) + len(row.scores.seeds)} seeds"
+        if row.scores.seeds
+        else word
+    )
 
 
 def _seeds(rows: Sequence[Row]) -> str:
-    return _count({len(row.seeds) for row in rows if row.score})
+    return _count({len(row.scores.seeds) for row in rows if row.scores.test})
 
 
 def _count(counts: set[int]) -> str:

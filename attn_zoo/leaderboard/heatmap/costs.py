@@ -19,11 +19,19 @@ LENGTH = 4096
 class CostColumn:
     """One cost of every mechanism that has a known one."""
 
-    head: str
+    cost: str
+    """``FLOPs`` or ``state``."""
+    length: int
+    """Tokens that it is of."""
     said: str
     """What is counted, at which sizes."""
     cells: Mapping[str, str]
     """By attention."""
+
+    @property
+    def head(self) -> str:
+        """Cost and length."""
+        return f"{self.cost} at {self.length:,}"
 
 
 def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
@@ -44,23 +52,23 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     alone: dict[str, str] = {}
     for table in tables:
         rows = shown_rows(table)
-        whole = rows["softmax"].mechanism_flops_4096 if "softmax" in rows else None
+        whole = rows["softmax"].costs.mechanism_flops_4096 if "softmax" in rows else None
         for name, row in rows.items():
-            if whole and row.mechanism_flops_4096 is not None:
-                alone.setdefault(name, _times(row.mechanism_flops_4096 / whole))
+            if whole and row.costs.mechanism_flops_4096 is not None:
+                alone.setdefault(name, _times(row.costs.mechanism_flops_4096 / whole))
     if alone:
         said = f"FLOPs: forward pass of the mechanisms alone at {LENGTH:,} tokens, at the runs' hyperparameters, times softmax's"
-        return [CostColumn(f"FLOPs at {LENGTH:,}", said, alone)]
+        return [CostColumn("FLOPs", LENGTH, said, alone)]
     known = [table for table in tables if table.softmax_flops]
     if not known:
         return []
-    table = max(known, key=lambda table: (sum(row.flops_per_example is not None for row in table.rows), table.task["length"]))
+    table = max(known, key=lambda table: (sum(row.costs.flops_per_example is not None for row in table.rows), table.task["length"]))
     assert table.softmax_flops, "only such tables are known"
-    flops = {name: row.flops_per_example for name, row in shown_rows(table).items()}
+    flops = {name: row.costs.flops_per_example for name, row in shown_rows(table).items()}
     cells = {name: _times(count / table.softmax_flops) for name, count in flops.items() if count is not None}
     length = int(table.task["length"])
     said = f"FLOPs: forward pass of the whole network on {table.task['title']} ({length:,} positions), times softmax's"
-    return [CostColumn(f"FLOPs at {length:,}", said, cells)]
+    return [CostColumn("FLOPs", length, said, cells)]
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -92,10 +100,10 @@ def _columns(found: Mapping[str, Any]) -> Iterator[CostColumn]:
     counts = {subject["attention"]: values[at, name] for at, subject in rows if (at, name) in values}
     if grid["causal"]:
         said = f"State: bytes carried from token to token, one sequence, float32, causal {where}"
-        yield CostColumn(f"state at {length:,}", said, {owner: byte_count(count) for owner, count in counts.items()})
+        yield CostColumn("state", length, said, {owner: byte_count(count) for owner, count in counts.items()})
     elif softmax:
         told = {owner: _times(count / softmax) for owner, count in counts.items()}
-        yield CostColumn(f"FLOPs at {length:,}", f"FLOPs: forward pass, times softmax's, {where}", told)
+        yield CostColumn("FLOPs", length, f"FLOPs: forward pass, times softmax's, {where}", told)
 
 
 def _times(ratio: float) -> str:

@@ -74,7 +74,7 @@ class HeatMap:
     def seeds(self) -> tuple[int, ...]:
         """Numbers of seeds that rows have, in ascending order."""
         rows = [cell.row for line in self.lines for cell in line.cells]
-        return tuple(sorted({len(row.seeds) for row in rows if row and row.score}))
+        return tuple(sorted({len(row.scores.seeds) for row in rows if row and row.scores.test}))
 
 
 def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatMap:
@@ -129,16 +129,16 @@ def _repeated(table: Table) -> set[str]:
 def _cells(table: Table, shown: Mapping[str, Row]) -> list[tuple[str, Cell]]:
     depth = shades(table, list(shown.values()))
     sign = 1 if table.higher_is_better else -1
-    means = [sign * row.score.mean for row in shown.values() if row.score and not row.control]
-    ranks = [row.rank for row in shown.values() if row.rank is not None]
+    means = [sign * row.scores.test.mean for row in shown.values() if row.scores.test and not row.control]
+    ranks = [row.standing.rank for row in shown.values() if row.standing.rank is not None]
 
     def leads(row: Row) -> bool:
-        if row.control or row.score is None or (table.best_control is not None and not depth):
+        if row.control or row.scores.test is None or (table.best_control is not None and not depth):
             return False
-        return row.rank == min(ranks) if ranks else sign * row.score.mean == max(means)
+        return row.standing.rank == min(ranks) if ranks else sign * row.scores.test.mean == max(means)
 
     return [
-        (name, Cell(row, depth.get(row.label), leads(row), row.label == table.control and row.score is not None))
+        (name, Cell(row, depth.get(row.label), leads(row), row.label == table.control and row.scores.test is not None))
         for name, row in shown.items()
     ]
 

@@ -10,7 +10,7 @@ def shown_rows(table: Table) -> dict[str, Row]:
     sign = 1 if table.higher_is_better else -1
 
     def place(row: Row) -> tuple[bool, bool, float]:
-        return row.score is not None, row.valid is not None, sign * row.valid.mean if row.valid else 0.0
+        return row.scores.test is not None, row.scores.valid is not None, sign * row.scores.valid.mean if row.scores.valid else 0.0
 
     by_attention: dict[str, Row] = {}
     for row in sorted(table.rows, key=lambda row: row.label):

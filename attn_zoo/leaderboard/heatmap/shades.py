@@ -17,9 +17,9 @@ def shades(table: Table, rows: Sequence[Row]) -> Mapping[str, float]:
         return {}
     sign, start = _sign(table), table.best_control
     best = _best(table, rows)
-    assert start is not None and best is not None and best.score is not None, "otherwise it is unshaded"
-    span = sign * (best.score.mean - start)
-    return {row.label: max(0.0, min(1.0, sign * (row.score.mean - start) / span)) for row in rows if row.score}
+    assert start is not None and best is not None and best.scores.test is not None, "otherwise it is unshaded"
+    span = sign * (best.scores.test.mean - start)
+    return {row.label: max(0.0, min(1.0, sign * (row.scores.test.mean - start) / span)) for row in rows if row.scores.test}
 
 
 def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
@@ -29,21 +29,21 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     cannot tell noise, and is believed.
     """
     best, sign = _best(table, rows), _sign(table)
-    if best is None or best.score is None:
+    if best is None or best.scores.test is None:
         return "no mechanism has a score"
     if table.best_control is None:
         return "no control was run"
-    if sign * (best.score.mean - table.best_control) <= 0:
+    if sign * (best.scores.test.mean - table.best_control) <= 0:
         return f"no mechanism is better than the control {table.control}"
-    leaders = [row for row in rows if row is best or row.rank == 1]
-    margins = [row.margin for row in leaders if row.margin]
+    leaders = [row for row in rows if row is best or row.standing.rank == 1]
+    margins = [row.scores.margin for row in leaders if row.scores.margin]
     if margins and all(m.half_width is not None and sign * m.mean <= m.half_width for m in margins):
         return f"no mechanism is better than the control {table.control} beyond noise"
     return None
 
 
 def _best(table: Table, rows: Sequence[Row]) -> Row | None:
-    scored = [(_sign(table) * row.score.mean, row) for row in rows if row.score and not row.control]
+    scored = [(_sign(table) * row.scores.test.mean, row) for row in rows if row.scores.test and not row.control]
     return max(scored, key=lambda pair: pair[0])[1] if scored else None
 
 

@@ -102,7 +102,7 @@ def _strips(found: HeatMap, heads: Sequence[str], places: int, intervals: bool, 
         own = ["-" if line.average is None else brief(line.average.mean, share, places) for line in found.lines]
         made.append(_Strip("mean", tuple(map(Text, [*own, chance]))))
     for at, cost in enumerate(found.costs):
-        made.append(_Strip(cost.head.split()[0], tuple(Text(line.costs[at] or "-") for line in found.lines) + (Text(),)))
+        made.append(_Strip(cost.cost, tuple(Text(line.costs[at] or "-") for line in found.lines) + (Text(),)))
     return made
 
 

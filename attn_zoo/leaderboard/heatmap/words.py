@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap, Line
-from attn_zoo.leaderboard.render.text import estimated, is_share, score, unit
+from attn_zoo.leaderboard.render.text import estimated, is_share, unit
 from attn_zoo.leaderboard.rows import Table
 
-_SHORT = {"out of memory": "OOM", "timed out": "time-out"}
+_SHORT = {"out_of_memory": "OOM", "timed_out": "time-out"}
+"""Statuses that are told in fewer letters than their words."""
 
 
 def mean(cell: Cell, table: Table, places: int = 1) -> str:
     """A cell's mean score: shares in per cent with ``places`` decimals, others with about three digits; empty without a score."""
-    if cell.row is None or cell.row.score is None:
+    if cell.row is None or cell.row.scores.test is None:
         return ""
-    return brief(cell.row.score.mean, table, places)
+    return brief(cell.row.scores.test.mean, table, places)
 
 
 def brief(value: float, table: Table, places: int = 1) -> str:
@@ -26,11 +27,11 @@ def brief(value: float, table: Table, places: int = 1) -> str:
 def spread(cell: Cell, table: Table) -> str:
     """``±`` half of the interval, or ``2/3`` where only two of three seeds have a score; empty where neither is known."""
     row = cell.row
-    if row is None or row.score is None:
+    if row is None or row.scores.test is None:
         return ""
-    if row.failures:
-        return f"{len(row.seeds)}/{len(row.seeds) + len(row.failures)}"
-    half = row.score.half_width
+    if row.scores.failures:
+        return f"{len(row.scores.seeds)}/{len(row.scores.seeds) + len(row.scores.failures)}"
+    half = row.scores.test.half_width
     if half is None:
         return ""
     shown = 100 * half if is_share(table) else half
@@ -41,10 +42,10 @@ def gap(cell: Cell, table: Table) -> str:
     """Why a cell has no score: ``refused``, ``OOM``, ``diverged``; a dot where nothing was run. Empty where it has one."""
     if cell.row is None:
         return "·"
-    if cell.row.score is not None:
+    if cell.row.scores.test is not None:
         return ""
-    said = score(cell.row, table)
-    return _SHORT.get(said, said)
+    failures = cell.row.scores.failures
+    return _SHORT.get(failures[0].status, failures[0].word) if failures else "-"
 
 
 def told(line: Line, cell: Cell, column: Column) -> str:
@@ -52,16 +53,16 @@ def told(line: Line, cell: Cell, column: Column) -> str:
     table, row = column.table, cell.row
     if row is None:
         return f"{line.attention} on {column.title}: not run"
-    if row.score is None:
-        return f"{row.label} on {column.title}: {'; '.join(row.failures)}"
+    if row.scores.test is None:
+        return f"{row.label} on {column.title}: {'; '.join(map(str, row.scores.failures))}"
     percent = unit(table, " %")
-    parts = [f"{row.label} on {column.title}: {table.task['metric']} {estimated(row.score, table)}{percent}"]
-    if row.margin:
-        parts.append(f"{estimated(row.margin, table, '+')} against the control {table.control}")
-    if row.rank is not None:
-        parts.append(f"rank {row.rank} {row.ties}".strip())
-    parts.append("one seed" if len(row.seeds) == 1 else f"{len(row.seeds)} seeds")
-    return "; ".join([*parts, *row.failures])
+    parts = [f"{row.label} on {column.title}: {table.task['metric']} {estimated(row.scores.test, table)}{percent}"]
+    if row.scores.margin:
+        parts.append(f"{estimated(row.scores.margin, table, '+')} against the control {table.control}")
+    if row.standing.rank is not None:
+        parts.append(f"rank {row.standing.rank} {row.standing.ties}".strip())
+    parts.append("one seed" if len(row.scores.seeds) == 1 else f"{len(row.scores.seeds)} seeds")
+    return "; ".join([*parts, *map(str, row.scores.failures)])
 
 
 def metric(column: Column) -> str:
@@ -90,7 +91,7 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
         leads: how the best of a task are marked.
     """
     cells = [cell for line in found.lines for cell in line.cells]
-    ranked = any(cell.row and cell.row.rank is not None for cell in cells)
+    ranked = any(cell.row and cell.row.standing.rank is not None for cell in cells)
     notes = [f"Test scores of {seeds(found)}{', which tells nothing of noise' if found.seeds == (1,) else ''}."]
     notes.append(f"{leads}: cannot be told from the best of its task." if ranked else f"{leads}: the best mean, without ranks.")
     if any(cell.shade for cell in cells):
@@ -98,9 +99,11 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     notes += [f"Not shaded: {', '.join(names)} ({reason})." for reason, names in _unshaded(found).items()]
     if any(not column.table.higher_is_better for column in found.columns):
         notes.append("↓: lower is better.")
-    if any(cell.row and cell.row.score and cell.row.failures for cell in cells):
+    if any(cell.row and cell.row.scores.test and cell.row.scores.failures for cell in cells):
         notes.append("2/3: seeds with a score, of all.")
-    if tuned := sorted({key for cell in cells if cell.row and cell.row.tuning for key in cell.row.tuning.space}):
+    if tuned := sorted(
+        {key for cell in cells if cell.row and cell.row.provenance.tuning for key in cell.row.provenance.tuning.space}
+    ):
         notes.append(f"Each row with its own {', '.join(tuned)}, chosen on validation.")
     if found.several:
         notes.append(f"Of several settings the best on validation: {', '.join(found.several)}.")

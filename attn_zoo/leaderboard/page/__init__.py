@@ -93,13 +93,13 @@ def html_page(
         sections=made,
         attentions=attentions(tables, style),
         implementations=sorted(
-            {row.implementation for table in tables for row in table.rows}, key=lambda name: (name != "eager", name)
+            {row.provenance.implementation for table in tables for row in table.rows}, key=lambda name: (name != "eager", name)
         ),
         tradeoffs=_tradeoffs(tables, style),
         figures=_figures(tables, made, style),
         environments=runs.environments,
         damaged=[(item.path.name, item.reason) for item in damaged],
-        notes=[line.removeprefix("- ") for line in footnotes(tables, machines, "terminal", False).splitlines()],
+        notes=footnotes(tables, machines, False),
         unplotted=unplotted,
         variables=variables(),
         style=styles,

@@ -54,7 +54,7 @@ class Runs:
 
     def of(self, row: Row) -> list[RunRecord]:
         """A row's records, by seed."""
-        return sorted((self._by_file[file] for file in row.files), key=lambda record: record.spec.seed)
+        return sorted((self._by_file[file] for file in row.provenance.files), key=lambda record: record.spec.seed)
 
     def lines(self, row: Row, table: Table) -> list[Run]:
         """A row's records as lines."""
@@ -63,11 +63,7 @@ class Runs:
     def again(self, row: Row) -> str:
         """The command that runs every seed of the row anew with exactly its settings."""
         records = self.of(row)
-        seeds = ",".join(str(record.spec.seed) for record in records)
-        said = command(records[0].spec)
-        if len(records) == 1:
-            return said
-        return said.replace("attn-zoo run ", "attn-zoo run -m ", 1).replace(f" seed={records[0].spec.seed} ", f" seed={seeds} ")
+        return command(records[0].spec, [record.spec.seed for record in records])
 
     def _line(self, record: RunRecord, table: Table) -> Run:
         told = [record.scores.get(name) for name in ("test", "valid", "train")]

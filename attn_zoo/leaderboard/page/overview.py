@@ -52,10 +52,10 @@ class Shades:
 
 def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> dict[str, Any]:
     """What is compared, on which machines, with how many seeds, under which protocol."""
-    files = {file for table in tables for row in table.rows for file in row.files}
+    files = {file for table in tables for row in table.rows for file in row.provenance.files}
     shown = [record for record in records if record.source in files]
     rows = [row for table in tables for row in table.rows]
-    counts = sorted({len(row.seeds) for row in rows if row.score})
+    counts = sorted({len(row.scores.seeds) for row in rows if row.scores.test})
     started = sorted(str(record.environment["started"])[:10] for record in shown if record.environment.get("started"))
     return {
         "attentions": len({row.attention for row in rows if not row.control}),
@@ -66,10 +66,10 @@ def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> dict[str, 
         "statuses": Counter(record.status.replace("_", " ") for record in shown if record.status != "done"),
         "superseded": len(records) - len(shown),
         "seeds": "no" if not counts else str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}",
-        "machines": sorted({machine for row in rows for machine in row.machines}),
+        "machines": sorted({machine for row in rows for machine in row.costs.block.machines}),
         "protocols": sorted({table.protocol for table in tables}),
         "dates": sorted({*started[:1], *started[-1:]}),
-        "commits": sorted({commit[:8] for row in rows for commit in row.commits}),
+        "commits": sorted({commit[:8] for row in rows for commit in row.provenance.commits}),
     }
 
 
@@ -82,7 +82,7 @@ def overview(found: HeatMap, made: Sequence[Section], style: Style) -> list[Shad
         cell, column = line.cells[at], found.columns[at]
         address = "" if cell.row is None else addresses[at, cell.row.label]
         kinds = [f"h{level(cell.shade)}" if cell.shade is not None else "", "leads" if cell.leads else ""]
-        kinds += ["marked" if cell.marked else "", "failed" if cell.row and cell.row.score is None else ""]
+        kinds += ["marked" if cell.marked else "", "failed" if cell.row and cell.row.scores.test is None else ""]
         about = (gap(cell, column.table), told(line, cell, column), " ".join(filter(None, kinds)))
         return Shaded(address, mean(cell, column.table), spread(cell, column.table), *about)
 
@@ -91,7 +91,7 @@ def overview(found: HeatMap, made: Sequence[Section], style: Style) -> list[Shad
             attention=line.attention,
             control=line.control,
             colour=NAMES[style.colours[line.attention]],
-            implementations=" ".join(sorted({cell.row.implementation for cell in line.cells if cell.row})),
+            implementations=" ".join(sorted({cell.row.provenance.implementation for cell in line.cells if cell.row})),
             cells=tuple(shaded(line, at) for at in range(len(found.columns))),
             average="-" if share is None else estimated(line.average, share),
             costs=line.costs,

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.beside import RULE, Beside, beside
-from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
+from attn_zoo.leaderboard.beside import RULE, Beside, BesideRow, beside
+from attn_zoo.leaderboard.beside_text import difference_lines, printed, verdict_line
+from attn_zoo.leaderboard.display import Cell, Column, columns, parts_grid
 from attn_zoo.leaderboard.heatmap.model import titles
-from attn_zoo.leaderboard.page.columns import Cell, Column, cells, columns
 from attn_zoo.leaderboard.page.details import Run, Runs
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.plots.style import Style
 from attn_zoo.leaderboard.render.costs import budget_notes
+from attn_zoo.leaderboard.render.notes import doubts, tuned_notes
 from attn_zoo.leaderboard.render.text import (
+    Grid,
     beyond_sizes,
     estimated,
     figure,
     mebibytes,
-    optional,
     score,
     seconds,
-    short,
+    spent,
     training_length,
     unit,
 )
 from attn_zoo.leaderboard.rows import Board, Comparison, Entry, Row, Table
-from attn_zoo.leaderboard.tuned import tuning_notes
 
+BoardView = tuple[Board, tuple[tuple[str, str, tuple[tuple[Entry, str, str], ...]], ...]]
+"""A board, and of each of its blocks the name, the budget, and the entries with their score and what was spent."""
+_COLUMNS: tuple[str, ...] = ("rank", "margin", "chance", "gap", "published", "seeds", "trials", "parameters", "flops")
+_COLUMNS += ("block", "time", "speed", "memory", "front", "dominated")
 _LISTED_PAIRS = 120
 """A table of more comparisons than this is left to the JSON format."""
 
@@ -68,10 +72,9 @@ class Section:
     """Chance in shares of the axis of the whiskers."""
     columns: tuple[Column, ...]
     rows: tuple[Line, ...]
-    parts: tuple[tuple[str, ...], ...]
-    """Scores of the parts of the test, the first line being the head; empty where there are none."""
-    boards: tuple[tuple[Board, tuple[tuple[str, str, tuple[tuple[Entry, str, str], ...]], ...]], ...]
-    """Board, and of each of its blocks the name, the budget, and the entries with score and what was spent."""
+    parts: Grid
+    """Scores of the parts of the test."""
+    boards: tuple[BoardView, ...]
     comparisons: tuple[tuple[Comparison, str], ...]
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
@@ -90,10 +93,11 @@ def sections(tables: Sequence[Table], style: Style, runs: Runs, machines: Mappin
 
 def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machines: Mapping[str, str]) -> Section:
     compared = beside(table)
-    heads = columns(table, compared)
+    published = {row.label: row for row in compared.rows} if compared else {}
+    known = columns(table, machines) | ({"published": _published(compared, published)} if compared else {})
+    heads = tuple(known[name] for name in _COLUMNS if name in known)
     ends = _axis(table)
     used: set[str] = set()
-    published = {row.label: row for row in compared.rows} if compared else {}
     rows = tuple(
         _line(
             row,
@@ -101,7 +105,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
             _id(f"{id}--{row.label}", used),
             NAMES[style.colours[row.attention]],
             runs,
-            cells(row, table, heads, published.get(row.label), machines),
+            tuple(column.cell(row) for column in heads),
             tuple(difference_lines(compared, published[row.label])) if compared and row.label in published else (),
             ends,
         )
@@ -117,11 +121,11 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         chance_at=None if table.chance is None else _share(table.chance, ends),
         columns=heads,
         rows=rows,
-        parts=_parts(table),
+        parts=parts_grid(table),
         boards=tuple(_board(board, table, machines) for board in (*table.boards.values(), *table.at)),
         comparisons=tuple((pair, estimated(pair.difference, table, "+")) for pair in pairs),
         facts=_facts(table),
-        notes=tuple(_notes(table)),
+        notes=(*doubts(table), *tuned_notes(table, table.rows)),
         of_boards=tuple(budget_notes(table)[1:]),
         literature=tuple(_literature(table, compared)),
     )
@@ -137,7 +141,7 @@ def _line(
     published: tuple[str, ...],
     ends: tuple[float, float],
 ) -> Line:
-    spread = row.score.half_width or 0.0 if row.score else 0.0
+    spread = row.scores.test.half_width or 0.0 if row.scores.test else 0.0
     return Line(
         id=id,
         row=row,
@@ -145,11 +149,15 @@ def _line(
         score=score(row, table),
         unit=unit(table, " %"),
         whisker=None
-        if row.score is None
-        else (_share(row.score.mean - spread, ends), _share(row.score.mean, ends), _share(row.score.mean + spread, ends)),
+        if row.scores.test is None
+        else (
+            _share(row.scores.test.mean - spread, ends),
+            _share(row.scores.test.mean, ends),
+            _share(row.scores.test.mean + spread, ends),
+        ),
         cells=held,
         runs=tuple(runs.lines(row, table)),
-        again=runs.again(row) if row.files else "",
+        again=runs.again(row) if row.provenance.files else "",
         published=published,
         costs=_costs(row),
     )
@@ -159,9 +167,9 @@ def _axis(table: Table) -> tuple[float, float]:
     """Ends of the axis of all intervals: those of the scores and of chance, shares within 0 and 1."""
     ends = [] if table.chance is None else [table.chance]
     for row in table.rows:
-        if row.score:
-            spread = row.score.half_width or 0.0
-            ends += [row.score.mean - spread, row.score.mean + spread]
+        if row.scores.test:
+            spread = row.scores.test.half_width or 0.0
+            ends += [row.scores.test.mean - spread, row.scores.test.mean + spread]
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     return (max(low, 0.0), min(high, 1.0)) if unit(table) else (low, high)
 
@@ -172,46 +180,38 @@ def _share(value: float, ends: tuple[float, float]) -> float:
 
 
 def _costs(row: Row) -> tuple[tuple[str, str], ...]:
-    span = row.train_seconds_range
-    known = [
-        ("parameters", f"{row.parameters:,}" if row.parameters is not None else ""),
-        ("FLOPs of a forward pass, an example", f"{row.flops_per_example:,}" if row.flops_per_example is not None else ""),
-        (
-            "FLOPs of a training pass, an example" + ("" if row.training_flops_counted else " (taken as three forward passes)"),
-            f"{row.training_flops_per_example:,.0f}" if row.training_flops_per_example is not None else "",
-        ),
-        (
-            "training time, median over seeds",
-            "" if row.train_seconds is None else f"{seconds(row.train_seconds)} s"
-            + (f" ({seconds(span[0])} to {seconds(span[1])} s)" if span and len(row.seeds) > 1 else ""),
-        ),
-        ("examples a second in training", f"{row.examples_per_second:,.0f}" if row.examples_per_second is not None else ""),
-        ("peak memory of a training step", mebibytes(row.peak_bytes) if row.peak_bytes is not None else ""),
-    ]  # fmt: skip
-    return tuple((name, value or "not measured") for name, value in known)
+    costs, span = row.costs, row.costs.train_seconds_range
+    derived = "" if costs.training_flops_counted else " (taken as three forward passes)"
+    known: list[tuple[str, float | None, Callable[[float], str]]] = [
+        ("parameters", costs.parameters, "{:,}".format),
+        ("FLOPs of a forward pass, an example", costs.flops_per_example, "{:,}".format),
+        (f"FLOPs of a training pass, an example{derived}", costs.training_flops_per_example, "{:,.0f}".format),
+        ("training time, median over seeds", costs.train_seconds, lambda value: f"{seconds(value)} s{between}"),
+        ("examples a second in training", costs.examples_per_second, "{:,.0f}".format),
+        ("peak memory of a training step", costs.peak_bytes, mebibytes),
+    ]
+    between = f" ({seconds(span[0])} to {seconds(span[1])} s)" if span and len(row.scores.seeds) > 1 else ""
+    return tuple((name, "not measured" if value is None else form(value)) for name, value, form in known)
 
 
-def _parts(table: Table) -> tuple[tuple[str, ...], ...]:
-    names = list(dict.fromkeys(part for row in table.rows for part in row.parts))
-    if not names:
-        return ()
-    body = [(row.label, *(estimated(row.parts.get(part), table) for part in names)) for row in table.rows]
-    return (("attention", *names), *body)
-
-
-_SPENT = {"time": lambda value: f"{seconds(value)} s", "FLOPs": lambda value: f"{short(value)}FLOPs", "memory": mebibytes}
-
-
-def _board(
-    board: Board, table: Table, machines: Mapping[str, str]
-) -> tuple[Board, tuple[tuple[str, str, tuple[tuple[Entry, str, str], ...]], ...]]:
-    said = _SPENT[board.cost]
+def _board(board: Board, table: Table, machines: Mapping[str, str]) -> BoardView:
     blocks = []
     for block in dict.fromkeys(entry.block for entry in board.entries):
-        entries = [(e, estimated(e.score, table), optional(e.spent, said)) for e in board.entries if e.block == block]
-        name = block if len(machines) > 1 else block.split(",")[0]
-        blocks.append((name, optional(board.budgets.get(block), said), tuple(entries)))
+        entries = [(e, estimated(e.score, table), spent(board.cost, e.spent)) for e in board.entries if e.block == block]
+        name = str(block) if len(machines) > 1 else block.measured_as
+        blocks.append((name, spent(board.cost, board.budgets.get(block)), tuple(entries)))
     return board, tuple(blocks)
+
+
+def _published(compared: Beside, rows: Mapping[str, BesideRow]) -> Column:
+    def cell(row: Row) -> Cell:
+        if row.label not in rows:
+            return Cell("-")
+        found = [figure for of_source in rows[row.label].figures.values() for figure in of_source]
+        return Cell(printed(found), max(figure.value for figure in found))
+
+    cited = "; ".join(f"{source.title}: {source.cite}" for source in compared.sources)
+    return Column("published", "published (%)", f"others' figures, in their settings, not in this one: {cited}", cell)
 
 
 def _facts(table: Table) -> tuple[tuple[str, str], ...]:
@@ -243,16 +243,6 @@ def _plain(setting: Any) -> str:
     return setting if isinstance(setting, str) else f"{setting:g}"
 
 
-def _notes(table: Table) -> list[str]:
-    notes = [table.ranking.reason] if table.ranking.reason else []
-    notes += _grouped([(row.label, warning) for row in table.rows for warning in row.warnings])
-    notes += _grouped([(row.label, row.unranked) for row in table.rows if row.unranked])
-    if len({row.seeds for row in table.rows if row.score}) > 1:
-        notes.append("rows differ in their seeds; compare them with care")
-    notes += tuning_notes(table.rows, lambda value: f"{figure(value, table)}{unit(table, ' %')}")
-    return notes
-
-
 def _literature(table: Table, compared: Beside | None) -> list[str]:
     """Where the published figures are from, what is wrong with them, and which of their orderings our records bear out."""
     if compared is None:
@@ -261,13 +251,6 @@ def _literature(table: Table, compared: Beside | None) -> list[str]:
     said = [f"{source.title}: {source.cite}; {source.hardware}" for source in compared.sources]
     said += [f"{title}, known flaws: {'; '.join(flaws)}" for title, flaws in compared.flaws.items() if flaws]
     return [*verdicts, *([f"Orderings are {RULE}."] if verdicts else []), *said]
-
-
-def _grouped(said: Sequence[tuple[str, str]]) -> list[str]:
-    about: dict[str, list[str]] = {}
-    for label, text in said:
-        about.setdefault(text, []).append(label)
-    return [f"{', '.join(labels)}: {text}" for text, labels in about.items()]
 
 
 def _id(text: str, used: set[str]) -> str:

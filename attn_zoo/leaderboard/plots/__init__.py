@@ -73,7 +73,7 @@ def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
     )
     stem = re.sub(r"[^A-Za-z0-9_.-]", "_", stem)
     for name in cost.AXES:
-        scored = [row for row in table.rows if row.score]
+        scored = [row for row in table.rows if row.scores.test]
         told = [row for row in scored if cost.cost_of(row, name) is not None]
         if told:
             title = f"{table.task['title']}: {table.task['metric']} against {cost.AXES[name][0]}"
@@ -152,10 +152,10 @@ def _tradeoff_caption(name: str, panels: Sequence[Table]) -> str:
     found = [curve for table in panels for curve in tradeoff.curves_of(table, name)]
     rows = [row for curve in found for row in curve.rows]
     parts = [f"One curve a mechanism over its hyperparameter, mean of {_seeds(rows)}"]
-    parts += ["bars: 95 % interval"] if any(row.score and row.score.half_width for row in rows) else []
+    parts += ["bars: 95 % interval"] if any(row.scores.test and row.scores.test.half_width for row in rows) else []
     parts.append("dotted: softmax; grey band: the best control (c) with its interval")
     parts.append("counted, the same on every machine" if name in COUNTED else f"median over seeds, measured on {_machines(rows)}")
-    tuned = sorted({key for row in rows if row.tuning for key in row.tuning.space})
+    tuned = sorted({key for row in rows if row.provenance.tuning for key in row.provenance.tuning.space})
     parts += [f"each setting with its own {', '.join(tuned)}, chosen on validation"] if tuned else []
     varied: dict[str, dict[str, None]] = {}
     for curve in found:
@@ -165,7 +165,8 @@ def _tradeoff_caption(name: str, panels: Sequence[Table]) -> str:
 
 def _cost_caption(name: str, told: Sequence[Row], scored: Sequence[Row]) -> str:
     parts = [
-        f"Mean of {_seeds(told)}" + (", bars: 95 % interval" if any(row.score and row.score.half_width for row in told) else "")
+        f"Mean of {_seeds(told)}"
+        + (", bars: 95 % interval" if any(row.scores.test and row.scores.test.half_width for row in told) else "")
     ]
     if name in COUNTED:
         parts.append("counted, the same on every machine")
@@ -178,22 +179,22 @@ def _cost_caption(name: str, told: Sequence[Row], scored: Sequence[Row]) -> str:
 
 
 def _curve_caption(name: str, drawn: Sequence[Row], table: Table) -> str:
-    band = any(point.valid.half_width for row in drawn for point in row.curve)
+    band = any(point.valid.half_width for row in drawn for point in row.scores.curve)
     parts = [f"Mean of {_seeds(drawn)}" + (", band: 95 % interval" if band else "")]
     if name == "seconds":
         parts.append(f"median over seeds, measured on {_machines(drawn)}")
-    if name == "flops" and not all(row.training_flops_counted for row in drawn):
+    if name == "flops" and not all(row.costs.training_flops_counted for row in drawn):
         parts.append("training FLOPs as three times a forward pass where the records do not count them")
-    known = [row for row in table.rows if row.curve]
+    known = [row for row in table.rows if row.scores.curve]
     return "; ".join(parts) + (f". {len(drawn)} of {len(known)} rows are drawn." if len(known) > len(drawn) else ".")
 
 
 def _seeds(rows: Iterable[Row]) -> str:
-    counts = sorted({len(row.seeds) for row in rows})
+    counts = sorted({len(row.scores.seeds) for row in rows})
     if len(counts) > 1:
         return f"{counts[0]} to {counts[-1]} seeds"
     return "one seed" if counts == [1] else f"{counts[0]} seeds"
 
 
 def _machines(rows: Iterable[Row]) -> str:
-    return " and ".join(sorted({machine for row in rows for machine in row.machines}))
+    return " and ".join(sorted({machine for row in rows for machine in row.costs.block.machines}))

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from attn_zoo.leaderboard import pareto
 from attn_zoo.leaderboard.plots.labels import Box, beside_points, folded, overlap
 from attn_zoo.leaderboard.plots.style import INK, MUTED, PAPER, Style, counted, limits, measured, scale_of, score_axis
-from attn_zoo.leaderboard.rows import COSTS, COUNTED, Row, Table
+from attn_zoo.leaderboard.rows import COUNTED, Block, Row, Table
 
 AXES = {
     "FLOPs": ("forward FLOPs", "FLOPs of a forward pass, an example"),
@@ -30,8 +31,8 @@ _ROOM = 3.0
 
 def cost_of(row: Row, cost: str) -> float | None:
     """A row's cost as drawn: bytes in MiB."""
-    value = getattr(row, COSTS[cost])
-    return None if value is None else float(value) / (2**20 if cost == "memory" else 1)
+    value = pareto.cost_of(row, cost)
+    return None if value is None else value / (2**20 if cost == "memory" else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def draw_cost(figure: Any, table: Table, cost: str, style: Style, top: float) ->
     Args:
         top: share of the figure's height that the axes may reach; what is above it is the title's.
     """
-    rows = [row for row in table.rows if row.score and cost_of(row, cost) is not None]
+    rows = [row for row in table.rows if row.scores.test and cost_of(row, cost) is not None]
     low, high = ends = _score_limits(table, rows)
     points = _points(table, cost, rows, ends)
     axes = figure.add_axes((0.15, 0.22, 0.835, top - 0.22))
@@ -68,7 +69,7 @@ def draw_cost(figure: Any, table: Table, cost: str, style: Style, top: float) ->
     axes.grid(linewidth=0.6)
     for front in _fronts(table, cost):
         _draw_front(axes, [(point.x, point.score) for point in points if point.row in front])
-    named = sorted(points, key=lambda point: cost not in point.row.fronts)[:NAMED]
+    named = sorted(points, key=lambda point: cost not in point.row.standing.fronts)[:NAMED]
     _draw_points(axes, points, named, style)
     _legend(figure, points, style)
     places = [(point.x, point.y) for point in named]
@@ -83,10 +84,10 @@ def _points(table: Table, cost: str, rows: Sequence[Row], ends: tuple[float, flo
     points, outside = [], 0
     for row in rows:
         x = cost_of(row, cost)
-        assert x is not None and row.score is not None, "only rows with both are drawn"
-        y, name = row.score.mean * scale, folded(row.label)
+        assert x is not None and row.scores.test is not None, "only rows with both are drawn"
+        y, name = row.scores.test.mean * scale, folded(row.label)
         if low <= y <= high:
-            points.append(_Point(row, x, y, y, (row.score.half_width or 0.0) * scale, name, ""))
+            points.append(_Point(row, x, y, y, (row.scores.test.half_width or 0.0) * scale, name, ""))
             continue
         step = (0.04 + _STEP * outside) * (high - low)
         edge, marker = (low + step, "v") if y < low else (high - step, "^")
@@ -109,11 +110,11 @@ def _score_limits(table: Table, rows: Sequence[Row]) -> tuple[float, float]:
     core = [row for row in rows if not row.control] or list(rows)
     held: list[float] = []
     for row in core:
-        assert row.score is not None
-        spread = row.score.half_width or 0.0
-        held += [(row.score.mean - spread) * scale, (row.score.mean + spread) * scale]
+        assert row.scores.test is not None
+        spread = row.scores.test.half_width or 0.0
+        held += [(row.scores.test.mean - spread) * scale, (row.scores.test.mean + spread) * scale]
     room = _ROOM * (max(held) - min(held) or abs(held[0]) * 0.1 or 1.0)
-    others = [row.score.mean * scale for row in rows if row.control and row.score]
+    others = [row.scores.test.mean * scale for row in rows if row.control and row.scores.test]
     others += [] if table.chance is None else [table.chance * scale]
     for value in sorted(others, key=lambda v: abs(v - held[0])):
         if max([*held, value]) - min([*held, value]) <= room:
@@ -125,10 +126,10 @@ def _score_limits(table: Table, rows: Sequence[Row]) -> tuple[float, float]:
 
 def _fronts(table: Table, cost: str) -> list[list[Row]]:
     """Rows on a Pareto front: one front of all for counted costs, one a block for measured ones."""
-    fronts: dict[str, list[Row]] = defaultdict(list)
+    fronts: dict[Block | None, list[Row]] = defaultdict(list)
     for row in table.rows:
-        if cost in row.fronts:
-            fronts["" if cost in COUNTED else row.block].append(row)
+        if cost in row.standing.fronts:
+            fronts[row.block(cost)].append(row)
     return list(fronts.values())
 
 
@@ -144,7 +145,7 @@ def _draw_points(axes: Any, points: Sequence[_Point], named: Sequence[_Point], s
     groups: dict[tuple[str, str, bool, bool], list[_Point]] = defaultdict(list)
     known = {point.row.label for point in named}
     for point in points:
-        marker = point.beyond or style.markers[point.row.implementation]
+        marker = point.beyond or style.markers[point.row.provenance.implementation]
         groups[style.colours[point.row.attention], marker, point.row.control, point.row.label in known].append(point)
     for (colour, marker, control, bold), members in groups.items():
         xs, ys = [point.x for point in members], [point.y for point in members]
@@ -206,7 +207,7 @@ def _legend(figure: Any, points: Sequence[_Point], style: Style) -> None:
     """What hollow marks, shapes and the broad line mean, as far as they occur."""
     from matplotlib.lines import Line2D
 
-    kinds = sorted({point.row.implementation for point in points}, key=lambda name: (name != "eager", name))
+    kinds = sorted({point.row.provenance.implementation for point in points}, key=lambda name: (name != "eager", name))
     entries = [Line2D([], [], color=MUTED, linewidth=5, alpha=0.35, label="Pareto front")]
     mark: dict[str, Any] = {"linestyle": "none", "color": INK, "markersize": 5.5}
     entries += [Line2D([], [], marker=style.markers[kind], label=kind, **mark) for kind in kinds if len(kinds) > 1]

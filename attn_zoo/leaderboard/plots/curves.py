@@ -22,7 +22,7 @@ _DASHES: Sequence[Any] = ("-", (0, (5, 1.6)), (0, (3, 1.2, 1, 1.2)), (0, (1, 1.2
 
 def curves_of(table: Table, along: str) -> list[Row]:
     """Rows drawn against ``along``, one of ``AXES``: those that have a curve with it, ``DRAWN`` at most."""
-    known = [row for row in table.rows if row.curve and getattr(row.curve[-1], along) is not None]
+    known = [row for row in table.rows if row.scores.curve and getattr(row.scores.curve[-1], along) is not None]
     firsts = {row.attention: row for row in reversed(known)}
     chosen = [row for row in known if firsts[row.attention] is row]
     chosen += [row for row in known if firsts[row.attention] is not row]
@@ -41,15 +41,15 @@ def draw_curves(figure: Any, table: Table, along: str, style: Style, top: float)
     kinds = list(style.markers)
     values: list[float] = [] if table.chance is None else [table.chance * scale]
     for row in rows:
-        xs, means, lows, highs = _band(row.curve, along, scale)
+        xs, means, lows, highs = _band(row.scores.curve, along, scale)
         values += [*means, *lows, *highs]
-        line: Any = (0, (2, 1.5)) if row.control else _DASHES[kinds.index(row.implementation) % len(_DASHES)]
+        line: Any = (0, (2, 1.5)) if row.control else _DASHES[kinds.index(row.provenance.implementation) % len(_DASHES)]
         colour = style.colours[row.attention]
         axes.plot(xs, means, color=colour, linewidth=1.7, linestyle=line, solid_capstyle="round", zorder=3)
         axes.fill_between(xs, lows, highs, color=colour, alpha=0.13, linewidth=0, zorder=2)
     low, high = limits([v for v in values if v == v], 0.04, 0.04)
     axes.set_ylim(*((max(low, -3.0), min(high, 101.5)) if scale == 100 else (low, high)))
-    axes.set_xlim(0, max(getattr(row.curve[-1], along) for row in rows))
+    axes.set_xlim(0, max(getattr(row.scores.curve[-1], along) for row in rows))
     axes.xaxis.set_major_formatter(measured if along == "seconds" else counted)
     axes.xaxis.set_major_locator(_few_ticks())
     axes.set(xlabel=AXES[along][1], ylabel=score_axis(table, "validation"))
@@ -74,7 +74,7 @@ def _band(curve: Sequence[CurvePoint], along: str, scale: float) -> tuple[list[f
 
 def _name_ends(figure: Any, axes: Any, table: Table, rows: Sequence[Row], along: str, style: Style) -> None:
     scale = scale_of(table)
-    ends = [(float(getattr(row.curve[-1], along)), row.curve[-1].valid.mean * scale) for row in rows]
+    ends = [(float(getattr(row.scores.curve[-1], along)), row.scores.curve[-1].valid.mean * scale) for row in rows]
     names, colours = [folded(row.label) for row in rows], [style.colours[row.attention] for row in rows]
     if table.chance is not None:
         axes.axhline(table.chance * scale, color=MUTED, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)

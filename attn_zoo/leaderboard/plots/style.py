@@ -53,7 +53,7 @@ def style_of(tables: Iterable[Table]) -> Style:
     colours = {row.attention: MUTED for row in rows if row.control} | {"softmax": INK}
     colours |= {name: SERIES[at % len(SERIES)] for at, name in enumerate(others)}
     shapes = {name: _MARKERS[(at + at // len(SERIES)) % len(_MARKERS)] for at, name in enumerate(others)}
-    kinds = ["eager", *sorted({row.implementation for row in rows} - {"eager"})]
+    kinds = ["eager", *sorted({row.provenance.implementation for row in rows} - {"eager"})]
     return Style(colours, {name: _MARKERS[at % len(_MARKERS)] for at, name in enumerate(kinds)}, {"softmax": "*"} | shapes)
 
 
@@ -88,9 +88,9 @@ def scale_of(table: Table) -> float:
     return 100.0 if is_share(table) else 1.0
 
 
-def score_axis(table: Table, split: str) -> str:
-    """Label of an axis of scores."""
-    return f"{split} {table.task['metric']}{unit(table)}" + ("" if table.higher_is_better else ", lower is better")
+def score_axis(table: Table, split: str, lower: str = "lower is better") -> str:
+    """Label of an axis of scores, with ``lower`` where less is better."""
+    return f"{split} {table.task['metric']}{unit(table)}" + ("" if table.higher_is_better else f", {lower}")
 
 
 def counted(value: float, _: Any = None) -> str:

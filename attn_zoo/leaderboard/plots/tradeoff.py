@@ -11,7 +11,8 @@ from typing import Any
 from attn_zoo.leaderboard.plots.cost import AXES, cost_of
 from attn_zoo.leaderboard.plots.labels import at_ends
 from attn_zoo.leaderboard.plots.style import INK, MUTED, Style, counted, limits, measured, scale_of, score_axis
-from attn_zoo.leaderboard.rows import COUNTED, Row, Table
+from attn_zoo.leaderboard.rows import COUNTED, Block, Row, Table
+from attn_zoo.leaderboard.tuned import searched
 
 PANELS = 9
 """Tasks in one figure, in at most three columns."""
@@ -44,11 +45,10 @@ def curves_of(table: Table, cost: str) -> list[Curve]:
     A curve joins rows of one kind of implementation, by a measured cost of one block. Rows whose hyperparameters were themselves
     searched for are no part of it: a study has chosen one point.
     """
-    members: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    members: dict[tuple[str, str, Block | None], list[Row]] = defaultdict(list)
     for row in table.rows:  # the best first
-        searched = row.tuning is not None and any(key.startswith("attention.") for key in row.tuning.space)
-        if row.score and not row.control and not searched and cost_of(row, cost):
-            members[row.attention, _name(row), "" if cost in COUNTED else row.block].append(row)
+        if row.scores.test and not row.control and not searched(row.provenance.tuning, "attention") and cost_of(row, cost):
+            members[row.attention, _name(row), row.block(cost)].append(row)
     found = [
         Curve(attention, name, tuple(sorted(rows, key=lambda row: (cost_of(row, cost), row.label))), _varied(rows))
         for (attention, name, _), rows in members.items()
@@ -59,7 +59,7 @@ def curves_of(table: Table, cost: str) -> list[Curve]:
 
 def _name(row: Row) -> str:
     """A row's label without its hyperparameters."""
-    return row.attention if row.measured_as in ("auto", "eager") else f"{row.attention} ({row.measured_as})"
+    return row.attention if row.costs.block.measured_as in ("auto", "eager") else f"{row.attention} ({row.costs.block.measured_as})"
 
 
 def size_of(panels: int) -> tuple[float, float]:
@@ -104,29 +104,29 @@ def _varied(rows: Sequence[Row]) -> str:
 
 def _draw_panel(figure: Any, axes: Any, table: Table, cost: str, style: Style, right: float) -> None:
     curves, scale = curves_of(table, cost), scale_of(table)
-    softmax = next((row for row in table.rows if row.attention == "softmax" and row.score and cost_of(row, cost)), None)
-    control = next((row for row in table.rows if row.label == table.control and row.score), None)
+    softmax = next((row for row in table.rows if row.attention == "softmax" and row.scores.test and cost_of(row, cost)), None)
+    control = next((row for row in table.rows if row.label == table.control and row.scores.test), None)
     rows = [row for curve in curves for row in curve.rows] + ([softmax] if softmax else [])
     xs = [cost_of(row, cost) or math.nan for row in rows]
     _axes(axes, table, [*rows, *([control] if control else [])], xs, cost)
     ends: list[tuple[float, float]] = []
     for curve in curves:
         places = [cost_of(row, cost) for row in curve.rows]
-        means = [row.score.mean * scale for row in curve.rows if row.score]
-        spreads = [(row.score.half_width or 0.0) * scale for row in curve.rows if row.score]
+        means = [row.scores.test.mean * scale for row in curve.rows if row.scores.test]
+        spreads = [(row.scores.test.half_width or 0.0) * scale for row in curve.rows if row.scores.test]
         look = {"color": style.colours[curve.attention], "marker": style.shapes[curve.attention], "markersize": 4.5}
         axes.errorbar(places, means, spreads, elinewidth=0.8, capsize=1.8, linewidth=1.6, zorder=3, **look)
         ends.append((places[-1] or math.nan, means[-1]))
     labels = [(curve.name, style.colours[curve.attention], style.shapes[curve.attention]) for curve in curves]
     end = axes.get_xlim()[1]
-    if softmax and softmax.score:
-        mean, spread = softmax.score.mean * scale, (softmax.score.half_width or 0.0) * scale
+    if softmax and softmax.scores.test:
+        mean, spread = softmax.scores.test.mean * scale, (softmax.scores.test.half_width or 0.0) * scale
         axes.axhline(mean, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
         axes.errorbar([cost_of(softmax, cost)], [mean], [spread], color=INK, marker="*", markersize=8, elinewidth=0.8, zorder=4)
         ends.append((end, mean))
         labels.append((_name(softmax), INK, "*"))
-    if control and control.score:
-        mean, spread = control.score.mean * scale, (control.score.half_width or 0.0) * scale
+    if control and control.scores.test:
+        mean, spread = control.scores.test.mean * scale, (control.scores.test.half_width or 0.0) * scale
         axes.axhspan(mean - spread, mean + spread, color=MUTED, alpha=0.18, linewidth=0, zorder=0.5)
         axes.axhline(mean, color=MUTED, linewidth=1.0, zorder=0.6)
         ends.append((end, mean))
@@ -138,7 +138,7 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: str, style: Style, r
 def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cost: str) -> None:
     """Scales, ticks and titles; of a metric of which less is better the axis is turned, so that up is better in every panel."""
     scale = scale_of(table)
-    spreads = [(row.score.mean * scale, (row.score.half_width or 0.0) * scale) for row in rows if row.score]
+    spreads = [(row.scores.test.mean * scale, (row.scores.test.half_width or 0.0) * scale) for row in rows if row.scores.test]
     low, high = limits([mean + sign * spread for mean, spread in spreads for sign in (-1, 1)], 0.05, 0.05)
     low, high = (max(low, -3.0), min(high, 102.0)) if scale == 100 else (low, high)
     axes.set_ylim((low, high) if table.higher_is_better else (high, low))
@@ -149,9 +149,8 @@ def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cos
     axes.xaxis.set_major_formatter(counted if cost in COUNTED else measured)
     axes.xaxis.set_minor_locator(_no_ticks())
     axes.set_title(str(table.task["title"]), fontsize=9, loc="left", weight="bold")
-    turned = "" if table.higher_is_better else ", axis turned"
     axes.set_xlabel(AXES[cost][1], fontsize=8)
-    axes.set_ylabel(score_axis(table, "test").removesuffix(", lower is better") + turned, fontsize=8)
+    axes.set_ylabel(score_axis(table, "test", "axis turned"), fontsize=8)
     axes.tick_params(labelsize=7.5)
     axes.grid(linewidth=0.6)
 

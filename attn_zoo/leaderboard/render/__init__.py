@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attn_zoo.leaderboard.display import columns, parts_grid, scores_grid, seeds_grid
 from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
-from attn_zoo.leaderboard.render.costs import budgets_table, costs_table, machine_names, times_table
+from attn_zoo.leaderboard.render.costs import budgets_grid, costs_grid, machine_names, times_grid
 from attn_zoo.leaderboard.render.data import as_csv, as_json
 from attn_zoo.leaderboard.render.notes import footnotes, table_notes
-from attn_zoo.leaderboard.render.overview import overview_table
-from attn_zoo.leaderboard.render.scores import parts_table, scores_table, seeds_table
+from attn_zoo.leaderboard.render.overview import overview_grid
+from attn_zoo.leaderboard.render.text import lines, tabulated
 from attn_zoo.leaderboard.rows import Table
 
 FORMATS = ("terminal", "github", "csv", "json", "latex")
@@ -48,20 +49,17 @@ def render(
     machines = machine_names(tables)
     parts = [_overview(tables, format, costs, colours)] if overview or len(tables) > 1 else []
     for table in () if overview else tables:
-        parts += [scores_table(table, format), costs_table(table, machines, format), budgets_table(table, machines, format)]
-        parts += [
-            times_table(table, machines, format),
-            parts_table(table, format),
-            seeds_table(table, format) if seeds else "",
-            table_notes(table, format),
-        ]
-    parts.append(footnotes(tables, machines, format, overview))
+        found = columns(table, machines)
+        grids = [scores_grid(table, found), costs_grid(table, found, machines), budgets_grid(table, machines)]
+        grids += [times_grid(table, machines), parts_grid(table), *([seeds_grid(table)] if seeds else [])]
+        parts += [*(tabulated(grid, format) for grid in grids), lines(table_notes(table), format)]
+    parts.append(lines(footnotes(tables, machines, overview), format))
     return "\n\n".join(part for part in parts if part)
 
 
 def _overview(tables: Sequence[Table], format: str, costs: Sequence[CostColumn], colours: str | None) -> str:
     if format != "terminal":
-        return overview_table(tables, format)
+        return tabulated(overview_grid(tables), format)
     from attn_zoo.leaderboard.heatmap.terminal import heat_map_text  # here, as rich takes time that other formats have no use for
 
     return heat_map_text(heat_map(tables, costs or recorded_columns(tables)), colours)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.rows import Board, Row, Table
+from attn_zoo.leaderboard.rows import Block, Board, Failure, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
-from attn_zoo.leaderboard.tuned import trial_count
 
 _COSTS = ("time", "FLOPs", "memory")
 _ESTIMATES = {"score": "score", "valid": "valid", "over_chance": "over_chance", "over_control": "margin", "train_gap": "train_gap"}
-"""Names of columns, and the fields of a row they are made of."""
+"""Names of columns, and of the figures of a row that they are made of."""
 _PLAIN = ["attention", "label", "implementation", "control", "rank", "ties", "unranked", "parameters", "flops_per_example"]
 _PLAIN += ["training_flops_per_example", "training_flops_counted", "examples_per_second", "train_seconds", "peak_bytes", "block"]
 _LISTS = ("seeds", "failures", "warnings", "dominated_by", "fronts", "machines", "files", "commands", "commits")
@@ -23,17 +22,46 @@ _LISTS = ("seeds", "failures", "warnings", "dominated_by", "fronts", "machines",
 
 def as_json(tables: Sequence[Table]) -> str:
     """Every field of every table."""
-    return json.dumps([asdict(table) for table in tables], indent=1, sort_keys=True)
+    return json.dumps(plain(tables), indent=1, sort_keys=True)
 
 
 def as_csv(tables: Sequence[Table]) -> str:
     """A line for every row; lists are divided by `` | ``, options and scores by seed are JSON."""
-    lines = [_line(row, table) for table in tables for row in table.rows]
+    return csv_text(_NAMES, (_line(row, table) for table in tables for row in table.rows))
+
+
+def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
+    """Lines under their names; lists and mappings are JSON."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, _NAMES, lineterminator="\n")
+    writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({n: json.dumps(v) if isinstance(v, list | dict) else v for n, v in line.items()} for line in lines)
     return out.getvalue()
+
+
+def plain(value: Any) -> Any:
+    """Plain data: rows flat, failures and blocks as text, everything else as it is."""
+    if isinstance(value, Row):
+        return plain(_flat(value))
+    if isinstance(value, Failure | Block):
+        return str(value)
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key) if isinstance(key, Block) else key: plain(content) for key, content in value.items()}
+    return [plain(content) for content in value] if isinstance(value, list | tuple) else value
+
+
+def _flat(row: Row) -> dict[str, Any]:
+    """All figures and facts of a row by name."""
+    parts = ("scores", "costs", "provenance", "standing")
+    found = {field.name: getattr(row, field.name) for field in fields(row) if field.name not in ("setting", *parts)}
+    for part in (getattr(row, name) for name in parts):
+        found |= {field.name: getattr(part, field.name) for field in fields(part)}
+    found["score"] = found.pop("test")
+    found["label"] = row.label
+    block = row.costs.block
+    return found | {"seeds": row.scores.seeds, "machines": block.machines, "measured_as": block.measured_as}
 
 
 def _names() -> list[str]:
@@ -49,19 +77,29 @@ _NAMES = _names()
 
 
 def _line(row: Row, table: Table) -> dict[str, Any]:
-    line: dict[str, Any] = {name: getattr(row, name) for name in _PLAIN}
-    line |= {name: " | ".join(map(str, getattr(row, name))) for name in _LISTS}
+    known = _flat(row)
+    line: dict[str, Any] = {name: known[name] for name in _PLAIN}
+    line |= {name: " | ".join(map(str, known[name])) for name in _LISTS}
     line |= {"task": table.task["name"], "task_version": table.task["version"], "metric": table.task["metric"]}
-    line |= {"higher_is_better": table.higher_is_better, "data": table.data_title, "task_options": _plain(table.task_options)}
-    line |= {"protocol": table.protocol, "precision": table.precision, "device": table.device, "options": _plain(row.options)}
-    line |= {"score_by_seed": _plain(row.by_seed), "seeds_done": len(row.seeds), "chance": table.chance}
+    line |= {
+        "higher_is_better": table.higher_is_better,
+        "data": table.data_title,
+        "task_options": dict(table.task_options),
+    }
+    line |= {
+        "protocol": table.protocol,
+        "precision": table.precision,
+        "device": table.device,
+        "options": dict(row.options),
+    }
+    line |= {"score_by_seed": dict(row.scores.by_seed), "seeds_done": len(row.scores.seeds), "chance": table.chance}
     line |= {"best_control": table.control, "best_control_score": table.best_control, "no_ranks": table.ranking.reason}
-    known = row.tuning
-    line |= {"trials": trial_count(row), "study": known and known.study, "best_valid_of_trials": known and known.best_valid}
-    line |= {"tuned": _plain(row.tuned)}
+    tuning = row.provenance.tuning
+    line |= {"trials": row.provenance.trials, "study": tuning and tuning.study, "tuned": dict(row.provenance.tuned)}
+    line |= {"best_valid_of_trials": tuning and tuning.best_valid}
     for name, field in _ESTIMATES.items():
-        line |= _estimate(name, getattr(row, field))
-    least, most = row.train_seconds_range or (None, None)
+        line |= _estimate(name, known[field])
+    least, most = row.costs.train_seconds_range or (None, None)
     line |= {"train_seconds_least": least, "train_seconds_most": most}
     for cost in _COSTS:
         line |= _budget(f"equal_{cost.lower()}", row, table.boards.get(cost))
@@ -74,9 +112,5 @@ def _estimate(name: str, found: Estimate | None) -> dict[str, float | None]:
 
 def _budget(name: str, row: Row, board: Board | None) -> dict[str, Any]:
     entry = next((entry for entry in board.entries if entry.label == row.label), None) if board else None
-    known = {f"{name}_budget": board.budgets.get(row.block) if board else None, f"{name}_note": entry.note if entry else None}
+    known = {f"{name}_budget": board.budgets.get(row.costs.block) if board else None, f"{name}_note": entry.note if entry else None}
     return known | _estimate(name, entry.score if entry else None)
-
-
-def _plain(mapping: Mapping[Any, Any]) -> str:
-    return json.dumps(dict(mapping))

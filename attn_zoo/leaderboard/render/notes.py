@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from attn_zoo.leaderboard.averages import averages
-from attn_zoo.leaderboard.render.costs import budget_notes, fronts_legend
-from attn_zoo.leaderboard.render.text import beyond_sizes, figure, lines, training_length, unit
-from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.display import LEGEND
+from attn_zoo.leaderboard.render.costs import budget_notes
+from attn_zoo.leaderboard.render.text import beyond_sizes, figure, grouped, training_length, unit
+from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.tuned import tuning_notes
 
 
-def table_notes(table: Table, format: str) -> str:
+def table_notes(table: Table) -> list[str]:
     """Of one task: what failed, what is doubtful, why rows have no rank, budgets, data and settings."""
-    notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.failures]
-    notes += _grouped([(row.label, warning) for row in table.rows for warning in row.warnings])
-    notes += [table.ranking.reason] if table.ranking.reason else []
-    notes += _grouped([(row.label, row.unranked) for row in table.rows if row.unranked])
-    if len({row.seeds for row in table.rows if row.score}) > 1:
-        notes.append("rows differ in their seeds; compare them with care")
-    notes += budget_notes(table)
-    notes += tuning_notes(table.rows, lambda value: f"{figure(value, table)}{unit(table, ' %')}")
+    notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.scores.failures]
+    notes += [*doubts(table), *budget_notes(table), *tuned_notes(table, table.rows)]
     changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
     budget, model, test = table.budget, table.model, table.data.get("test", {})
     notes.append(f"data: {table.data_title}")
@@ -29,10 +24,25 @@ def table_notes(table: Table, format: str) -> str:
         f"{training_length(budget)}; {table.precision} on {table.device}; "
         f"test split of {test.get('examples', '?')}, digest {str(test.get('digest', '?'))[:8]}"
     )
-    return lines(notes, format)
+    return notes
 
 
-def footnotes(tables: Sequence[Table], machines: Mapping[str, str], format: str, overview: bool) -> str:
+def doubts(table: Table) -> list[str]:
+    """What makes rows doubtful, and why they have no rank."""
+    notes = grouped((row.label, warning) for row in table.rows for warning in row.warnings)
+    notes += [table.ranking.reason] if table.ranking.reason else []
+    notes += grouped((row.label, row.standing.unranked) for row in table.rows if row.standing.unranked)
+    if len({row.scores.seeds for row in table.rows if row.scores.test}) > 1:
+        notes.append("rows differ in their seeds; compare them with care")
+    return notes
+
+
+def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
+    """What was tuned for some rows of a table, with validation scores as they are written."""
+    return tuning_notes(rows, lambda value: f"{figure(value, table)}{unit(table, ' %')}")
+
+
+def footnotes(tables: Sequence[Table], machines: Mapping[str, str], overview: bool) -> list[str]:
     """Of all tables: how to read figures, and where they were measured."""
     notes = [
         "± is half of the 95 % t interval of the mean over seeds; one seed has none. (c) marks a control. Chance is the same "
@@ -42,8 +52,7 @@ def footnotes(tables: Sequence[Table], machines: Mapping[str, str], format: str,
         notes += _of_averages(tables)
     if not overview:
         notes += _of_details(tables, machines)
-    notes.append(f"Protocol {', '.join(sorted({table.protocol for table in tables}))}.")
-    return lines(notes, format)
+    return [*notes, f"Protocol {', '.join(sorted({table.protocol for table in tables}))}."]
 
 
 def _of_averages(tables: Sequence[Table]) -> list[str]:
@@ -73,7 +82,7 @@ def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[st
         f"and peak memory are measured in training{where}."
     )
     notes.append(
-        f"'front': costs ({fronts_legend()}) for which no row scores better for as little. 'dominated by': rows that are no worse "
+        f"'front': costs ({LEGEND}) for which no row scores better for as little. 'dominated by': rows that are no worse "
         "in mean score and in every cost, and cheaper or better beyond noise. Between blocks of implementations and machines only "
         "parameters and FLOPs are compared."
     )
@@ -85,18 +94,10 @@ def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[st
 def _of_boards(tables: Sequence[Table]) -> str:
     rows = [row for table in tables for row in table.rows]
     cosine = any(table.budget.get("schedule", "cosine") == "cosine" for table in tables)
-    derived = any(not row.training_flops_counted and row.training_flops_per_example for row in rows)
+    derived = any(not row.costs.training_flops_counted and row.costs.training_flops_per_example for row in rows)
     return (
         "Equal time and FLOPs: the best validation score seen while training had spent no more"
         f"{', under a learning rate planned for all steps' if cosine else ''}. Equal memory: of each attention the row that is "
         "best on validation among those whose training step fits, by its test score."
         f"{' FLOPs of training are taken as three forward passes where they were not counted.' if derived else ''}"
     )
-
-
-def _grouped(said: Sequence[tuple[str, str]]) -> list[str]:
-    """``row, row: what is said of them``."""
-    about: dict[str, list[str]] = {}
-    for label, text in said:
-        about.setdefault(text, []).append(label)
-    return [f"{', '.join(labels)}: {text}" for text, labels in about.items()]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from attn_zoo.leaderboard.averages import averages
 from attn_zoo.leaderboard.heatmap.model import titles
-from attn_zoo.leaderboard.render.text import estimated, figure, is_share, name, score, tabulated, unit
+from attn_zoo.leaderboard.render.text import Grid, estimated, figure, is_share, name, score, unit
 from attn_zoo.leaderboard.rows import Row, Table
 
 
-def overview_table(tables: Sequence[Table], format: str) -> str:
+def overview_grid(tables: Sequence[Table]) -> Grid:
     """Scores by attention and task, and their average where it is one over equal cells."""
     heads = [title + unit(table) for title, table in zip(titles(tables), tables, strict=True)]
     cells = {(row.label, at): score(row, table) for at, table in enumerate(tables) for row in table.rows}
@@ -26,7 +26,7 @@ def overview_table(tables: Sequence[Table], format: str) -> str:
         chance = "-" if means.chance is None else figure(means.chance, share)
         column = [*(estimated(means.rows.get(label), share) for label in order), chance, ""]
         body = [[*line, cell] for line, cell in zip(body, column, strict=True)]
-    return tabulated("Test scores", ["attention", *heads], body, format)
+    return Grid("Test scores", ["attention", *heads], body)
 
 
 def _order(tables: Sequence[Table], rows: dict[str, Row]) -> list[str]:

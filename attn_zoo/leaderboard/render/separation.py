@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from attn_zoo.leaderboard.heatmap.model import titles as titles_of
-from attn_zoo.leaderboard.render.text import estimated, lines, tabulated, unit
+from attn_zoo.leaderboard.render.data import csv_text, plain
+from attn_zoo.leaderboard.render.text import Grid, estimated, lines, tabulated, unit
 from attn_zoo.leaderboard.separation import RULE, Separation
 
 _WIDTH = 100
@@ -23,13 +22,13 @@ _NAMED = 6
 def render_separations(found: Sequence[Separation], format: str) -> str:
     """The verdicts in one of ``FORMATS``; beneath the table their reasons, and the share of pairs told apart over all tasks."""
     if format == "json":
-        return json.dumps([_plain(one) for one in found], indent=1)
+        return json.dumps([_data(one) for one in found], indent=1)
     if format == "csv":
-        return _csv([_plain(one) for one in found])
+        return csv_text(list(_data(found[0])), map(_data, found))
     titles = titles_of([one.table for one in found])
     head = ["task", "rows", "seeds", "told apart", "tie groups", "over control", "separates"]
     body = [_cells(title, one) for title, one in zip(titles, found, strict=True)]
-    table = tabulated("Separation", head, body, format)
+    table = tabulated(Grid("Separation", head, body), format)
     notes = lines(_notes(titles, found), format)
     return f"{table}\n\n{_wrapped(notes) if format == 'terminal' else notes}"
 
@@ -59,31 +58,7 @@ def _wrapped(text: str) -> str:
     return "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") for line in text.splitlines())
 
 
-def _plain(one: Separation) -> dict[str, Any]:
-    """A verdict as data."""
-    return {
-        "task": one.table.task["name"],
-        "task_options": dict(one.table.task_options),
-        "metric": one.table.task["metric"],
-        "rows": list(one.rows),
-        "left_out": list(one.left_out),
-        "seeds": one.seeds,
-        "pairs": one.pairs,
-        "told_apart": one.told_apart,
-        "groups": [list(group) for group in one.groups],
-        "yardstick": one.yardstick,
-        "control": one.control,
-        "margin": asdict(one.margin) if one.margin else None,
-        "separates": one.separates,
-        "reasons": list(one.reasons),
-    }
-
-
-def _csv(found: Sequence[dict[str, Any]]) -> str:
-    """A line for each task; lists and mappings are JSON."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(found[0])
-    for one in found:
-        writer.writerow([json.dumps(cell) if isinstance(cell, list | dict) else cell for cell in one.values()])
-    return out.getvalue()
+def _data(one: Separation) -> dict[str, Any]:
+    task = one.table.task
+    known = {"task": task["name"], "task_options": dict(one.table.task_options), "metric": task["metric"]}
+    return known | {field.name: plain(getattr(one, field.name)) for field in fields(one) if field.name != "table"}

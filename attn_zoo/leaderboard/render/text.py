@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tabulate import tabulate
@@ -13,13 +14,39 @@ from attn_zoo.leaderboard.statistics import Estimate
 _STYLES = {"terminal": "simple", "github": "github", "latex": "latex_booktabs"}
 
 
-def tabulated(title: str, head: Sequence[str], body: Sequence[Sequence[str]], format: str) -> str:
-    """A table under its title; a column named ``attention``, ``task`` or ``dominated by`` is aligned to the left."""
-    align = ["left" if name in ("attention", "task", "dominated by") else "right" for name in head]
-    text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table as it is displayed."""
+
+    title: str
+    head: Sequence[str]
+    body: Sequence[Sequence[str]]
+
+
+def tabulated(grid: Grid, format: str) -> str:
+    """A table under its title, empty without rows; columns ``attention``, ``task`` and ``dominated by`` are aligned to the left."""
+    if not grid.body:
+        return ""
+    align = ["left" if name in ("attention", "task", "dominated by") else "right" for name in grid.head]
+    text = tabulate(grid.body, grid.head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
     if format == "latex":
-        return f"% {title}\n{text}"
-    return f"**{title}**\n\n{text}" if format == "github" else f"{title}\n\n{text}"
+        return f"% {grid.title}\n{text}"
+    return f"**{grid.title}**\n\n{text}" if format == "github" else f"{grid.title}\n\n{text}"
+
+
+def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
+    """``row, row: what is said of them``."""
+    about: dict[str, list[str]] = {}
+    for label, text in said:
+        about.setdefault(text, []).append(label)
+    return [f"{', '.join(labels)}: {text}" for text, labels in about.items()]
+
+
+def spent(cost: str, amount: float | None) -> str:
+    """An amount of a cost with its unit, ``-`` where there is none."""
+    if amount is None:
+        return "-"
+    return f"{seconds(amount)} s" if cost == "time" else f"{short(amount)}FLOPs" if cost == "FLOPs" else mebibytes(amount)
 
 
 def lines(notes: Sequence[str], format: str) -> str:
@@ -36,22 +63,24 @@ def name(row: Row) -> str:
 
 def score(row: Row, table: Table) -> str:
     """A row's score, or how it failed."""
-    if row.score is None:
-        return row.failures[0].split(" with seed")[0].replace("_", " ") if row.failures else "-"
-    return estimated(row.score, table)
+    if row.scores.test is None:
+        return row.scores.failures[0].word if row.scores.failures else "-"
+    return estimated(row.scores.test, table)
 
 
 def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
     """A mean with half of its interval, where it has one."""
-    if found is None:
-        return "-"
-    spread = "" if found.half_width is None else f" ± {figure(found.half_width, table)}"
-    return figure(found.mean, table, sign) + spread
+    return "-" if found is None else found.written(*_style(table), sign)
 
 
 def figure(value: float, table: Table, sign: str = "") -> str:
     """A score or a difference of scores: of shares in per cent, of others as it is."""
-    return f"{100 * value:{sign}.1f}" if is_share(table) else f"{value:{sign}.2f}"
+    form, scale = _style(table)
+    return f"{scale * value:{sign}{form}}"
+
+
+def _style(table: Table) -> tuple[str, float]:
+    return (".1f", 100.0) if is_share(table) else (".2f", 1.0)
 
 
 def unit(table: Table, written: str = " (%)") -> str:

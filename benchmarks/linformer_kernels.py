@@ -1,0 +1,219 @@
+"""Linformer's Triton kernels on a GPU: results against float64, then times beside this machine's least times and PyTorch's kernels.
+
+    python benchmarks/linformer_kernels.py OUT.json                                           # a CUDA device
+    TRITON_INTERPRET=1 python benchmarks/linformer_kernels.py OUT.json --device interpreter   # results only, on a CPU
+
+Figures are in OUT.json as soon as they are there; the same command goes on where it was stopped. It prints tables at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from kernel_checks import Problem, build, check
+from kernel_report import EXPONENTIALS_A_CLOCK, Cell, Report
+from torch import nn
+from torch.nn.attention import sdpa_kernel
+
+from attn_zoo.contract import unavailable
+from attn_zoo.cost.bench import BACKENDS
+from attn_zoo.cost.measured import peak_bytes
+from attn_zoo.cost.workers import out_of_memory
+from attn_zoo.kernels import linformer
+from attn_zoo.records import describe_environment
+
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Sizes of the measurement; a batch holds tokens / length sequences."""
+
+    device: str
+    lengths: tuple[int, ...]
+    projected_lengths: tuple[int, ...]
+    dim: int
+    heads: int
+    tokens: int
+    precision: str
+    spot_precisions: tuple[str, ...]
+    """Kernels alone, at the longest of ``lengths`` up to 4,096."""
+
+    def problems(self) -> list[Problem]:
+        """All of ours that is checked and timed; a projection is by E alone and by E and F stacked."""
+        spot = max(n for n in self.lengths if n <= 4096)
+        stacked = sorted({rows for r in self.projected_lengths for rows in (r, 2 * r)})
+        sizes = {"core": self.projected_lengths, "projection": stacked, "layer": self.projected_lengths}
+        grid = [(self.precision, n) for n in self.lengths] + [(precision, spot) for precision in self.spot_precisions]
+        return [
+            Problem(part, precision, self.tokens // n, n, r, self.heads, self.dim)
+            for part in sizes
+            for precision, n in grid
+            for r in sizes[part]
+            if part != "layer" or precision == self.precision
+        ]
+
+    def cells(self) -> list[Cell]:
+        """Steps that are timed, PyTorch's own included."""
+        found = []
+        for p in self.problems():
+            fused = ["efficient"] if p.precision == "fp32" else list(BACKENDS)  # the others take 16 bits only
+            by = {"core": ["triton", *fused], "projection": ["triton", "matmul"], "layer": ["triton", "sdpa"]}[p.part]
+            for kind in ("forward", "training" if p.part == "layer" else "backward"):
+                found += [Cell(p, kind, name) for name in by]
+                found += [Cell(replace(p, rows=0), kind, name) for name in fused if p.part == "layer"]
+        return list(dict.fromkeys(found)) if self.device == "cuda" else []
+
+
+SETTINGS = {
+    "cuda": Setting("cuda", (512, 4096, 16384, 65536), (128, 256), 768, 12, 65536, "bf16", ("fp16", "fp32")),
+    "interpreter": Setting("interpreter", (48,), (16,), 32, 2, 96, "fp16", ("fp32",)),
+}
+"""By device; targets are set for that of CUDA. In the interpreter on a CPU, a few programs of each kernel, and no times."""
+
+
+def measure(setting: Setting, points: dict[str, Point], save: Callable[[], None], deadline: float) -> bool:
+    """Add what ``points`` lacks: rates of the machine, then results, then times; False where the time was up before the end."""
+    cuda = setting.device == "cuda"
+    device = torch.device("cuda" if cuda else "cpu")
+    work: dict[str, Callable[[], Point]] = {"rates": measure_rates} if cuda else {}
+    work |= {f"check {p}": partial(check, p, device) for p in setting.problems()}
+    work |= {f"time {cell}": partial(time_cell, cell) for cell in setting.cells()}
+    for key in [key for key in work if key not in points]:
+        if time.monotonic() > deadline:
+            return False
+        try:
+            points[key] = work[key]()
+        except Exception as error:  # kernels and compilers raise anything
+            kind, line = "OOM" if out_of_memory(error) else "failed", (str(error).splitlines() or [""])[0]
+            points[key] = {"failure": f"{kind}: {type(error).__name__}: {line}"}
+        save()
+        if cuda:
+            torch.cuda.synchronize()  # raises where the device is lost; the next call goes on behind this point
+            torch.cuda.empty_cache()
+    return True
+
+
+def time_cell(cell: Cell) -> Point:
+    """Quartiles of a step in seconds, seconds that the host takes to launch it, and for a layer the peak bytes above those held."""
+    from triton.testing import do_bench
+
+    torch.manual_seed(0)
+    device = torch.device("cuda")
+    with sdpa_kernel(BACKENDS[cell.by]) if cell.by in BACKENDS else nullcontext():
+        run = step(cell, device)
+        found: Point = {"seconds": [1e-3 * ms for ms in do_bench(run, quantiles=[0.25, 0.5, 0.75])]}
+        found["launch_seconds"] = statistics.median(_launch_seconds(run) for _ in range(5))
+        return {**found, "peak_bytes": peak_bytes(run, device)} if cell.problem.part == "layer" else found
+
+
+def step(cell: Cell, device: torch.device) -> Callable[[], object]:
+    """The cell's work: forward without a graph, backward alone on a graph made once, or both."""
+    function, inputs = build(cell.problem, cell.by, device)
+    if isinstance(function, nn.Module):
+        function.train(cell.kind == "training")
+    values = [x.requires_grad_(cell.kind != "forward") for x in inputs.values()]
+    if cell.kind == "forward":
+        return torch.no_grad()(lambda: function(*values))
+    leaves = [*values, *(function.parameters() if isinstance(function, nn.Module) else [])]
+    out = function(*values)
+    grad = torch.randn_like(out)
+    if cell.kind == "training":
+        return lambda: torch.autograd.grad(function(*values), leaves, grad)
+    return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
+
+
+def _launch_seconds(run: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def measure_rates(size: int = 8192, copied: int = 4 * 10**9) -> Point:
+    """Rates a second of copying and of products in bf16 on random numbers, and of exponentials by formula at the highest clock."""
+    from triton.testing import do_bench, nvsmi
+
+    def median(run: Callable[[], object]) -> float:
+        return 1e-3 * float(do_bench(run, rep=200, return_mode="median"))
+
+    source = torch.randint(-(2**62), 2**62, (copied // 8,), device="cuda")
+    left, right = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    rates = {"bytes": 2 * copied / median(source.clone), "flops": 2 * size**3 / median(lambda: left @ right)}
+    exponentials_a_hertz = torch.cuda.get_device_properties(0).multi_processor_count * EXPONENTIALS_A_CLOCK
+    return {**rates, "exponentials": exponentials_a_hertz * 1e6 * nvsmi(["clocks.max.sm"])[0]}
+
+
+def begin(output: Path, setting: Setting) -> dict[str, Any]:
+    """The file's measurement, or a new one.
+
+    Raises:
+        ValueError: what the device needs is not here, or the file holds something else.
+        OSError: the file cannot be read or written.
+    """
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if setting.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("no CUDA device; TRITON_INTERPRET=1 and --device interpreter check results without one")
+    if interpreted != (setting.device == "interpreter"):  # Triton reads it when it is imported
+        raise ValueError(f"--device {setting.device} needs TRITON_INTERPRET={int(not interpreted)} in the environment")
+    if (reason := unavailable("triton", torch.device("cuda"))) is not None:
+        raise ValueError(f"{reason}; install it with: pip install triton")
+    sources = b"".join(path.read_bytes() for path in sorted(Path(linformer.__file__).parent.glob("*.py")))
+    environment = {name: describe_environment(setting.device)[name] for name in ("cpu", "gpu", "torch", "cuda")}
+    new = {"setting": json.loads(json.dumps(asdict(setting))), "kernels": hashlib.sha256(sources).hexdigest()[:16]}
+    new["environment"] = environment
+    if not output.exists():
+        output.touch()  # finds out before the work whether it can be written
+        output.unlink()
+        return {**new, "complete": False, "points": {}}
+    try:
+        earlier = json.loads(output.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        earlier = None
+    if not isinstance(earlier, dict) or any(earlier.get(name) != value for name, value in new.items()):
+        raise ValueError(f"{output} holds no measurement of this setting, these kernels and this machine; name another file")
+    return earlier
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """0 if all is measured and every result right, else 1; 2 where the arguments are wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path, metavar="OUT.json", help="file of the figures")
+    parser.add_argument("--device", choices=SETTINGS, default="cuda", help="cuda, or interpreter for results alone (default: cuda)")
+    parser.add_argument("--seconds", type=float, default=540.0, help="time in all, looked at between figures (default: 540)")
+    parsed = parser.parse_args(words)
+    setting, output, deadline = SETTINGS[parsed.device], parsed.output, time.monotonic() + parsed.seconds
+    try:
+        found = begin(output, setting)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+
+    def save() -> None:
+        beside = output.with_name(f"{output.name}.part")
+        beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        beside.replace(output)
+
+    found["complete"] = measure(setting, found["points"], save, deadline)
+    save()
+    print(Report(found, setting.problems(), setting.cells()))
+    if not found["complete"]:
+        print("the time was over before the end; the same command goes on from there", file=sys.stderr)
+    right = all(found["points"].get(f"check {p}", {}).get("right") for p in setting.problems())
+    return 0 if found["complete"] and right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
