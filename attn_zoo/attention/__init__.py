@@ -1,4 +1,4 @@
-"""The zoo: one mechanism, one file, in a folder for each family."""
+"""Attention mechanisms: one file each, in a folder for each family."""
 
 from attn_zoo.attention import content as content
 from attn_zoo.attention import controls as controls

@@ -1,4 +1,4 @@
-"""Pairs of positions chosen by content: hashing, clustering, routing, sorting."""
+"""Content-based sparse attention: pairs of positions chosen by hashing, clustering, routing or sorting."""
 
 from attn_zoo.attention.content import clustered as clustered
 from attn_zoo.attention.content import reformer as reformer

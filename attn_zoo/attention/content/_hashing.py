@@ -13,14 +13,18 @@ from attn_zoo.kernels.cpu.lsh import hash_tiled
 from attn_zoo.shapes import Queries
 
 RADIX, MOST_HASHES = 16, 6
-"""Buckets of one cross-polytope hash, and how many of them may be combined, so that hashing costs N log N, not N²."""
+"""Buckets of one cross-polytope hash, and the most hashes combined, so that hashing costs N log N, not N²."""
 ROTATIONS = MOST_HASHES * RADIX // 2
 """Directions drawn for each head and round; short sequences use the first few."""
 Rotations = Float[Tensor, "heads rounds head_dim rotations"]
 
 
 def check_buckets(owner: str, buckets: int) -> None:
-    """Refuse a number of buckets that is no power of two, 0 standing for a number by length."""
+    """Refuse a number of buckets that is neither a power of two nor 0, the number by length.
+
+    Raises:
+        ValueError: naming the mechanism, the rule and the number.
+    """
     if buckets and (buckets < 1 or buckets & (buckets - 1) or buckets > RADIX**MOST_HASHES):
         raise ValueError(
             f"{owner}.buckets is a power of two up to {RADIX**MOST_HASHES}, or 0 for a number by length; got {buckets}"
@@ -28,23 +32,23 @@ def check_buckets(owner: str, buckets: int) -> None:
 
 
 def default_buckets(n: int, chunk: int) -> int:
-    """The power of two nearest to half as many buckets as chunks: buckets of two chunks, which is what a position sees."""
+    """Buckets by length: the power of two nearest to n / (2 chunk); a bucket then fills two chunks, as a position sees."""
     return 2 ** max(0, round(math.log2(max(1.0, n / (2 * chunk)))))
 
 
 def radices(buckets: int) -> list[int]:
-    """A power of two as factors of at most ``RADIX``: one for each hash that is combined."""
+    """Factors of a power of two, each at most ``RADIX``: the buckets of each combined hash."""
     whole, rest = divmod(buckets.bit_length() - 1, RADIX.bit_length() - 1)
     return [RADIX] * whole + [2**rest] * (rest > 0)
 
 
 def rotation_columns(buckets: int) -> int:
-    """Directions that so many buckets use: half a bucket each, since a direction and its opposite are two."""
+    """Number of directions for ``buckets``: half as many as each hash has buckets, since a direction and its opposite are two."""
     return sum(factor // 2 for factor in radices(buckets))
 
 
 def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = False) -> Int[Tensor, "rounds batch heads queries"]:
-    """Bucket of each position in each round: argmax over [x R; -x R] (Andoni et al. 2015), several of them as digits."""
+    """Bucket of each position in each round: argmax over [x R; -x R] (Andoni et al. 2015), combined as digits of a number."""
     digits, half, rotations = radices(buckets), RADIX // 2, rotations[..., : rotation_columns(buckets)]
     if tiled:
         return hash_tiled(x, rotations, digits)
@@ -54,11 +58,11 @@ def lsh_buckets(x: Queries, rotations: Rotations, buckets: int, tiled: bool = Fa
     (high, at_high), (low, at_low) = rotated.max(dim=-1), rotated.min(dim=-1)
     radix = torch.tensor(digits, dtype=torch.long, device=x.device)
     nearest = torch.where(-low > high, at_low + radix // 2, at_high)
-    return (nearest * (buckets // radix.cumprod(0))).sum(dim=-1)  # the first digit counts most
+    return (nearest * (buckets // radix.cumprod(0))).sum(dim=-1)  # the first digit is the most significant
 
 
 def take(x: Shaped[Tensor, "batch heads n *rest"], index: Int[Tensor, "*rounds_batch_heads_places"], places: int = 1) -> Tensor:
-    """Rows of ``x`` by position, a position of n takes zeros; after its heads ``index`` has so many axes of ``places``."""
+    """Gather rows of ``x`` by position, zeros for position n; ``index`` has ``places`` axes after its heads."""
     batch, heads, n = x.shape[:3]
     padded = F.pad(x, (0, 0) * (x.dim() - 3) + (0, 1))
     offset = torch.arange(batch * heads, device=x.device).view(batch, heads, *[1] * places) * (n + 1)

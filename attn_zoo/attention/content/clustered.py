@@ -27,7 +27,7 @@ class Options:
     iterations: int = 10
     """L, the steps of k-means."""
     dropout: float = 0.0
-    """Share of attention weights set to zero in training; the queries of a cluster lose the same ones."""
+    """Share of attention weights set to zero in training, the same ones for all queries of a cluster."""
 
     def __post_init__(self) -> None:
         check_counts("clustered", clusters=self.clusters, bits=self.bits)
@@ -57,14 +57,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"many": {"clusters": 20, "bits": 63}, "first": {"iterations": 0, "clusters": 3}},
 )
 class Clustered(Attention):
-    """Attention of the centroids of queries, which all queries of a cluster share.
+    """Attention from the centroids of clusters of queries; all queries of a cluster share its output.
 
     Paper: Vyas et al. 2020: Eq. 3 to 6 (centroids, their attention, its broadcast), Section 3.2.1 (k-means in Hamming space on
         hashes by sign).
     Symbols: C → clusters, B → bits, L → iterations, S → cluster.
-    Differs: without the improved form, which attends again to the keys of highest weight. k-means starts from queries evenly spaced
-        among the valid ones, where the paper's code draws them, so that evaluation is deterministic; the hash is drawn once, one
-        for all heads. Equal distances go to the first cluster. Queries at padded positions are a cluster of their own.
+    Differs: the improved form, which attends again to the keys of highest weight, is left out. k-means starts from queries evenly
+        spaced among the valid ones, where the paper's code draws them, so that evaluation is deterministic; the hash is drawn
+        once, one for all heads. Ties go to the first cluster. Queries at padded positions form a cluster of their own.
     """
 
     directions: Float[Tensor, "head_dim bits"]
@@ -75,13 +75,13 @@ class Clustered(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """As many clusters as tokens."""
+        """Warn of as many clusters as tokens."""
         c, n = options.clusters, geometry.keys
         found = f"clusters={c} are no fewer than the {n} tokens: as many centroids are compared as there are queries"
         return (found,) if c >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Eq. 3 to 6 by the n × C matrix S of clusters: centroids are the means Sᵀ Q, and S broadcasts their answers."""
+        """Eq. 3 to 6 by the n × C matrix S of clusters: centroids are the means Sᵀ Q, and S broadcasts their outputs."""
         clusters = min(self.options.clusters, query.shape[2])
         valid = query.new_ones(query.shape[0], query.shape[2], dtype=torch.bool) if key_valid is None else key_valid
         cluster = self._cluster(query.detach(), valid, clusters).masked_fill(~valid[:, None], clusters)
@@ -91,7 +91,7 @@ class Clustered(Attention):
         return s @ (weights @ value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Cluster, average the queries, attend, broadcast."""
+        """Cluster the queries, attend from the centroids, and broadcast the outputs to the queries."""
         batch, heads, n, d = query.shape
         valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
         clusters = min(self.options.clusters, n)
@@ -112,13 +112,13 @@ class Clustered(Attention):
     def _cluster(
         self, query: Float[Tensor, "batch heads n head_dim"], valid: Bool[Tensor, "batch n"], clusters: int
     ) -> Int[Tensor, "batch heads n"]:
-        """The cluster of each query by k-means on ±1 bits, whose sums are whole numbers and so exact in any order."""
+        """Cluster of each query, by k-means on ±1 bits, whose sums are whole numbers and so exact in any order."""
         heads, bits = query.shape[1], self.options.bits
-        with without_autocast(query.device):  # a cluster must not depend on the precision of the rest
+        with without_autocast(query.device):  # so that clusters do not depend on autocast
             wide = query.to(torch.promote_types(query.dtype, torch.float32))
             code = torch.where(wide @ self.directions.to(wide.dtype) >= 0, 1.0, -1.0)
             code = code.masked_fill(~valid[:, None, :, None], 0)
-            # Evenly spaced among the valid ones; an example of fewer than C takes some twice, and the first of equals wins.
+            # Evenly spaced among the valid queries; with fewer than C of them some are taken twice, and argmax takes the first.
             in_order = (~valid).int().argsort(dim=-1, stable=True)
             rank = torch.arange(clusters, device=query.device) * valid.sum(dim=-1, keepdim=True) // clusters
             start = in_order.gather(1, rank)[:, None, :, None].expand(-1, heads, -1, bits)

@@ -1,4 +1,4 @@
-"""Reformer (LSH attention): yᵢ = Σⱼ exp(qᵢ·kⱼ / √d - z) vⱼ over the j that some hash puts near i, with kⱼ = qⱼ / |qⱼ|."""
+"""Reformer (LSH attention): yᵢ = Σⱼ exp(qᵢ·kⱼ / √d - z) vⱼ over the j that some hash puts into chunks near i, kⱼ = qⱼ / |qⱼ|."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Duplicates(Enum):
     """Weight of a key that several rounds find."""
 
     corrected = "corrected"
-    """It counts once, as in the paper."""
+    """The weight counts once, as in the paper."""
     counted = "counted"
-    """It counts in every round that finds it; cheaper, and the usual public choice."""
+    """The weight counts once per round; cheaper, and common in public implementations."""
 
 
 @dataclass
@@ -54,9 +54,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """In each round: the hash, then each chunk against itself and the one before. Sorting and gathering are no matrix products.
+    """FLOPs per round: the hash, then each chunk against itself and the one before. Sorting and gathering are no matrix products.
 
-    State: queries and values of the chunk that each bucket fills and of the one before it, other ones in each round, at most all.
+    State: queries and values of each bucket's last chunk and of the one before it, different ones in each round, at most all.
     """
     n, c, d, rounds = geometry.keys, options.chunk, geometry.head_dim, options.rounds
     buckets = options.buckets or default_buckets(n, c)
@@ -91,13 +91,13 @@ class Reformer(RedrawnAttention):
     Paper: Kitaev et al. 2020: Eq. 2 and 3 (attention over a set), Eq. 5 and 6 (bucket and chunk), Section 2 (shared-QK, chunks,
         rounds), Appendix A (rounds combined by their normalisers z and the correction log N for keys found more than once).
     Symbols: m → chunk, n_rounds → rounds, n_buckets → buckets, R → rotations.
-    Differs: the chunk looked back at belongs to the same bucket (Eq. 6 alone also reaches into the bucket sorted before, which lets
-        later or padded positions decide who sees whom), and without causality a bucket's first chunk looks back at its last, so
-        that no position goes unseen; each bucket starts a new chunk and padding takes no place; many buckets are products of
+    Differs: the chunk before belongs to the same bucket (Eq. 6 alone also reaches into the bucket sorted before, so that later or
+        padded positions change which pairs are compared), and without causality a bucket's first chunk also sees its last, so
+        that no position goes unseen; each bucket starts a new chunk, and padding is left out; many buckets are products of
         cross-polytope hashes of at most 16, where the paper's single hash costs N × buckets; by default buckets hold two chunks on
-        average, where the paper's hold half a chunk; a key found N times counts in the first of these rounds alone, which is the
-        sum of N times 1/N, and dropout strikes it once; rotations are kept, so that evaluation is deterministic, and drawn anew in
-        training only if asked. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
+        average, where the paper's hold half a chunk; a key found N times counts in the first of these rounds alone, which equals
+        N times 1/N, and dropout applies to it once; rotations are kept, so that evaluation is deterministic, and redrawn in
+        training only with ``redraw``. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
     """
 
     options: Options
@@ -106,12 +106,12 @@ class Reformer(RedrawnAttention):
     redraw_hashes = RedrawnAttention.redraw
 
     def draw(self) -> Tensor:
-        """Gaussian directions, as many as the most buckets use."""
+        """Draw Gaussian directions, enough for the largest number of buckets."""
         return torch.randn(self.geometry.heads, self.options.rounds, self.geometry.head_dim, ROTATIONS)
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Options) -> tuple[str, ...]:
-        """A chunk as long as the input, or no hash at all."""
+        """Warn of a chunk as long as the input, or of a single bucket."""
         c, n = options.chunk, geometry.keys
         if c >= n:
             return (f"chunk={c} is no shorter than the {n} tokens: every token sees all",)
@@ -119,7 +119,7 @@ class Reformer(RedrawnAttention):
         return (f"chunk={c} leaves one bucket for {n} tokens: the order decides who sees whom, not the hash",) * one
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Eq. 2 and 3 over all n × n pairs; a key that N rounds show has the weight of N keys, or of one if corrected."""
+        """Eq. 2 and 3 over all n × n pairs; a key found in N rounds has the weight of N keys, or of one if corrected."""
         chunk, before = self._layout(query, key_valid).of_positions()
         near = (chunk[..., None, :] == chunk[..., None]) | (chunk[..., None, :] == before[..., None])
         itself = torch.eye(query.shape[2], dtype=torch.bool, device=query.device)
@@ -134,7 +134,7 @@ class Reformer(RedrawnAttention):
         o, n, precise = self.options, query.shape[2], torch.promote_types(query.dtype, torch.float32)
         self.redraw_in_training()
         layout = self._layout(query, key_valid)
-        query_at, key_at = layout.pairs()  # rounds batch heads chunks c, and 2 c
+        query_at, key_at = layout.pairs()  # (rounds, batch, heads, chunks, c) and (rounds, batch, heads, chunks, 2 c)
         unit = F.normalize(query.to(precise), dim=-1).to(query.dtype)
         queries, keys, values = take(query, query_at, 2), take(unit, key_at, 2), take(value, key_at, 2)
 
@@ -146,13 +146,13 @@ class Reformer(RedrawnAttention):
         scores = scores.masked_fill(i == j, SELF_SCORE).masked_fill(hidden, torch.finfo(precise).min)
 
         weights = F.dropout(scores.softmax(dim=-1), o.dropout, self.training).to(value.dtype)
-        slot = layout.slot.flatten(0, 1)  # back to the order of positions, rounds beside the batch
-        answers = take((weights @ values).flatten(3, 4).flatten(0, 1), slot).unflatten(0, (o.rounds, -1))
+        slot = layout.slot.flatten(0, 1)  # back to the order of positions, rounds joined with the batch
+        outputs = take((weights @ values).flatten(3, 4).flatten(0, 1), slot).unflatten(0, (o.rounds, -1))
         z = take(scores.logsumexp(dim=-1).flatten(3).flatten(0, 1), slot).unflatten(0, (o.rounds, -1))
-        return (z.softmax(dim=0)[..., None] * answers).sum(dim=0).to(value.dtype)
+        return (z.softmax(dim=0)[..., None] * outputs).sum(dim=0).to(value.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """``attend`` in tiles for a CPU's caches."""
+        """Compute ``attend`` in tiles that fit a CPU's caches."""
         once, dropout = self.options.duplicates is Duplicates.corrected, self.options.dropout if self.training else 0.0
         self.redraw_in_training()
         rule = Rule(self.geometry.causal, once=once, dropout=dropout)
@@ -160,16 +160,16 @@ class Reformer(RedrawnAttention):
 
     @torch.no_grad()
     def _layout(self, query: Queries, key_valid: KeyValid) -> Layout:
-        """Chunks of the buckets in each round; without causality a bucket's first chunk looks back at its last."""
+        """Chunks of the buckets in each round; without causality the chunk before a bucket's first is its last."""
         buckets = self.options.buckets or default_buckets(self.geometry.keys, self.options.chunk)
-        with without_autocast(query.device):  # a bucket must not depend on the precision of the rest
+        with without_autocast(query.device):  # so that buckets do not depend on autocast
             bucket = lsh_buckets(query, self.rotations, buckets, tiled=self.implementation == "tiled")
         return Layout.make(bucket, key_valid, buckets, self.options.chunk, wraps=not self.geometry.causal)
 
 
 @torch.no_grad()
 def _found_before(layout: Layout, query_at: Tensor, key_at: Tensor) -> Bool[Tensor, "rounds batch heads chunks c 2*c"]:
-    """Keys that an earlier round has shown to a query."""
+    """Mask of pairs that an earlier round has compared."""
     chunk, before = layout.of_positions()
     found = query_at.new_zeros(*query_at.shape, key_at.shape[-1], dtype=torch.bool)
     for earlier in range(len(found) - 1):

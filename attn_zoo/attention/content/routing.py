@@ -1,4 +1,4 @@
-"""Routing: yᵢ is the mean, over the clusters that take i, of softmax attention among the w positions nearest to their centroids."""
+"""Routing: yᵢ is the mean over the clusters of i of softmax attention among the w positions nearest to a cluster's centroid."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Options:
     """Options of routing attention."""
 
     cluster_scale: float = 1.0
-    """There are k = cluster_scale · √n centroids, for the length it is built for; at √n routing and attending both cost n^1.5."""
+    """Factor of √n in k = cluster_scale · √n centroids, for the length it is built for; at 1 routing and attending cost n^1.5."""
     decay: float = 0.999
-    """Share of a centroid that a training call leaves in place; 1 keeps the first draw."""
+    """Decay of the moving average of a centroid in a training call; 1 keeps the first draw."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -38,7 +38,7 @@ class Options:
 
 
 def cluster_count(keys: int, options: Options) -> int:
-    """k, at least one and no more than the positions."""
+    """Number of clusters k, at least one and at most the number of positions."""
     return max(1, round(min(options.cluster_scale * math.sqrt(keys), keys)))
 
 
@@ -69,11 +69,11 @@ class Routing(Attention):
     Paper: Roy et al. 2021, Section 4.1 and Algorithm 1: positions of unit length, the w = n / k nearest to each centroid, moving
         averages.
     Symbols: μ → centroids, k → clusters, w → window, λ → decay.
-    Differs: queries are keys, as the paper has it for causal attention only, for there is no causal form here: which positions a
-        cluster takes depends on all of them, later ones included, so the paper's masks inside clusters still leak. A position that
-        several clusters take gets the mean of their answers, not the last one; one that none takes gets zeros, as in the paper.
-        Keys are scaled to the length √d by their norm alone, without subtracting a mean. Centroids move in training only, after the
-        call, towards the mean of the positions nearest them, and stay of unit length. w counts valid positions of each example.
+    Differs: queries are keys, as in the paper's causal attention, but there is no causal form here: the positions of a cluster
+        depend on all positions, later ones included, so the paper's masks inside clusters still leak. A position in several
+        clusters gets the mean of their outputs, not the last one; one in none gets zeros, as in the paper. Keys are scaled to the
+        length √d by their norm alone, without subtracting a mean. Centroids are updated in training only, after the call, towards
+        the mean of the positions nearest them, and stay of unit length. w counts valid positions of each example.
     """
 
     centroids: Float[Tensor, "heads clusters head_dim"]
@@ -85,7 +85,7 @@ class Routing(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """One cluster, or one for each token."""
+        """Warn of a single cluster, or of one for each token."""
         clusters, n = cluster_count(geometry.keys, options), geometry.keys
         if clusters >= n:
             return (f"{clusters} clusters are no fewer than the {n} tokens: a cluster takes a single one, which sees itself",)
@@ -93,7 +93,7 @@ class Routing(Attention):
 
     @torch.no_grad()
     def resize_length(self, length: int) -> None:
-        """Keep the centroids there are; where their number goes with the length, drop the last or draw more."""
+        """Change the number of keys in place; for another number of clusters, drop the last centroids or draw new ones."""
         resized = self.geometry_at(length)
         clusters, (heads, before, d) = cluster_count(length, self.options), self.centroids.shape
         more = torch.randn(heads, max(0, clusters - before), d, device=self.centroids.device, dtype=self.centroids.dtype)
@@ -101,20 +101,20 @@ class Routing(Attention):
         self.geometry = resized
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Algorithm 1 over all clusters × n × n weights, without moving the centroids; the mean over the clusters of a position."""
+        """Algorithm 1 over all clusters × n × n weights, without updating centroids; the mean over the clusters of a position."""
         n, d, clusters = query.shape[2], query.shape[3], self.centroids.shape[1]
         valid = query.new_ones(query.shape[0], 1, n, dtype=torch.bool) if key_valid is None else key_valid[:, None]
         unit = F.normalize(query, dim=-1)
         nearness = (self.centroids @ unit.mT).masked_fill(~valid[:, None], float("-inf"))
         rank = nearness.argsort(dim=-1, descending=True).argsort(dim=-1)
         window = (valid.sum(dim=-1, keepdim=True) / clusters).ceil()[..., None]
-        taken = (rank < window) & valid[:, None]  # batch heads clusters n
+        taken = (rank < window) & valid[:, None]  # (batch, heads, clusters, n)
         weights = softmax_over_valid((unit @ unit.mT * d**0.5)[:, :, None], taken[..., None, :])
-        answers = weights @ value[:, :, None] * taken[..., None]
-        return answers.sum(dim=2) / taken.sum(dim=2).clamp(min=1)[..., None]
+        outputs = weights @ value[:, :, None] * taken[..., None]
+        return outputs.sum(dim=2) / taken.sum(dim=2).clamp(min=1)[..., None]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Choose positions, attend among them, and bring the answers back."""
+        """Choose the positions of each cluster, attend among them, and average the outputs by position."""
         batch, heads, n, d = query.shape
         clusters = self.centroids.shape[1]
         unit = F.normalize(query, dim=-1)
@@ -126,32 +126,34 @@ class Routing(Attention):
         scores = (near * d**0.5) @ near.mT
         weights = softmax_over_valid(scores, taken[..., None, :])
         weights = F.dropout(weights, self.options.dropout, self.training).to(value.dtype)
-        answers = (weights @ values).flatten(2, 3)
+        outputs = (weights @ values).flatten(2, 3)
 
-        # Behind the last position is a place for what a cluster of a padded example leaves empty.
-        counts = answers.new_zeros(batch, heads, n + 1).scatter_add(2, place, torch.ones_like(answers[..., 0]))
+        # Index n, behind the last position, collects the empty places of clusters of padded examples.
+        counts = outputs.new_zeros(batch, heads, n + 1).scatter_add(2, place, torch.ones_like(outputs[..., 0]))
         share = counts.clamp(min=1).reciprocal().gather(2, place)[..., None]
-        out = torch.zeros(batch, heads, n + 1, d, dtype=answers.dtype, device=answers.device)
-        return out.scatter_add(2, place[..., None].expand(-1, -1, -1, d), answers * share)[:, :, :n]
+        out = torch.zeros(batch, heads, n + 1, d, dtype=outputs.dtype, device=outputs.device)
+        return out.scatter_add(2, place[..., None].expand(-1, -1, -1, d), outputs * share)[:, :, :n]
 
     @torch.no_grad()
     def _route(self, unit: Float[Tensor, "batch heads n head_dim"], valid: Bool[Tensor, "batch n"]) -> tuple[Tensor, Tensor]:
-        """Positions that each cluster takes, w or n for none, and the mask of places taken; centroids follow in training."""
+        """Positions of each cluster, n at empty places, and the mask of places taken; in training the centroids are updated."""
         n, clusters = unit.shape[2], self.centroids.shape[1]
-        with without_autocast(unit.device):  # a cluster must not depend on the precision of the rest
+        with without_autocast(unit.device):  # so that clusters do not depend on autocast
             wide = unit.to(torch.promote_types(unit.dtype, torch.float32))
             nearness = self.centroids.to(wide.dtype) @ wide.mT
             if self.training and self.options.decay < 1:
-                self._follow(wide, nearness, valid)
+                self._update_centroids(wide, nearness, valid)
         nearness = nearness.masked_fill(~valid[:, None, None, :], torch.finfo(nearness.dtype).min)
         best = nearness.topk(-(-n // clusters), dim=-1).indices
         count = valid.sum(dim=-1)
-        window = (count + clusters - 1) // clusters  # each example takes as many as it would alone
+        window = (count + clusters - 1) // clusters  # per example, so that padding of others has no influence
         taken = torch.arange(best.shape[-1], device=best.device) < window[:, None]
         taken = taken[:, None, None, :].expand(best.shape)
         return best.masked_fill(~taken, n), taken
 
-    def _follow(self, unit: Tensor, nearness: Float[Tensor, "batch heads clusters n"], valid: Bool[Tensor, "batch n"]) -> None:
+    def _update_centroids(
+        self, unit: Tensor, nearness: Float[Tensor, "batch heads clusters n"], valid: Bool[Tensor, "batch n"]
+    ) -> None:
         """Move each centroid towards the mean of the valid positions that are nearer to it than to any other."""
         nearest = F.one_hot(nearness.argmax(dim=2), self.centroids.shape[1]) * valid[:, None, :, None]
         summed = torch.einsum("bhnc,bhnd->hcd", nearest.to(unit.dtype), unit)

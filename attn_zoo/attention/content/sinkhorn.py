@@ -1,4 +1,4 @@
-"""Sinkhorn attention: a block of queries sees its own keys, and those that a balanced, soft permutation R of blocks puts there."""
+"""Sinkhorn attention: a block of queries sees its own keys, and keys that a balanced, soft permutation R of blocks sorts there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 LEAST = 1e-6
-"""A place in a sorted block of which less than this share is valid is not scaled up further; its weight is as small."""
+"""Floor of the valid share by which a place in a sorted block is divided; below it the weight of the place is negligible."""
 
 
 @dataclass
@@ -25,11 +25,11 @@ class Options:
     """Options of Sinkhorn attention."""
 
     block_scale: float = 1.0
-    """A block holds b = block_scale · √n positions, for the length it is built for; at √n sorting and attending both cost n^1.5."""
+    """Factor of √n in blocks of b = block_scale · √n positions, for the length it is built for; at 1 both steps cost n^1.5."""
     balancing: int = 8
-    """Times that rows and columns of R are normalised in turn."""
+    """Number of normalisations of columns and rows of R in turn."""
     temperature: float = 0.75
-    """Divides the scores of blocks; the lower, the nearer R is to a permutation."""
+    """τ, the divisor of the scores of blocks; the lower, the nearer R is to a permutation."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -44,7 +44,7 @@ class Options:
 
 
 def block_size(keys: int, options: Options) -> int:
-    """b, no more than the sequence."""
+    """Size of a block b, at most the length of the sequence."""
     return max(1, round(min(options.block_scale * math.sqrt(keys), keys)))
 
 
@@ -52,7 +52,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of blocks against blocks, of R K and R V, and of each block against its own keys and the sorted ones."""
     b, h, d = block_size(geometry.keys, options), geometry.heads, geometry.head_dim
     blocks = math.ceil(geometry.keys / b)
-    count = 2 * blocks * blocks * b  # shares of the sorted places that are valid, which have no gradient of their own
+    count = 2 * blocks * blocks * b  # valid shares of the sorted places, which have no gradient
     rest = 2 * blocks * blocks * (1 + 2 * b) * d + 8 * blocks * b * b * d
     return Cost(flops=h * (rest + count), parameters=0, backward_flops=h * (2 * rest + count))
 
@@ -79,47 +79,47 @@ class Sinkhorn(Attention):
     Differs: blocks are scored by the mean query of one against the mean key of the other, where the paper's network makes N_B
         scores of a block's sum and is tied to one length. No Gumbel noise. A place in the sorted block is a mean over the
         valid tokens that R puts there, and the logarithm of their share is added to its score, so that with hard R padding
-        is masked; a block of padding alone is sorted nowhere, and its queries see all others alike. Own and sorted keys share
-        one softmax. Blocks of one size for all lengths make the paper's R K cost n² d / b; these grow with √n. The
-        bidirectional form only, and all sorted blocks: no truncation (SortCut). R is computed in float32 at least.
+        is masked; a block of padding alone is sorted nowhere, and its queries see all other blocks equally. Own and sorted keys
+        share one softmax. Blocks of one size for all lengths make the paper's R K cost n² d / b; here b grows with √n. Only the
+        bidirectional form, with all sorted blocks: no truncation (SortCut). R is computed in float32 at least.
     """
 
     options: Options
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """One block for all."""
+        """Warn of a single block."""
         b, n = block_size(geometry.keys, options), geometry.keys
         return (f"a block of {b} positions holds all {n} tokens: every token sees all, and nothing is sorted",) if b >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Section 3.1 to 3.3 block by block, with exponentials as they stand; a sorted place counts by its valid share."""
+        """Section 3.1 to 3.3 block by block, with plain exponentials; a sorted place is weighted by its valid share."""
         n, d, b = query.shape[2], query.shape[3], block_size(self.geometry.keys, self.options)
         valid = query.new_ones(query.shape[0], n) if key_valid is None else key_valid.to(query.dtype)
         starts, valid = range(0, n, b), F.pad(valid, (0, -n % b))[:, None]
         query, key, value = (F.pad(t, (0, 0, 0, -n % b)) for t in (query, key, value))
-        real = valid.unflatten(2, (-1, b))  # batch 1 blocks b
+        real = valid.unflatten(2, (-1, b))  # (batch, 1, blocks, b)
         full, count = real.amax(dim=-1), real.sum(dim=-1).clamp(min=1)[..., None]
         mean_query, mean_key = ((t.unflatten(2, (-1, b)) * real[..., None]).sum(dim=3) / count for t in (query, key))
         r = (mean_query @ mean_key.mT / d**0.5 / self.options.temperature).exp() * full[..., None, :]
         for _ in range(self.options.balancing):
-            r = _share_out(r, (r * full[..., None]).sum(dim=-2, keepdim=True))
-            r = _share_out(r, r.sum(dim=-1, keepdim=True))
-        answers = []
+            r = _normalise(r, (r * full[..., None]).sum(dim=-2, keepdim=True))
+            r = _normalise(r, r.sum(dim=-1, keepdim=True))
+        outputs = []
         for block, start in enumerate(starts):
-            own, row = slice(start, start + b), r[:, :, block, :, None]  # batch heads blocks 1
+            own, row = slice(start, start + b), r[:, :, block, :, None]  # (batch, heads, blocks, 1)
             share = (row * real).sum(dim=2)
             both = []
             for tokens in (key, value):
-                moved = (row[..., None] * tokens.unflatten(2, (-1, b))).sum(dim=2) / share.clamp(min=LEAST)[..., None]
-                both.append(torch.cat([tokens[:, :, own], moved], dim=2))
+                sorted_tokens = (row[..., None] * tokens.unflatten(2, (-1, b))).sum(dim=2) / share.clamp(min=LEAST)[..., None]
+                both.append(torch.cat([tokens[:, :, own], sorted_tokens], dim=2))
             count = torch.cat([valid[:, :, own].expand_as(share), share], dim=2)[:, :, None]
             weights = (query[:, :, own] @ both[0].mT / d**0.5).exp() * count
-            answers.append(_share_out(weights, weights.sum(dim=-1, keepdim=True)) @ both[1])
-        return torch.cat(answers, dim=2)[:, :, :n]
+            outputs.append(_normalise(weights, weights.sum(dim=-1, keepdim=True)) @ both[1])
+        return torch.cat(outputs, dim=2)[:, :, :n]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Cut into blocks, sort them softly, attend to own and sorted keys in one softmax."""
+        """Split the keys into blocks, sort the blocks softly, and attend to own and sorted keys in one softmax."""
         batch, _, n, d = query.shape
         b = block_size(self.geometry.keys, self.options)
         fill = -n % b
@@ -146,7 +146,7 @@ class Sinkhorn(Attention):
         key: Float[Tensor, "batch heads blocks b head_dim"],
         inside: Bool[Tensor, "batch blocks b"],
     ) -> Float[Tensor, "batch heads blocks blocks"]:
-        """R: columns and rows of exp(scores) normalised in turn; the columns of blocks of padding alone are zero."""
+        """Soft permutation R: exp(scores) with columns and rows normalised in turn; columns of blocks of padding alone are zero."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             real, count = inside[:, None, :, :, None], inside.sum(dim=-1).clamp(min=1)[:, None, :, None]
@@ -161,6 +161,6 @@ class Sinkhorn(Attention):
             return logs.exp().masked_fill(empty[..., None, :], 0)
 
 
-def _share_out(parts: Tensor, total: Tensor) -> Tensor:
-    """Parts of a total; zeros where it is zero."""
+def _normalise(parts: Tensor, total: Tensor) -> Tensor:
+    """Divide parts by their total; zeros where it is zero."""
     return parts / total.masked_fill(total == 0, 1)

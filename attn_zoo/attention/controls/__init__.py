@@ -1,4 +1,4 @@
-"""Yardsticks, no contenders: what a task yields without attention."""
+"""Controls, which are no contenders: scores of a task without attention."""
 
 from attn_zoo.attention.controls import convolution as convolution
 from attn_zoo.attention.controls import frozen_random as frozen_random

@@ -1,4 +1,4 @@
-"""Control: local convolution, yᵢ = Σₜ w_t ∘ v_{i+t}, each channel by itself. Shows what a task yields from neighbours alone."""
+"""Control: local convolution, yᵢ = Σₜ w_t ∘ v_{i+t}, each channel by itself. Shows the score that neighbours alone give."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Options:
     """Options of the local convolution."""
 
     kernel: int = 5
-    """Positions taken together, the own one included; odd, so that it reaches as far to either side. Causal: those before."""
+    """Width in positions, the own one included; odd, so that it reaches equally far on both sides. Causal: only to the left."""
 
     def __post_init__(self) -> None:
         if self.kernel < 1 or self.kernel % 2 == 0:
@@ -30,7 +30,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums of scaled values; no matrix product. State: the values within reach, none of a kernel of one."""
+    """Sums of scaled values; no matrix product. State: the values within reach, none for a kernel of one."""
     held = min(options.kernel, geometry.keys)
     state = FLOAT * held * geometry.inner_dim * (options.kernel > 1) if geometry.causal else None
     return Cost(0, options.kernel * geometry.inner_dim, backward_flops=0, state_bytes=state)
@@ -73,7 +73,7 @@ class LocalConvolution(Attention):
         return torch.stack([shift @ value * self.weight[:, t, None] for t, shift in enumerate(shifts)]).sum(dim=0)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """One tap after the other; padded values are zero when they come here."""
+        """Sum of shifted values, one tap of the kernel after the other; padded values are zeros."""
         n, kernel = value.shape[2], self.options.kernel
         before = kernel - 1 if self.geometry.causal else kernel // 2
         filled = F.pad(value, (0, 0, before, kernel - 1 - before)) if kernel > 1 else value

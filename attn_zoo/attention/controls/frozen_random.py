@@ -1,4 +1,4 @@
-"""Control: frozen random attention, yᵢ = Σₗ wᵢₗ v_{jᵢₗ} over a few positions j drawn once. Shows what mixing alone yields."""
+"""Control: frozen random attention, yᵢ = Σₗ wᵢₗ v_{jᵢₗ} over a few positions j drawn once. Shows what mixing alone scores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Options:
     """Options of frozen random attention."""
 
     links: int = 8
-    """Positions that a position sees: itself and others drawn at random, repetitions allowed."""
+    """Number of positions that a position sees: itself and others drawn at random, repetitions allowed."""
 
     def __post_init__(self) -> None:
         if self.links < 1:
@@ -31,8 +31,8 @@ class Options:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """Sums of scaled values; no matrix product and nothing learned.
 
-    State: the own value and those that links from here on lead to, at most the past and at most all links but the own ones of
-    the positions left. Both are as many when one position in ``links`` is left.
+    State: the own value and the past values that later positions link to: at most all past values, and at most ``links - 1`` for
+    each later position. Both bounds meet when 1 / ``links`` of the positions are left.
     """
     held = geometry.keys - math.ceil(geometry.keys / options.links) + 1
     state = FLOAT * held * geometry.inner_dim if geometry.causal else None
@@ -57,10 +57,10 @@ class FrozenRandom(Attention):
     """A sparse row-stochastic matrix a head, drawn when built and never trained.
 
     Paper: none; a control. A position always sees itself, which leaves no valid position without a key; the others are
-        drawn from all positions, causal: from those up to its own. Weights are drawn evenly from all that sum to one.
+        drawn from all positions, causal: from those up to its own. Weights are uniform on the simplex.
     Symbols: none.
-    Differs: none. Links to padding are left out and the other weights scaled up to a sum of one. What is drawn is drawn for one
-        length, so that the rows of one input do not change with another's length; shorter inputs count as padded.
+    Differs: none. Links to padding are left out and the other weights scaled up to a sum of one. Links are drawn for one length,
+        so that the rows of one input do not change with another's length; shorter inputs count as padded.
     """
 
     sources: Int[Tensor, "links heads_n"]
@@ -73,11 +73,11 @@ class FrozenRandom(Attention):
         reach = at + 1 if geometry.causal else torch.full((n,), n)
         drawn = (torch.rand(options.links - 1, heads, n, dtype=torch.float64) * reach).long()
         chosen = torch.cat([at.expand(1, heads, n), drawn])
-        self.register_buffer("sources", (chosen + n * torch.arange(heads)[:, None]).flatten(1))  # all heads' in one row
-        self.register_buffer("weights", torch.empty(options.links, heads, n).exponential_())  # over their sum: uniform
+        self.register_buffer("sources", (chosen + n * torch.arange(heads)[:, None]).flatten(1))  # one row for all heads
+        self.register_buffer("weights", torch.empty(options.links, heads, n).exponential_())  # normalised: uniform
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """The n × n matrix of each head, real columns over their sum."""
+        """The n × n matrix of each head, each row divided by its sum over real tokens."""
         (_, heads, n, _), built = value.shape, self.geometry.keys
         at = self.sources.unflatten(1, (heads, built)) - built * torch.arange(heads, device=value.device)[:, None]
         matrix = torch.zeros(heads, built, built, dtype=value.dtype, device=value.device)
@@ -86,7 +86,7 @@ class FrozenRandom(Attention):
         return matrix / matrix.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(value.dtype).tiny) @ value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """One link of all positions after the other."""
+        """Weighted sum of the linked values, one link of all positions after the other."""
         (batch, heads, n, _), built = value.shape, self.geometry.keys
         weights = self.weights.to(value.dtype)[:, None]
         if key_valid is None and n < built:
@@ -102,6 +102,6 @@ class FrozenRandom(Attention):
         return out / total.clamp(min=torch.finfo(total.dtype).tiny)
 
     def _real(self, valid: Bool[Tensor, "batch n"]) -> Bool[Tensor, "links batch heads n"]:
-        """Links that do not lead to padding."""
+        """Mask of links that do not lead to padding."""
         heads, n = self.geometry.heads, self.geometry.keys
         return valid.repeat(1, heads)[:, self.sources].unflatten(-1, (heads, n)).movedim(1, 0)

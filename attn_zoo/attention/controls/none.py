@@ -1,4 +1,4 @@
-"""Control: no attention, Y = V. Shows what a task yields when no position sees another."""
+"""Control: no attention, Y = V. Shows the score when no position sees another."""
 
 from __future__ import annotations
 

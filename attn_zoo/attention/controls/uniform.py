@@ -1,4 +1,4 @@
-"""Control: uniform average, yᵢ = mean of the values in reach. Shows what a task yields without content-based choice."""
+"""Control: uniform average, yᵢ = mean of the values in reach. Shows the score without content-based choice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     control=True,
 )
 class UniformAverage(Attention):
-    """yᵢ = mean of vⱼ over the valid positions j (causal: over j ≤ i).
+    """Uniform average yᵢ = mean of vⱼ over the valid positions j (causal: over j ≤ i).
 
     Paper: none; a control. It is softmax attention with every score equal.
     Symbols: none.

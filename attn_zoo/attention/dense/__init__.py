@@ -1,4 +1,4 @@
-"""Every query weighs every key: n × n weights, by content (softmax, entmax, top-k) or without it (synthesizers)."""
+"""Dense attention: n × n weights, from queries and keys (softmax, entmax, top-k) or without comparing them (synthesizers)."""
 
 from attn_zoo.attention.dense import entmax as entmax
 from attn_zoo.attention.dense import softmax as softmax

@@ -16,10 +16,10 @@ SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α with closed forms."""
 
 LEAST = 1.01
-"""Below it only α = 1 is offered: numbers are raised to the power 1/(α-1), and their rounding with them."""
+"""Smallest α above 1 that is accepted: the power 1/(α-1) amplifies rounding."""
 
 STEPS = 24
-"""Newton's steps for other α. Each divides the distance of Σ p from one, times its slope, by four at least."""
+"""Number of Newton steps for other α. Each reduces (Σ p - 1) times its slope to a quarter at most."""
 
 
 def check_alpha(owner: str, alpha: float) -> None:
@@ -49,7 +49,7 @@ def entmax_over_valid(
         s = s.masked_fill(~allowed, torch.finfo(dtype).min)
     s = s - s.detach().amax(dim=-1, keepdim=True)
     tau, slope = threshold(s.detach(), alpha)
-    # τ stands where Σ p = 1 up to rounding; two more steps change nothing but let its first and second gradients through.
+    # At this τ, Σ p = 1 up to rounding; two more Newton steps leave its value and give it first and second gradients.
     for _ in range(2):
         tau = tau + (positive_power(s - tau, order).sum(dim=-1, keepdim=True) - 1) / slope
     weights = positive_power(s - tau, order)
@@ -57,7 +57,7 @@ def entmax_over_valid(
 
 
 def positive_power(x: Tensor, order: float) -> Tensor:
-    """[x]₊^order, whose first and second gradients are zero where x is not positive."""
+    """Power [x]₊^order, whose first and second gradients are zero where x is not positive."""
     positive = x > 0
     return torch.where(positive, torch.where(positive, x, 1).pow(order), 0)
 
@@ -65,7 +65,7 @@ def positive_power(x: Tensor, order: float) -> Tensor:
 def entmax_by_bisection(
     scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
 ) -> Float[Tensor, "... keys"]:
-    """The definition: τ halved in between the largest score less one and the largest score, and its gradient from Σ p = 1."""
+    """α-entmax by definition: τ by bisection between the largest score less one and the largest score; its gradient by Σ p = 1."""
     if alpha == SOFTMAX:
         return softmax_over_valid(scores, allowed)
     s, order = (alpha - 1) * scores, 1 / (alpha - 1)
@@ -85,20 +85,20 @@ def entmax_by_bisection(
 
 @torch.no_grad()
 def threshold(s: Float[Tensor, "... keys"], alpha: float) -> tuple[Float[Tensor, "... 1"], Float[Tensor, "... 1"]]:
-    """τ for each row of tempered scores whose largest one is zero, and the slope of -Σ p in τ there.
+    """Threshold τ of each row of scores times α - 1, shifted to a maximum of zero, and the slope of -Σ p in τ there.
 
-    For sparsemax and α = 1.5 by sorting, exactly: the largest support whose smallest member stays above its own threshold.
+    Exact by sorting for sparsemax and α = 1.5: the largest support whose smallest score exceeds the support's threshold.
     """
     order = 1 / (alpha - 1)
     if alpha in (ENTMAX15, SPARSEMAX):
-        ordered = s.clamp(min=-2).sort(dim=-1, descending=True).values  # below -1 nothing has weight
+        ordered = s.clamp(min=-2).sort(dim=-1, descending=True).values  # scores below -1 have no weight
         size = torch.arange(1, s.shape[-1] + 1, dtype=s.dtype, device=s.device)
         mean = ordered.cumsum(dim=-1) / size
         variance = ordered.square().cumsum(dim=-1) / size - mean.square()
         taus = mean - (1 / size if alpha == SPARSEMAX else (1 / size - variance).clamp(min=0).sqrt())
         support = (taus < ordered).sum(dim=-1, keepdim=True)
         tau = taus.gather(-1, support - 1)
-    else:  # ‖[s - τ]₊‖ of that order is convex in τ and nearly straight: steps up from -1 never go too far
+    else:  # the norm ‖[s - τ]₊‖ of this order is convex and nearly linear in τ: Newton steps from -1 upward never overshoot
         tau = torch.full_like(s[..., :1], -1)
         for _ in range(STEPS):
             above = (s - tau).clamp(min=0)

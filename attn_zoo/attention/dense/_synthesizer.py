@@ -1,4 +1,4 @@
-"""The synthesizers' shared part (Tay et al. 2020): Y = softmax(B) V, where the scores B are compared with no key."""
+"""Base class of the synthesizers (Tay et al. 2020): Y = softmax(B) V, with scores B that do not depend on keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attn_zoo.contract import FLOAT, Attention, Cost, Geometry, allowed_pairs, s
 
 
 def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False) -> Cost:
-    """``scores`` and P V, queries × keys × head_dim multiply-adds a head. State: the values."""
+    """Cost of ``scores`` and of P V, queries × keys × head_dim multiply-adds a head. State: the values."""
     inner = geometry.inner_dim
     product = 2 * geometry.queries * geometry.keys * inner
     return Cost(
@@ -32,7 +32,7 @@ def check_size(owner: str, name: str, size: int, least: int) -> None:
 
 
 class Synthesizer(Attention):
-    """Weighs the values by scores that come from elsewhere. Subclasses write ``attend``."""
+    """Weighted averages of the values by scores that do not depend on keys. Subclasses write ``attend``."""
 
     def weigh(
         self,
@@ -40,10 +40,10 @@ class Synthesizer(Attention):
         value: Float[Tensor, "batch heads keys head_dim"],
         key_valid: Bool[Tensor, "batch keys"] | None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """softmax(B) V over the keys in reach, with B of each example or one for all."""
+        """Compute softmax(B) V over the valid (causal: past) keys, with B for each example or one for all."""
         allowed = allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
         weights = softmax_over_valid(scores, allowed).to(value.dtype)
-        if len(weights) == 1:  # alike for all examples: one product, so that no weight is copied for each
+        if len(weights) == 1:  # one B for all examples: a single product, so that weights are not copied for each
             side_by_side = value.permute(1, 2, 0, 3).flatten(2)
             return (weights[0] @ side_by_side).unflatten(-1, (len(value), -1)).permute(2, 0, 1, 3)
         return weights @ value
@@ -54,7 +54,7 @@ class Synthesizer(Attention):
         value: Float[Tensor, "batch heads keys head_dim"],
         key_valid: Bool[Tensor, "batch keys"] | None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """exp(B) over its sum over the keys in reach, query by query."""
+        """Compute exp(B) V divided by the sum of exp(B) over the valid (causal: past) keys, query by query."""
         rows = []
         for i in range(scores.shape[2]):
             seen = i + 1 if self.geometry.causal else value.shape[2]

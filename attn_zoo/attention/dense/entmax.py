@@ -1,4 +1,4 @@
-"""Entmax attention: Y = α-entmax(Q Kᵀ / √d) V, whose weights are exactly zero for keys that matter little."""
+"""Entmax attention: Y = α-entmax(Q Kᵀ / √d) V, whose weights are exactly zero for keys of low scores."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Options:
     """Options of entmax attention."""
 
     alpha: float = 1.5
-    """α: 1 is softmax, 2 is sparsemax, in between the sparser the larger. 1.5 and 2 are fastest."""
+    """α: 1 is softmax, 2 is sparsemax; the larger, the sparser. 1.5 and 2 are fastest."""
 
     def __post_init__(self) -> None:
         check_alpha("entmax", self.alpha)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Q Kᵀ and P V; a causal block of queries leaves out the keys after it. Backward, Q Kᵀ is computed once more.
+    """FLOPs of Q Kᵀ and P V; a causal block of queries leaves out the keys after it. Backward, Q Kᵀ is recomputed.
 
     State: keys and values, the KV cache.
     """
@@ -51,26 +51,26 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"sparsemax": {"alpha": 2.0}, "between": {"alpha": 1.25}},
 )
 class Entmax(Attention):
-    """Y = α-entmax(Q Kᵀ / √d) V over all keys: quadratic in time, with weights that may be zero.
+    """Entmax attention Y = α-entmax(Q Kᵀ / √d) V over all keys: quadratic in time, with sparse weights.
 
     Papers: Peters et al. 2019 for the normaliser; Martins and Astudillo 2016 (arXiv:1602.02068) for α = 2; Correia et al. 2019
         (arXiv:1909.00015) for its use in multi-head attention, whose α is learned for each head and here is one constant.
     Symbols: α → alpha, τ → threshold.
-    Differs: the threshold is found by Newton's steps instead of bisection, in tiles also where eager sorts. Tiles never store
-        weights but compute them anew for the gradient, which can be taken once. Computed in float32 at least. A
-        query without a valid key in its reach yields zeros.
+    Differs: the threshold is found by Newton's method instead of bisection, in tiles also where eager sorts. Tiles recompute
+        weights in the backward pass, which can be taken once. Computed in float32 at least. A query without a
+        valid key in its reach yields zeros.
     """
 
     options: Options
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """The queries × keys weights, τ by bisection."""
+        """Materialise the queries × keys weights, with τ by bisection."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         return entmax_by_bisection(scores, allowed, self.options.alpha) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """The queries × keys weights, most of them zero."""
+        """Materialise the queries × keys weights, most of them zero."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)
@@ -79,5 +79,5 @@ class Entmax(Attention):
             return (entmax_over_valid(scores, allowed, self.options.alpha) @ v).to(query.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Blocks of queries; causally, keys after a block are left out."""
+        """Attend in blocks of queries; causally, keys after a block are left out."""
         return tiles.entmax_attention(query, key, value, key_valid, self.options.alpha, causal=self.geometry.causal)

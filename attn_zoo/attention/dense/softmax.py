@@ -1,4 +1,4 @@
-"""Softmax attention, the yardstick: Y = softmax(Q Kᵀ / √d) V."""
+"""Softmax attention, the baseline: Y = softmax(Q Kᵀ / √d) V."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Q Kᵀ and P V, each queries × keys × head_dim multiply-adds a head. Causality saves nothing when materialised.
+    """FLOPs of Q Kᵀ and P V, each queries × keys × head_dim multiply-adds a head. Causality saves none: all weights are computed.
 
     State: keys and values, the KV cache.
     """
@@ -47,7 +47,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     implementations=("eager", "sdpa", "xformers"),
 )
 class Softmax(Attention):
-    """Y = softmax(Q Kᵀ / √d) V.
+    """Softmax attention Y = softmax(Q Kᵀ / √d) V.
 
     Paper: Vaswani et al. 2017, Eq. 1.
     Symbols: d_k → head_dim.
@@ -55,19 +55,19 @@ class Softmax(Attention):
     """
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Eq. 1."""
+        """Compute Eq. 1."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         return softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal)) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Materialises the queries × keys weights."""
+        """Materialise the queries × keys weights."""
         scores = query @ (key * query.shape[-1] ** -0.5).mT
         weights = softmax_over_valid(scores, allowed_pairs(query, key, key_valid, causal=self.geometry.causal))
         weights = F.dropout(weights, self.options.dropout, self.training)
         return weights @ value
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """PyTorch's fused kernels, chosen by PyTorch for the device, dtype and mask."""
+        """Attend by PyTorch's fused kernels, chosen by PyTorch for the device, dtype and mask."""
         dropout = self.options.dropout if self.training else 0.0
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         out = F.scaled_dot_product_attention(
@@ -77,7 +77,7 @@ class Softmax(Attention):
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
 
     def attend_xformers(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """xFormers' memory-efficient kernels. CUDA only; imported here because its import warns elsewhere."""
+        """Attend by xFormers' memory-efficient kernels. CUDA only; imported here because the import warns on other devices."""
         from xformers.ops import LowerTriangularMask, memory_efficient_attention
 
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)

@@ -1,4 +1,4 @@
-"""Dense Synthesizer: Y = softmax(B) V with Bᵢ = W ReLU(qᵢ) + b: each token says by itself where to look."""
+"""Dense Synthesizer: Y = softmax(B) V with Bᵢ = W ReLU(qᵢ) + b: scores of all positions from the query's token alone."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Options:
     """Options of the dense Synthesizer."""
 
     factor: int = 0
-    """a of the factorised form, in which a + ⌈n/a⌉ numbers are made of a token and multiplied in pairs; 0 makes all n."""
+    """a of the factorised form: a + ⌈n/a⌉ scores of a token, multiplied in pairs; 0 is the plain form of n scores."""
 
     def __post_init__(self) -> None:
         check_size("synthesizer_dense", "factor", self.factor, 0)
 
 
 def widths(keys: int, options: Options) -> tuple[int, ...]:
-    """How many numbers are made of a token: one for each key, or the two factors of that."""
+    """Numbers of scores of a token: one for each key, or those of the two factors."""
     return (options.factor, math.ceil(keys / options.factor)) if options.factor else (keys,)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """W ReLU(Q), and P V."""
+    """FLOPs of W ReLU(Q), and of P V. State: the values."""
     h, n, d = geometry.heads, geometry.queries, geometry.head_dim
     made = sum(widths(geometry.keys, options))
     flops = 2 * h * n * d * made
@@ -54,13 +54,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"factorised": {"factor": 5}},
 )
 class DenseSynthesizer(Synthesizer):
-    """Scores from the query's token alone: no key is read, and none is made. As quadratic as softmax attention.
+    """Scores from the query's token alone: keys are neither projected nor read. Quadratic like softmax attention.
 
     Paper: Tay et al. 2020, Section 3.1; ``factor`` is the factorised dense form of its Section 3.3.
     Symbols: F(X) = W₂ ReLU(W₁ X) → W₁ is the layer's query projection, W₂ → weights, b → biases; N → keys, the most there may be.
-    Differs: W₁ leads to head_dim and not to the width of the model, so that heads cost what they cost in softmax attention.
-        Factorised, key j takes the numbers j mod a and ⌊j/a⌋, and a need not divide N. W₂ starts from N(0, 2/d), b from zero, which
-        gives scores the scale that unit queries and keys would give them. Inputs shorter than N use the first columns of W₂.
+    Differs: W₁ maps to head_dim and not to the width of the model, so that heads cost as much as in softmax attention.
+        Factorised, key j takes the scores j mod a and ⌊j/a⌋, and a need not divide N. W₂ starts from N(0, 2/d), b from zero, which
+        gives scores the scale of unit queries and keys. Inputs shorter than N use the first columns of W₂.
     """
 
     options: Options
@@ -72,22 +72,22 @@ class DenseSynthesizer(Synthesizer):
         self.biases = nn.ParameterList(torch.zeros(geometry.heads, 1, width) for width in made)
 
     def definition(self, query: Queries, key: Keys | None, value: Keys, key_valid: KeyValid) -> Queries:
-        """Bᵢⱼ key by key, a factor each from j mod a and ⌊j/a⌋, and exp(B) over its sum, query by query."""
+        """Compute Bᵢⱼ key by key, with factors j mod a and ⌊j/a⌋, then softmax(B) V query by query."""
         hidden, at = query.clamp(min=0), torch.arange(value.shape[2], device=value.device)
         numbers = (at % self.options.factor, at // self.options.factor) if self.options.factor else (at,)
         made = [hidden @ w[..., j] + b[..., j] for w, b, j in zip(self.weights, self.biases, numbers, strict=True)]
         return self.by_definition(torch.stack(made).prod(dim=0), value, key_valid)
 
     def attend(self, query: Queries, key: Keys | None, value: Keys, key_valid: KeyValid) -> Queries:
-        """Bᵢ = W ReLU(qᵢ) + b, or the outer product of the two factors."""
+        """Compute Bᵢ = W ReLU(qᵢ) + b, or the outer product of the two factors, then softmax(B) V."""
         hidden, keys, factor = query.relu(), value.shape[2], self.options.factor
         if not factor:
-            return self.weigh(self._made(0, hidden, keys), value, key_valid)
-        inner, outer = self._made(0, hidden, factor), self._made(1, hidden, math.ceil(keys / factor))
+            return self.weigh(self._scores(0, hidden, keys), value, key_valid)
+        inner, outer = self._scores(0, hidden, factor), self._scores(1, hidden, math.ceil(keys / factor))
         return self.weigh((outer[..., :, None] * inner[..., None, :]).flatten(-2)[..., :keys], value, key_valid)
 
-    def _made(self, at: int, hidden: Float[Tensor, "batch heads n head_dim"], width: int) -> Float[Tensor, "batch heads n width"]:
-        """One product a head for all examples, so that W is not copied for each."""
+    def _scores(self, at: int, hidden: Float[Tensor, "batch heads n head_dim"], width: int) -> Float[Tensor, "batch heads n width"]:
+        """Scores of one factor, (batch, heads, n, width); one product per head, so that W is not copied for each example."""
         rows = hidden.transpose(0, 1).flatten(1, 2)
         made = torch.baddbmm(self.biases[at][..., :width], rows, self.weights[at][..., :width])
         return made.unflatten(1, (len(hidden), -1)).transpose(0, 1)

@@ -20,7 +20,7 @@ class Options:
     """Options of the factorised random Synthesizer."""
 
     rank: int = 8
-    """k, the number of columns of R₁ and R₂; the paper's 8."""
+    """k, the number of columns of R₁ and R₂; 8 in the paper."""
     frozen: bool = False
     """Keep R₁ and R₂ as they are drawn."""
 
@@ -29,7 +29,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """R₁ R₂ᵀ for all heads, and P V."""
+    """FLOPs of R₁ R₂ᵀ for all heads, and of P V. State: the values."""
     h, n, k = geometry.heads, geometry.keys, options.rank
     flops = 2 * h * n * n * k
     scores = Cost(
@@ -54,12 +54,12 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"frozen": {"frozen": True}, "rank_3": {"rank": 3}},
 )
 class FactorisedSynthesizer(Synthesizer):
-    """The random Synthesizer with 2 n k instead of n² parameters a head; its softmax is as quadratic as ever.
+    """The random Synthesizer with 2 n k instead of n² parameters a head; its softmax stays quadratic.
 
     Paper: Tay et al. 2020, Section 3.3; the factorised dense form is ``synthesizer_dense`` with ``factor``.
     Symbols: R₁, R₂ → left, right; k → rank, N → keys, the most there may be.
-    Differs: R₁ and R₂ start from N(0, 1/√k), which gives scores the scale that unit queries and keys would give them. Inputs
-        shorter than N use the first rows of both.
+    Differs: R₁ and R₂ start from N(0, 1/√k), which gives scores the scale of unit queries and keys. Inputs shorter than N use
+        the first rows of both.
     """
 
     left: Float[Tensor, "heads n rank"]
@@ -75,13 +75,13 @@ class FactorisedSynthesizer(Synthesizer):
                 setattr(self, name, nn.Parameter(drawn))
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """B as a sum of ``rank`` outer products, and exp(B) over its sum, query by query."""
+        """Compute B as a sum of ``rank`` outer products, then softmax(B) V query by query."""
         keys = value.shape[2]
         left, right = self.left[:, :keys].unbind(dim=-1), self.right[:, :keys].unbind(dim=-1)
         scores = torch.stack([x[:, :, None] * y[:, None] for x, y in zip(left, right, strict=True)]).sum(dim=0)
         return self.by_definition(scores[None], value, key_valid)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """softmax(R₁ R₂ᵀ) once for all examples; with padding, once for each."""
+        """Compute softmax(R₁ R₂ᵀ) once for all examples, or with padding once for each, and average the values."""
         keys = value.shape[2]
         return self.weigh((self.left[:, :keys] @ self.right[:, :keys].mT)[None], value, key_valid)

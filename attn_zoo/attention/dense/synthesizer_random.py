@@ -20,11 +20,11 @@ class Options:
     """Options of the random Synthesizer."""
 
     frozen: bool = False
-    """Keep R as it is drawn, the paper's fixed random form."""
+    """Keep R as it is drawn: the paper's fixed random form."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """P V alone."""
+    """FLOPs of P V alone. State: the values."""
     parameters = 0 if options.frozen else geometry.heads * geometry.keys**2
     scores = Cost(0, parameters, backward_flops=0)
     return synthesizer_cost(geometry, scores, constant=options.frozen)
@@ -44,12 +44,12 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"frozen": {"frozen": True}},
 )
 class RandomSynthesizer(Synthesizer):
-    """One matrix of scores a head, for whatever input: no token is compared with another.
+    """One matrix of scores a head, the same for every input: tokens are not compared with each other.
 
     Paper: Tay et al. 2020, Section 3.2.
     Symbols: R → scores, N → keys, the most there may be.
-    Differs: R starts from N(0, 1), the scale that unit queries and keys would give scores. Inputs shorter than N use its first
-        rows and columns.
+    Differs: R starts from N(0, 1), the scale of scores of unit queries and keys. Inputs shorter than N use its first rows and
+        columns.
     """
 
     scores: Float[Tensor, "heads n n"]
@@ -63,11 +63,11 @@ class RandomSynthesizer(Synthesizer):
             self.scores = nn.Parameter(drawn)
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """exp(R) over its sum, query by query."""
+        """Compute softmax(R) V query by query."""
         keys = value.shape[2]
         return self.by_definition(self.scores[None, :, :keys, :keys], value, key_valid)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """softmax(R) once for all examples; with padding, once for each."""
+        """Compute softmax(R) once for all examples, or with padding once for each, and average the values."""
         keys = value.shape[2]
         return self.weigh(self.scores[None, :, :keys, :keys], value, key_valid)

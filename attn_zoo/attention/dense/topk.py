@@ -19,7 +19,7 @@ class Options:
     """Options of top-k attention."""
 
     kept: int = by_length("min(64, n/4)", lambda g: max(1, min(64, g.keys // 4)))
-    """k, the keys a query attends to; all of them where there are no more."""
+    """k, the number of keys a query attends to; all keys where there are fewer."""
 
     def __post_init__(self) -> None:
         if self.kept < 1:
@@ -27,7 +27,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Q Kᵀ and P V over all pairs, P mostly zeros: every score must be known to find the highest. Choosing is no matrix product.
+    """FLOPs of Q Kᵀ and P V over all pairs, P mostly zeros: all scores are needed to find the highest. Top-k is no matrix product.
 
     State: keys and values, the KV cache.
     """
@@ -51,13 +51,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"few": {"kept": 2}, "more": {"kept": 20}},
 )
 class TopK(Attention):
-    """Softmax over the k highest scores of each query: quadratic in time, in tiles linear in memory.
+    """Top-k attention: softmax over the k highest scores of each query; quadratic in time, in tiles linear in memory.
 
     Paper: Gupta et al. 2021, Section 2: top-k scores of a chunk of queries at a time.
     Symbols: k → kept.
-    Differs: the kept weights are spread over zeros and multiplied with all values, where the paper gathers k values for each
-        query; so the gradients are matrix products too. Between equal scores PyTorch chooses. A query of fewer valid
-        keys than k attends to those; one without any yields zeros. The choice is made in float32 at least.
+    Differs: the k weights are scattered into a matrix of zeros and multiplied with all values, where the paper gathers k values
+        for each query; so the gradients are matrix products too. Ties are broken by torch.topk. A query of fewer valid keys
+        than k attends to those; one without any yields zeros. Keys are chosen in float32 at least.
     """
 
     options: Options
@@ -71,7 +71,7 @@ class TopK(Attention):
         return (f"kept={k} is no fewer than the {n} keys: none is left out",) if k >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Softmax over the keys whose score is no lower than the k-th of all sorted ones."""
+        """Compute a softmax over the keys whose score is no lower than the k-th highest."""
         scores = query @ key.mT / query.shape[-1] ** 0.5
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         allowed = torch.ones_like(scores, dtype=torch.bool) if allowed is None else allowed.expand_as(scores)
@@ -80,7 +80,7 @@ class TopK(Attention):
         return softmax_over_valid(scores, allowed & (scores >= lowest)) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Softmax over the k highest scores, then their weights at the places of their keys and zeros at all others."""
+        """Compute a softmax over the k highest scores, and scatter the weights to their keys, zeros elsewhere."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             scores = query.to(dtype) @ (key.to(dtype) * query.shape[-1] ** -0.5).mT
@@ -91,5 +91,5 @@ class TopK(Attention):
             return (torch.zeros_like(scores).scatter(-1, where, weights) @ value.to(dtype)).to(query.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Blocks of queries, which keep no score."""
+        """Attend in blocks of queries, which store no scores for the backward pass."""
         return topk_attention(query, key, value, key_valid, self.options.kept, causal=self.geometry.causal)

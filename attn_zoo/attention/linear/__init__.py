@@ -1,4 +1,4 @@
-"""Sums over keys in place of weights: feature maps of the softmax kernel, and memories that are written at every token."""
+"""Linear attention: sums over keys in place of weights, by feature maps, or by a memory that every token writes to."""
 
 from attn_zoo.attention.linear import cosformer as cosformer
 from attn_zoo.attention.linear import delta_rule as delta_rule

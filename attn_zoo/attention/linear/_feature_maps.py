@@ -12,7 +12,7 @@ from attn_zoo.contract import Geometry
 from attn_zoo.shapes import Keys
 
 FEATURES = "min(8⌈d ln d / 8⌉, n/2)"
-"""Rule of ``feature_count``: Theorem 4 asks for m = Θ(d ln d) features, and multiples of 8 run faster on CPUs."""
+"""Text of the rule ``feature_count``: Theorem 4 requires m = Θ(d ln d) features, and multiples of 8 run faster on CPUs."""
 
 
 def feature_count(geometry: Geometry) -> int:
@@ -22,7 +22,7 @@ def feature_count(geometry: Geometry) -> int:
 
 
 def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[Tensor, "m head_dim"]:
-    """Gaussian directions from torch's global generator, or orthogonal ones of the same lengths within blocks of head_dim."""
+    """Draw Gaussian directions from torch's global generator, or orthogonal ones of the same lengths in blocks of head_dim."""
     gaussian = torch.randn(features, head_dim)
     if not orthogonal:
         return gaussian
@@ -31,13 +31,13 @@ def draw_directions(features: int, head_dim: int, *, orthogonal: bool) -> Float[
 
 
 def log_positive_features(x: Keys, directions: Float[Tensor, "m head_dim"], *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:
-    """log φ(x) for φ(q)·φ(k) ≈ exp(q·k / √d), up to constants that a division cancels: 1/√m, and for queries |x|²/2."""
+    """Compute log φ(x) for φ(q)·φ(k) ≈ exp(q·k / √d), without constants that the division cancels: 1/√m, for queries |x|²/2."""
     x = x * x.shape[-1] ** -0.25
     projected = x @ directions.to(x.dtype).T
     return projected - x.square().sum(dim=-1, keepdim=True) / 2 if is_key else projected
 
 
 def _rotation(d: int) -> Float[Tensor, "d d"]:
-    """A uniformly drawn orthogonal matrix: QR alone prefers some signs, which would bias the features (Mezzadri 2007)."""
+    """Draw an orthogonal matrix uniformly: signs of QR alone are not uniform, which would bias the features (Mezzadri 2007)."""
     q, r = torch.linalg.qr(torch.randn(d, d))
     return (q * r.diagonal().sign()).T

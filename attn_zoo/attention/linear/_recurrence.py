@@ -1,4 +1,4 @@
-"""Attention with a memory of fixed size: a matrix for each head, written at every token and carried to the next."""
+"""Recurrent linear attention: a memory of fixed size, one matrix for each head, updated at every token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RMS_FLOOR = 1e-5
-"""Added to the mean square of an answer, so that an answer of zeros stays zeros."""
+"""Epsilon added to the mean square of an output, so that an output of zeros stays zeros."""
 
 Answer = tuple[Queries, MemoryState]
 Read = Callable[..., Answer]
@@ -23,12 +23,12 @@ Read = Callable[..., Answer]
 class RecurrentAttention(MemoryAttention):
     """Mechanism that reads a sequence whole, in pieces or token by token, from a ``MemoryState``.
 
-    A mechanism writes ``read``, and ``read_all`` where the paper has a form without causality. ``read_tiled`` is ``read`` for a
-    CPU's caches, ``read_fla`` by flash-linear-attention's kernels, which leave the state as it was.
+    A mechanism writes ``read``, and ``read_all`` where the paper has a form without causality. ``read_tiled`` is ``read`` in blocks
+    that fit a CPU's caches, ``read_fla`` is ``read`` by flash-linear-attention's kernels, which do not update the state.
     """
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Float32 at least, also under autocast, as long sums need it."""
+        """Attend in float32 at least, also under autocast, since long sums need it."""
         read = self.read if self.implementation == "eager" else getattr(self, f"read_{self.implementation}")
         dtype = torch.promote_types(value.dtype, torch.float32)
         with without_autocast(value.device):
@@ -43,7 +43,7 @@ class RecurrentAttention(MemoryAttention):
     attend_tiled = attend_fla = attend
 
     def read_all(self, read: Read, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Answer without causality: the sum of what ``read`` answers from the first position on and from the last one back."""
+        """Attend without causality: the sum of the outputs of ``read`` forwards and backwards over the sequence."""
         valid, flipped = None if key_valid is None else key_valid.flip(1), {name: x.flip(2) for name, x in streams.items()}
         forward, _ = read(self.start(value), query, key, value, key_valid, **streams)
         backward, _ = read(self.start(value), query.flip(2), key.flip(2), value.flip(2), valid, **flipped)
@@ -51,33 +51,33 @@ class RecurrentAttention(MemoryAttention):
 
 
 class NormalisedMemory(RecurrentAttention):
-    """Memory with head_dim rows, whose answers have a root mean square of one where ``options.normalise`` says so.
+    """Memory with head_dim rows, whose outputs have a root mean square of one under ``options.normalise``.
 
-    A mechanism writes ``by_chunks``: (rows of the tensors, S before them) → answers, and S after them.
+    A mechanism writes ``by_chunks``: (rows of the tensors, S before them) → outputs, and S after them.
     """
 
     by_chunks: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """State no smaller than what it remembers."""
+        """Warn of a state no smaller than the keys it summarises."""
         d, n = geometry.head_dim, geometry.keys
         return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
-        """Tensors with a row for each position."""
+        """Inputs of ``by_chunks``, tensors with a row for each position."""
         return [query, key, value, *streams.values()]
 
     def read(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """All chunks."""
+        """Read all chunks at once."""
         out, summed = self.by_chunks(self.rows(*inputs, **streams), state.summed)
         return out, state.after(summed, out.shape[2])
 
     def read_tiled(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Some chunks at a time, which are computed anew for the gradient."""
+        """Read blocks of chunks one after the other, recomputed in the backward pass."""
         out, summed = in_blocks(self.by_chunks, state.summed, *self.rows(*inputs, **streams))
         return out, state.after(summed, out.shape[2])
 
     def finish(self, out: Queries) -> Queries:
-        """Division by the root of the mean square over a head; its usual scale is left to the projection that follows."""
+        """Divide by the root mean square over a head (RMSNorm); its scale is left to the output projection."""
         return out * torch.rsqrt(out.square().mean(dim=-1, keepdim=True) + RMS_FLOOR) if self.options.normalise else out

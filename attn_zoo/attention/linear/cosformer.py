@@ -1,4 +1,4 @@
-"""cosFormer: weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M), divided by their sum; cos of a difference splits into two products."""
+"""cosFormer: weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M), divided by their sum; cos of a difference is a sum of two products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RELU_FLOOR = 1e-3
-"""Added to every feature, so that no query is without a key; the paper's code puts a floor under the denominator instead."""
+"""Constant added to every feature, so that no weights vanish; the paper's code has a floor of the denominator instead."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """φ(K)ᵀ [V 1] and φ(Q) times it, with m = 2 d features a head; causal adds comparisons within chunks. State: both sums."""
+    """FLOPs of φ(K)ᵀ [V 1] and φ(Q) times it, with m = 2 d features a head; causal adds weights within chunks. State: both sums."""
     m, width, chunk = 2 * geometry.head_dim, geometry.head_dim + 1, 0
     queries, keys = geometry.queries, geometry.keys
     if geometry.causal:
@@ -51,14 +51,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     implementations=("eager", "fla"),
 )
 class CosFormer(Linear):
-    """Linear attention with ReLU features whose weights fall with the distance like a cosine.
+    """Linear attention with ReLU features whose weights decrease with the distance like a cosine.
 
     Paper: Qin et al. 2022, Section 3 (ReLU features, cos-based re-weighting).
     Symbols: M → reach, Q' and K' → relu(q) and relu(k), Q^cos and Q^sin → the two halves of the features.
     Differs: M is the length the mechanism is built for, where the published code takes that of each input: so padding and later
         tokens change no weight, and longer inputs are refused until ``resize_length``. Positions count from 0, of queries and keys
-        alike. Each feature is 0.001 larger (see RELU_FLOOR). Causally, chunks of positions compare directly and only sums are
-        carried on. Padded keys have no features at all.
+        alike. Each feature is 0.001 larger (see RELU_FLOOR). Causally, weights within chunks are computed directly, and only sums
+        are carried on. Features of padded keys are zero.
     """
 
     @classmethod
@@ -68,16 +68,20 @@ class CosFormer(Linear):
         return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
 
     def state_shape(self) -> tuple[int, int]:
-        """Each number of a head twice; S, and z as one more column."""
+        """Rows and columns of S, with 2 d features, and z as one more column."""
         return 2 * self.geometry.head_dim, self.geometry.head_dim + 1
 
     @property
     def reach(self) -> int:
-        """M."""
+        """M, the number of positions that the mechanism is built for."""
         return max(self.geometry.queries, self.geometry.keys)
 
     def check_lengths(self, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
-        """Queries beyond M would turn weights negative."""
+        """Refuse lengths as the contract does, and queries beyond M, whose weights would turn negative.
+
+        Raises:
+            UnsupportedError: there are more queries than M.
+        """
         super().check_lengths(batch, queries, keys, key_valid)
         if queries > self.reach:
             raise UnsupportedError(
@@ -86,11 +90,11 @@ class CosFormer(Linear):
             )
 
     def resize_length(self, length: int) -> None:
-        """Go over to another M."""
+        """Change the number of keys in place, and M with it."""
         self.geometry = self.geometry_at(length)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """n × n weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M)."""
+        """Materialise the n × n weights relu(qᵢ)·relu(kⱼ) cos(π/2 · (i − j)/M)."""
         rows, columns = (torch.arange(x.shape[2], dtype=x.dtype, device=x.device) for x in (query, key))
         near = (math.pi / 2 * (rows[:, None] - columns) / self.reach).cos()
         weights = (query.relu() + RELU_FLOOR) @ (key.relu() + RELU_FLOOR).mT * near
@@ -99,7 +103,7 @@ class CosFormer(Linear):
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """[relu(x) cos θ, relu(x) sin θ] with θ = π/2 · i/M; no features where a token is padding."""
+        """Features [relu(x) cos θ, relu(x) sin θ] with θ = π/2 · i/M; zeros where a token is padding."""
         theta = torch.arange(start, start + x.shape[2], dtype=x.dtype, device=x.device)[:, None] * (math.pi / 2 / self.reach)
         positive = x.relu() + RELU_FLOOR
         phi = torch.cat([positive * theta.cos(), positive * theta.sin()], dim=-1)

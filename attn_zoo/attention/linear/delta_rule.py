@@ -1,4 +1,4 @@
-"""The delta rule: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ: what the memory holds at a key is moved towards the value."""
+"""Delta rule: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ: the value stored at a key moves towards the new value."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Positions whose corrections of each other are solved for at once."""
+"""Positions in a chunk, whose corrections are found by one triangular system."""
 WIDEST = 256
 """Widest head that flash-linear-attention's kernel takes."""
 LENGTH_FLOOR = 1e-6
-"""Added to the square of a key's length before it is divided by its length."""
+"""Epsilon added to the squared length of a key before its normalisation."""
 
 
 @dataclass
@@ -31,15 +31,15 @@ class Options:
     """Options of the delta rule."""
 
     normalise: bool = True
-    """Divide each answer by its root mean square over the head."""
+    """Divide each output by its root mean square over the head."""
     negative_eigenvalues: bool = added_later(False)
-    """β in (0, 2) in place of (0, 1): I - β k kᵀ can then turn what the state holds at a key into its negative, as parity needs."""
+    """β in (0, 2) in place of (0, 1): I - β k kᵀ can then negate the value that the state stores at a key, as parity needs."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Within chunks K Kᵀ, Q Kᵀ and its product; with the state W S, Kᵀ U and Q S. Twice that, from both ends, without causality.
+    """FLOPs within chunks of K Kᵀ, Q Kᵀ and its product; with the state of W S, Kᵀ U and Q S. Twice as many without causality.
 
-    Backward all is made anew; besides, the solution of the triangular system has a product of its own. State: S.
+    Backward, all is recomputed, and the triangular system has one more product. State: S.
     """
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
@@ -50,7 +50,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """What the writing strength β is made of, a head's numbers added up."""
+    """Extra projection for the writing strength β, which is computed from the sum over a head's channels."""
     return (Stream("strength", of="keys", starts_as="key"),)
 
 
@@ -69,38 +69,38 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
 class DeltaRule(NormalisedMemory):
-    """A memory of fixed size that is corrected at each key instead of added to.
+    """A memory of fixed size, in which a token replaces the value stored at its key instead of adding to it.
 
     Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021.
     Symbols: S → MemoryState.summed (transposed), β → the stream strength, W and U → w and u.
         β in (0, 2): Grazzi et al. 2024, arXiv:2411.12537, Section 4.
-    Differs: β is the sigmoid of the sum of a head's numbers of the stream over √d, which is one row of a projection
-        like theirs. Queries are not divided by √d, which the norm would undo. SiLU and unit length are
+    Differs: β is the sigmoid of the stream's sum over a head's channels, divided by √d, which equals one row of a
+        projection like theirs. Queries are not divided by √d, which the norm would undo. SiLU and unit length are
         applied here, to queries and keys, and their short convolutions are left out. The norm has no
         scale of its own, which the output projection makes up for. Without causality, which the paper
-        does not treat, the sequence is read from both ends and the answers are added. Padded tokens write nothing.
+        does not treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens write nothing.
     """
 
     options: Options
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Heads too wide for flash-linear-attention's kernel."""
+        """Refuse heads too wide for flash-linear-attention's kernel."""
         if implementation == "fla" and geometry.head_dim > WIDEST:
             return f"delta_rule by fla takes a head_dim of up to {WIDEST}, got {geometry.head_dim}; use implementation=eager"
         return super().refuses(implementation, geometry, options)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: Keys) -> Queries:
-        """Rule, token by token: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ; from both ends without causality."""
+        """Apply the rule token by token: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ; both ways without causality."""
 
         def scan(order: range) -> Tensor:
             state = query.new_zeros(*query.shape[:2], query.shape[3], value.shape[3])
-            answers: dict[int, Tensor] = {}
+            outputs: dict[int, Tensor] = {}
             for t in order:
                 held = (keys[:, :, t, None] @ state)[:, :, 0]
                 state = state + beta[:, :, t, :, None] * keys[:, :, t, :, None] * (value[:, :, t] - held)[:, :, None]
-                answers[t] = (queries[:, :, t, None] @ state)[:, :, 0]
-            return torch.stack([answers[t] for t in range(n)], dim=2)
+                outputs[t] = (queries[:, :, t, None] @ state)[:, :, 0]
+            return torch.stack([outputs[t] for t in range(n)], dim=2)
 
         n = query.shape[2]
         queries, keys, beta = self._prepared(query, key, strength)
@@ -108,7 +108,7 @@ class DeltaRule(NormalisedMemory):
         return self.finish(out if self.geometry.causal else out + scan(range(n - 1, -1, -1)))
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Rule by flash-linear-attention, with β in float32."""
+        """Apply the rule by flash-linear-attention's kernel, with β in float32."""
         query, key, value, strength = self.rows(*inputs, **streams)
         query, key, beta = self._prepared(query, key, strength)
         return fla.answers("delta_rule", query, key, value, beta[..., 0], scale=1.0), state
@@ -120,7 +120,7 @@ class DeltaRule(NormalisedMemory):
         return query, key, most * (strength.sum(dim=-1, keepdim=True) * strength.shape[-1] ** -0.5).sigmoid()
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Answers of some positions, and the state after them, from the state before them.
+        """Outputs of consecutive positions, and the state after them, from the state before them.
 
         With A = β K Kᵀ below the diagonal and (I + A) [U W] = β [V K], the corrections of a chunk are U - W S. Padded keys are
         zeros, which write nothing.

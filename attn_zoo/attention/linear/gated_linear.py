@@ -18,9 +18,9 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 32
-"""Positions compared directly, through products of gates relative to the middle of the chunk."""
+"""Positions in a chunk, whose weights are computed directly, with products of gates relative to the middle of the chunk."""
 LOWEST = -120 / CHUNK
-"""Of log α: over half a chunk gates multiply to exp(-60) at least, so that neither they nor their inverses leave float32."""
+"""Floor of log α: over half a chunk gates multiply to exp(-60) at least, so that neither they nor their inverses leave float32."""
 
 
 @dataclass
@@ -28,9 +28,9 @@ class Options:
     """Options of gated linear attention."""
 
     temperature: float = 16.0
-    """τ: the larger, the slower the past is forgotten."""
+    """τ: the larger, the slower the memory decays."""
     normalise: bool = True
-    """Divide each answer by its root mean square over the head."""
+    """Divide each output by its root mean square over the head."""
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -38,7 +38,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Comparisons within chunks, sums and their reading; from both ends without causality. Backward all is made anew. State: S."""
+    """FLOPs within chunks, of updates and reads of S; twice as many without causality. Backward, all is recomputed. State: S."""
     d = geometry.head_dim
     chunk, n = filled(geometry.keys, CHUNK)
     flops = geometry.inner_dim * 4 * n * (chunk + d) * (1 if geometry.causal else 2)
@@ -47,7 +47,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """The gates' logits g, one for each feature."""
+    """Extra projection for the gates' logits g, one for each feature."""
     return (Stream("gate", of="keys", starts_as="key"),)
 
 
@@ -66,29 +66,29 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
 )
 class GatedLinear(NormalisedMemory):
-    """A memory of fixed size that forgets each feature at a rate read from the token.
+    """A memory of fixed size, in which each feature decays at a rate computed from the token.
 
     Paper: Yang et al. 2024, Section 4 (the recurrence, its chunks, gates with a temperature, the norm).
     Symbols: α → gates, τ → temperature, W_α x → the stream gate.
-    Differs: the gate's projection is of full rank (theirs has 16). Keys have as many numbers as values (theirs half as many). The
-        norm has no scale of its own, which the output projection makes up for; their output gate is left out, for it belongs to the
-        layer around. A gate keeps at least exp(-3.75) of a feature a step, which binds for logits below -3.75 τ. Without causality,
-        which the paper does not treat, the sequence is read from both ends and the answers are added. Padded tokens neither write
-        nor forget.
+    Differs: the gate's projection is of full rank (theirs of rank 16). Keys are as wide as values (theirs half as wide). The norm
+        has no scale of its own, which the output projection makes up for; their output gate is left out, since it belongs to the
+        layer around. A gate is at least exp(-3.75) per step, which binds for logits below -3.75 τ. Without causality, which the
+        paper does not treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens neither write
+        to the memory nor decay it.
     """
 
     options: Options
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
-        """Recurrence, token by token: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d; from both ends without causality."""
+        """Apply the recurrence token by token: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d; both ways without causality."""
 
         def scan(order: range) -> Tensor:
             state = query.new_zeros(*query.shape[:2], query.shape[3], value.shape[3])
-            answers: dict[int, Tensor] = {}
+            outputs: dict[int, Tensor] = {}
             for t in order:
                 state = alpha[:, :, t, :, None] * state + key[:, :, t, :, None] * value[:, :, t, None, :]
-                answers[t] = (query[:, :, t, None, :] @ state)[:, :, 0] * query.shape[3] ** -0.5
-            return torch.stack([answers[t] for t in range(n)], dim=2)
+                outputs[t] = (query[:, :, t, None, :] @ state)[:, :, 0] * query.shape[3] ** -0.5
+            return torch.stack([outputs[t] for t in range(n)], dim=2)
 
         n, alpha = query.shape[2], self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()
         out = scan(range(n))
@@ -99,20 +99,20 @@ class GatedLinear(NormalisedMemory):
         return [query, key, value, streams["gate"], *(() if key_valid is None else (key_valid[:, None, :, None],))]
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
-        """Recurrence by flash-linear-attention, with log gates in float32."""
+        """Apply the recurrence by flash-linear-attention's kernel, with log gates in float32."""
         query, key, value, *gate = self.rows(*inputs, **streams)
         return fla.answers("gla", query, key, value, self._log_gates(*gate), scale=query.shape[-1] ** -0.5), state
 
     def _log_gates(self, gate: Keys, valid: Tensor | None = None) -> Keys:
-        """log α; 0 where a token is padding, which forgets nothing."""
+        """Compute log α; 0 where a token is padding, so that the memory does not decay."""
         logs = (F.logsigmoid(gate) / self.options.temperature).clamp(min=LOWEST)
         return logs if valid is None else logs.masked_fill(~valid, 0)
 
     def by_chunks(self, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-        """Answers of some positions, and the state after them, from the state before them.
+        """Outputs of consecutive positions, and the state after them, from the state before them.
 
-        With bᵢ the sum of log α up to position i of a chunk, key j weighs (qᵢ exp bᵢ)·(kⱼ exp -bⱼ) for query i; both exponents
-        are taken relative to the middle of the chunk.
+        With bᵢ the sum of log α up to position i of a chunk, query i gives key j the weight (qᵢ exp bᵢ)·(kⱼ exp -bⱼ); exponents are
+        taken relative to the middle of the chunk.
         """
         query, key, value, gate, *valid = rows
         n = query.shape[2]

@@ -21,27 +21,27 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 RELU_FLOOR = 1e-3
-"""Added to features that may be zero, so that no query is without a key; as in Performer."""
+"""Constant added to features that may be zero, so that weights cannot all vanish; as in Performer."""
 
 
 class FeatureMap(Enum):
-    """φ, applied to each number of queries and keys, or to the numbers of a head together."""
+    """Feature map φ, applied to queries and keys elementwise, or over the channels of a head."""
 
     elu = "elu"
-    """elu(x) + 1: the paper's; positive everywhere."""
+    """elu(x) + 1, the paper's; positive everywhere."""
     relu = "relu"
     """max(x, 0) + 0.001."""
     squared_relu = "squared_relu"
     """max(x, 0)² + 0.001: sharper."""
     softmax = "softmax"
-    """exp(x) / Σ exp(x) over the head: exponential features, which for queries the division cancels to exp(x)."""
+    """exp(x) / Σ exp(x) over the head: exponential features; for queries, the final division cancels the sum."""
 
     def __call__(self, x: Float[Tensor, "*front d"]) -> Float[Tensor, "*front d"]:
-        """φ(x)."""
+        """Compute φ(x)."""
         if self is FeatureMap.softmax:
             return x.softmax(dim=-1)
         if self is FeatureMap.elu:
-            return x.clamp(max=0).exp() + x.relu()  # elu(x) + 1 would round small features away
+            return x.clamp(max=0).exp() + x.relu()  # elu(x) + 1 would round small features to zero
         return (x.relu().square() if self is FeatureMap.squared_relu else x.relu()) + RELU_FLOOR
 
 
@@ -56,9 +56,9 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """φ(K)ᵀ V and φ(Q) times it; causal: within chunks φ(Q) φ(K)ᵀ and its product with V besides. State: both sums.
+    """FLOPs of φ(K)ᵀ V and φ(Q) times it; causal also of φ(Q) φ(K)ᵀ within chunks and its product with V. State: both sums.
 
-    Backward, four products of their size; causal: comparisons and sums are computed anew in tiles.
+    Backward, four products of their size; causal also a recomputation of weights and sums in tiles.
     """
     d, inner = geometry.head_dim, geometry.inner_dim
     if not geometry.causal:
@@ -83,43 +83,43 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={name: {"feature_map": name} for name in ("relu", "squared_relu", "softmax")},
 )
 class Linear(RecurrentAttention):
-    """Attention with the weights φ(q)·φ(k), whose sums over keys are made once for all queries.
+    """Attention with the weights φ(q)·φ(k), whose sums over keys are computed once for all queries.
 
     Paper: Katharopoulos et al. 2020: Eq. 5 (all keys), Eq. 9 (the past), Eq. 7 for elu + 1, Eq. 18 to 20 for ``step``,
         Eq. 13 to 15 for the gradients of tiles.
     Symbols: S and, as its last column, Z → MemoryState.summed; φ → feature_map.
-    Differs: causally, chunks of positions compare directly and only their sums are carried on. Feature maps besides elu + 1 are
-        not the paper's. Everything but the products of ``fla`` is computed in float32 at least, also under autocast. Padded keys
-        have no features at all; a query whose weights all vanish yields zeros.
+    Differs: causally, weights within chunks are computed directly, and only sums are carried on. Feature maps other than elu + 1
+        are not the paper's. Everything but the products of ``fla`` is computed in float32 at least, also under autocast. Features
+        of padded keys are zero; a query whose weights all vanish yields zeros.
     """
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Features no fewer than keys."""
+        """Warn of features no fewer than keys."""
         m, n = geometry.head_dim, geometry.keys
         return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Averages over all keys by flash-linear-attention, which has no kernel for them."""
+        """Refuse ``fla`` without causality, for which flash-linear-attention has no kernel."""
         return fla.without_causality(cls.card.name) if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Eq. 4 with its n × n weights φ(qᵢ)·φ(kⱼ)."""
+        """Materialise the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4."""
         weights = self.phi(query) @ self.phi(key).mT
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         weights = weights if allowed is None else weights * allowed
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def read_all(self, read: Read, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> Queries:
-        """Eq. 5: [S z] = φ(K)ᵀ [V 1], made once for all queries."""
+        """Compute Eq. 5 with [S z] = φ(K)ᵀ [V 1], once for all queries."""
         if self.implementation == "tiled":
             return cpu.average_of_all(self._tiled(), query, key, value, key_valid)
         sums = self.phi(key, key_valid).mT @ F.pad(value, (0, 1), value=1.0)
         return weighted_mean(self.phi(query) @ sums)
 
     def read(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Eq. 9 chunk by chunk, from [S z] of the state on."""
+        """Compute Eq. 9 chunk by chunk, starting with [S z] of the state."""
         n, (chunk, _) = value.shape[2], filled(value.shape[2])
         phi_query, phi_key = self.phi(query, start=state.position), self.phi(key, key_valid, state.position)
         queries, keys, values = (into_chunks(x, chunk) for x in (phi_query, phi_key, F.pad(value, (0, 1), value=1.0)))
@@ -128,13 +128,13 @@ class Linear(RecurrentAttention):
         return weighted_mean(out.flatten(2, 3)[:, :, :n]), state.after(sums[:, :, -1], n)
 
     def read_tiled(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """``read`` in tiles."""
+        """Compute ``read`` in tiles."""
         sums = state.summed[..., :-1], state.summed[..., -1]
         out, summed, mass = cpu.average_of_past(self._tiled(), *sums, query, key, value, key_valid)
         return out, state.after(torch.cat([summed, mass[..., None]], dim=-1), query.shape[2])
 
     def read_fla(self, state: MemoryState, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Answer:
-        """Eq. 9 by flash-linear-attention, whose own division, by a sum in the type of the keys and a constant, is left out."""
+        """Compute Eq. 9 by flash-linear-attention's kernel, without its division, by a sum in the keys' type plus a constant."""
         counted = F.pad(value, (0, 1), value=1.0)
         out = fla.answers("linear_attn", self.phi(query), self.phi(key, key_valid), counted, scale=1.0, normalize=False)
         return weighted_mean(out), state
@@ -143,10 +143,10 @@ class Linear(RecurrentAttention):
         return cpu.features_of(self.options.feature_map.value, RELU_FLOOR)
 
     def state_shape(self) -> tuple[int, int]:
-        """S, and z as one more column."""
+        """Rows and columns of S, and z as one more column."""
         return self.geometry.head_dim, self.geometry.head_dim + 1
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
-        """φ(x); no features where a token is padding."""
+        """Features φ(x); zeros where a token is padding."""
         phi: Tensor = self.options.feature_map(x)
         return phi if valid is None else phi * valid[:, None, :, None]

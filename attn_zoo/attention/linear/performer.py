@@ -21,18 +21,18 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 128
-"""Positions that the causal form compares directly; earlier ones reach it through a running sum of size m × d."""
+"""Positions in a chunk of the causal form, whose weights are computed directly; earlier ones enter as a running sum, m × d."""
 RELU_FLOOR = 1e-3
-"""Added to ReLU features, so that no denominator vanishes; the paper's kernel epsilon."""
+"""Constant added to ReLU features, so that no denominator vanishes; the paper's kernel epsilon."""
 
 
 class Kernel(Enum):
-    """Which kernel the features stand for."""
+    """Kernel that the features approximate."""
 
     softmax = "softmax"
     """exp(q·k / √d), by positive features; an unbiased estimate."""
     relu = "relu"
-    """The paper's generalised attention with f = ReLU, which estimates no softmax."""
+    """The paper's generalised attention with f = ReLU, which does not approximate softmax."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Options:
     """m, the number of random features. Multiples of 8 run up to twice as fast on CPUs."""
     kernel: Kernel = Kernel.softmax
     orthogonal: bool = True
-    """Directions of the features orthogonal in blocks of head_dim, which lowers the variance."""
+    """Draw directions orthogonal in blocks of head_dim, which lowers the variance."""
     redraw: int = 0
     """Training calls between new draws of the features; 0 keeps the first draw."""
 
@@ -54,18 +54,18 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Features of queries and keys, φ(K)ᵀ V and φ(Q) times that; causal adds the denominator and chunk × chunk comparisons.
+    """FLOPs of the features of queries and keys, φ(K)ᵀ V and φ(Q) times that; causal adds the denominator and weights in chunks.
 
-    Backward, tiles recompute the projections, and three products each. State: Σ φ(k) vᵀ, Σ φ(k) and the maximum of both.
+    Backward, tiles recompute the projections, and each product takes three. State: Σ φ(k) vᵀ, Σ φ(k) and the maximum of both.
     """
     h, m, d, keys = geometry.heads, options.features, geometry.head_dim, geometry.keys
-    draws = 2 * (geometry.queries + keys) * m * d  # random projections, which have no gradient of their own
+    draws = 2 * (geometry.queries + keys) * m * d  # random projections, whose weights have no gradient
     if not geometry.causal:
         return Cost(2 * h * draws, 0, backward_flops=4 * h * draws)
     chunk = min(CHUNK, keys)
     n = math.ceil(keys / chunk) * chunk
     compare, sums, read = 2 * n * chunk * (m + d), 2 * n * m * d, 2 * n * m * (d + 1)
-    backward = draws + 2 * compare + (2 * (sums + read) if n > chunk else read)  # a single chunk carries constants over
+    backward = draws + 2 * compare + (2 * (sums + read) if n > chunk else read)  # the state before a single chunk is constant
     return Cost(h * (draws + compare + sums + read), 0, backward_flops=h * backward, state_bytes=FLOAT * h * (m * d + m + 1))
 
 
@@ -91,10 +91,10 @@ class Performer(RedrawnAttention):
     Differs: no epsilon is added to the features (the published code's outweighs them at unit scale). Without causality the
         quotient is computed as two softmaxes, by feature over the keys and by query over the features, which is the same number
         whatever the scale of the inputs; causally, stabilisers are maxima over past keys, which cancel exactly, and a row whose
-        denominator would underflow tends to zero. One draw of directions serves all heads. Redrawing is off unless asked for.
+        denominator would underflow tends to zero. One draw of directions serves all heads. Redrawing is off by default.
         Features are computed in float32 at least, also under autocast. The ReLU variant scales its inputs by head_dim^-1/4 like
         the softmax variant, and adds its floor after the division by √m, so that it weighs √m times what it does in the
-        published code. Padded keys have no features at all.
+        published code. Features of padded keys are zero.
     """
 
     directions: Float[Tensor, "features head_dim"]
@@ -102,42 +102,42 @@ class Performer(RedrawnAttention):
     redraw_features = RedrawnAttention.redraw
 
     def draw(self) -> Tensor:
-        """ω, one draw for all heads."""
+        """Draw ω, shared by all heads."""
         return draw_directions(self.options.features, self.geometry.head_dim, orthogonal=self.options.orthogonal)
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Options) -> tuple[str, ...]:
-        """Features no fewer than keys."""
+        """Warn of features no fewer than keys."""
         m, n = options.features, geometry.keys
         words = f"features={m} are no fewer than the {n} keys: a query's features are as many as the weights they stand for"
         return (words,) if m >= n else ()
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """Averages over all keys by flash-linear-attention, which has no kernel for them."""
+        """Refuse ``fla`` without causality, for which flash-linear-attention has no kernel."""
         return fla.without_causality("performer") if implementation == "fla" and not geometry.causal else None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Eq. 4 with its n × n weights φ(qᵢ)·φ(kⱼ)."""
+        """Materialise the n × n weights φ(qᵢ)·φ(kⱼ) of Eq. 4."""
         weights = self._log_features(query, is_key=False).exp() @ self._log_features(key, is_key=True).exp().mT
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         weights = weights if allowed is None else weights * allowed
         return weighted_mean(weights @ value, weights.sum(dim=-1, keepdim=True))
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Float32 at least, also under autocast: exponentials of long sums need its range and precision."""
+        """Attend in float32 at least, also under autocast: exponentials of long sums need its range and precision."""
         self.redraw_in_training()
         past = self._past_fla if self.implementation == "fla" else self._past
         everything = self._all_tiled if self.implementation == "tiled" else self._all
-        answer = past if self.geometry.causal else everything
+        attend = past if self.geometry.causal else everything
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
-            return answer(query.to(dtype), key.to(dtype), value.to(dtype), key_valid).to(query.dtype)
+            return attend(query.to(dtype), key.to(dtype), value.to(dtype), key_valid).to(query.dtype)
 
     attend_tiled = attend_fla = attend
 
     def _all(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Eq. 5 as two softmaxes: mean of V for each feature by its weights over the keys, mean of these for each query.
+        """Compute Eq. 5 as two softmaxes: for each feature a mean of V over keys, for each query a mean of these over features.
 
         With zₘ = log Σⱼ φₘ(kⱼ), Σⱼ φₘ(kⱼ) vⱼ is exp(zₘ) times the mean for feature m, so that φₘ(qᵢ) exp(zₘ) are the weights
         of a softmax over the features.
@@ -149,15 +149,15 @@ class Performer(RedrawnAttention):
         return (self._log_features(query, is_key=False) + logs.logsumexp(dim=2, keepdim=True)).softmax(dim=-1) @ means
 
     def _all_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """``_all`` without any n × m tensor."""
+        """Compute ``_all`` without any n × m tensor."""
         log_map = None if self.options.kernel is Kernel.softmax else ReluFeatures(self.options.features, RELU_FLOOR)
         return average_over_features(log_map, self.directions.to(query.dtype), query, key, value, key_valid)
 
     def _past(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Within a chunk compare directly; what came before a chunk arrives as a running sum.
+        """Compute the causal form: weights within a chunk directly, earlier chunks by a running sum.
 
-        Each key's features are relative to its own maximum; scalars put them in relation to the highest maximum up to the query,
-        so that no position feels a later key, not even through rounding.
+        Features of a key are relative to its own maximum; a scalar rescales them to the highest maximum up to the query, so that
+        no position depends on a later key, not even through rounding.
         """
         n, chunk, lowest = query.shape[2], min(CHUNK, query.shape[2]), torch.finfo(query.dtype).min
         phi_query = self._log_features(query, is_key=False)
@@ -168,7 +168,7 @@ class Performer(RedrawnAttention):
         if key_valid is not None:
             phi_key, own = phi_key.masked_fill(~key_valid[:, None, :, None], 0), own.masked_fill(~key_valid[:, None, :], lowest)
 
-        pad = -n % chunk  # the last chunk is filled up with keys of no features and queries nobody reads
+        pad = -n % chunk  # the last chunk is padded with keys without features and queries whose outputs are cut off
         phi_query, phi_key, value = (F.pad(t, (0, 0, 0, pad)).unflatten(2, (-1, chunk)) for t in (phi_query, phi_key, value))
         own = F.pad(own, (0, pad), value=lowest)
         own, highest = (t.unflatten(2, (-1, chunk)) for t in (own, own.cummax(dim=-1).values))
@@ -180,7 +180,7 @@ class Performer(RedrawnAttention):
         sums = torch.cat([scaled_keys.mT @ value, scaled_keys.sum(dim=-2)[..., None]], dim=-1)  # [S z] of each chunk
         state, states = torch.zeros_like(sums[:, :, 0]), []
         for summed, shrink in zip(sums.unbind(2), _relative(before, ends)[..., None, None].unbind(2), strict=True):
-            states.append(state)  # of all earlier chunks, relative to the highest maximum before this one
+            states.append(state)  # sum over all earlier chunks, relative to the highest maximum before this one
             state = state * shrink + summed
         carried, earlier = phi_query * _relative(before[..., None], highest)[..., None], torch.stack(states, dim=2)
         top = weights @ value + carried @ earlier[..., :-1]
@@ -188,12 +188,12 @@ class Performer(RedrawnAttention):
         return weighted_mean(top, bottom).flatten(2, 3)[:, :, :n]
 
     def _past_fla(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """The same sums by flash-linear-attention; a column of ones beside V sums up the weights."""
+        """Compute the causal form by flash-linear-attention's kernel; a column of ones beside V gives the sums of weights."""
         logs = self._log_features(query, is_key=False), self._log_features(key, is_key=True)
         return weighted_mean(fla.sums_of_past(*logs, F.pad(value, (0, 1), value=1.0), key_valid))
 
     def _log_features(self, x: Keys, *, is_key: bool) -> Float[Tensor, "batch heads keys m"]:
-        """log φ(x), up to constants that the division cancels: 1/√m, and for queries |x|²/2."""
+        """Compute log φ(x), without constants that the division cancels: 1/√m, and for queries |x|²/2."""
         if self.options.kernel is Kernel.softmax:
             return log_positive_features(x, self.directions, is_key=is_key)
         projected = (x * x.shape[-1] ** -0.25) @ self.directions.to(x.dtype).T
@@ -201,5 +201,5 @@ class Performer(RedrawnAttention):
 
 
 def _relative(low: Tensor, high: Tensor) -> Tensor:
-    """exp(low - high), at most one: zero where ``low`` is the lowest number, which stands for nothing yet."""
+    """Factor exp(low - high), at most one: zero where ``low`` is the lowest number, the maximum of no keys."""
     return (low - high).clamp(max=0).exp()

@@ -1,4 +1,4 @@
-"""Keys and values made few before they are attended to: by projections along the length (Linformer), landmarks or memories."""
+"""Low-rank attention: keys and values compressed by projections along the length (Linformer), landmarks or memories."""
 
 from attn_zoo.attention.low_rank import _windows as _windows
 from attn_zoo.attention.low_rank import external as external

@@ -1,4 +1,4 @@
-"""E and F: the projections along the length by which Linformer and its kin make n keys and values k, and their sharing."""
+"""Projections E and F along the length, which compress n keys and values to k in Linformer and its variants, and their sharing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attn_zoo.shapes import Compressed, Keys, KeyValid
 
 
 class Projection(Enum):
-    """How n tokens become few (Wang et al. 2020, Section 4)."""
+    """Kind of projection from n tokens to k (Wang et al. 2020, Section 4)."""
 
     learned = "learned"
     """A learned k × n matrix."""
@@ -29,7 +29,7 @@ class Projection(Enum):
     max = "max"
     """Maxima of the same windows, channel by channel."""
     convolution = "convolution"
-    """A convolution whose kernel and stride are the window, over the channels of a head."""
+    """A convolution over the channels of a head, with the window as kernel and stride."""
 
 
 class Sharing(Enum):
@@ -42,23 +42,23 @@ class Sharing(Enum):
     key_value = "key_value"
     """Each layer has an E, which is also its F."""
     layerwise = "layerwise"
-    """There is one E for keys and values of all layers, once ``join_layers`` has been called; until then as key_value."""
+    """All layers have one E, also for values, once ``join_layers`` has been called; until then as key_value."""
 
 
 @dataclass
 class LowRankOptions:
-    """Options of every attention over projected keys."""
+    """Options of every attention to projected keys."""
 
     projected_length: int = by_length("min(256, n/4)", lambda g: max(1, min(256, g.keys // 4)))
     """k, the number of projected keys."""
     projected_lengths: str = ""
-    """Uneven k, which takes the place of ``projected_length``: layers separated by ``/``, heads by ``+``: 64/32, 8+4/4+2."""
+    """k by layer and head, in place of ``projected_length``: layers separated by ``/``, heads by ``+``: 64/32, 8+4/4+2."""
     sharing: Sharing = Sharing.headwise
     projection: Projection = Projection.learned
     frozen: bool = False
-    """Keep E and F as they are while the rest trains."""
+    """Keep E and F as they are drawn, while the other weights are trained."""
     allow_full_rank: bool = False
-    """Accept as many projected keys as keys, which costs more than softmax attention; for comparing the two exactly."""
+    """Accept as many projected keys as keys, at a higher cost than softmax attention; for exact comparisons of the two."""
 
     def __post_init__(self) -> None:
         self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
@@ -72,17 +72,17 @@ class LowRankOptions:
             raise ValueError(f"sharing=layerwise is one projection for all layers, got lengths by layer {self.projected_lengths!r}")
 
     def layers(self) -> list[list[int]]:
-        """For each layer named, or once for all, the k of its heads, or one for all."""
+        """Projected lengths by layer (one entry for all layers unless options name them) and head (or one for all)."""
         name = "projected_lengths" if self.projected_lengths else "projected_length"
         return read_by_layer(name, getattr(self, name))
 
     def matrices(self, heads: int) -> tuple[int, int]:
-        """2 where F differs from E, else 1; and how many E there are for so many heads."""
+        """Number of roles (2 where F differs from E, else 1), and number of matrices for ``heads`` heads."""
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
 
 
 class MatrixMap(LengthMap):
-    """E, which is ``weight[0]``, and F, ``weight[-1]``: k × n matrices drawn from N(0, 1/n), for each head or for all."""
+    """Projections E, ``weight[0]``, and F, ``weight[-1]``: k × n matrices drawn from N(0, 1/n), for each head or for all."""
 
     weight: Float[Tensor, "roles copies k n"]
 
@@ -96,7 +96,7 @@ class MatrixMap(LengthMap):
             self.register_buffer("weight", weight)
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """E K and F V."""
+        """Compute E K and F V."""
         matrices = self.weight[..., : key.shape[2]].unbind(0)
         return self._product(matrices[0], key, key_valid), self._product(matrices[-1], value, key_valid)
 
@@ -106,29 +106,33 @@ class MatrixMap(LengthMap):
         return torch.einsum("kn,bhnd->bhkd", e[0], x) if len(e) == 1 else torch.einsum("hkn,bhnd->bhkd", e, x)
 
     def project_flops(self, head_dim: int) -> int:
-        """2 k n d a head for E K, and as many for F V."""
+        """FLOPs of E K, 2 k n d a head, and as many of F V."""
         return 4 * self.results * self.length * len(self.heads) * head_dim
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
-        """E X and F X."""
+        """Compute E X and F X."""
         return along_length.compress(self.implementation, self.weight, tokens, key_valid)
 
     def compress_and_weigh(self, tokens: Tensor, key_valid: KeyValid) -> tuple[Pair, Pair]:
-        """E X and F X, E 1 and F 1."""
+        """Compute E X and F X, E 1 and F 1."""
         return along_length.compress_and_weigh(self.implementation, self.weight, tokens, key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """2 k n width for E, and for F where it differs or its tokens do."""
+        """FLOPs of E X, 2 k n width, and as many of F X where F or its tokens differ; None where heads have their own matrices."""
         roles, copies, k, _ = self.weight.shape
         return 2 * max(roles, inputs) * k * length * width if copies == 1 else None
 
 
 LENGTH_MAPS: dict[Projection, Callable[..., LengthMap]] = {Projection.learned: MatrixMap, Projection.random: MatrixMap}
-"""The class for each projection; those by windows of tokens enter themselves in ``_windows``."""
+"""Class of each projection; ``_windows`` adds those by windows of tokens."""
 
 
 def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str = "eager") -> nn.ModuleList:
-    """A map for the heads of each k, from the smallest k to the largest. Refuses ``projected_lengths`` of other heads."""
+    """Create a map for the heads of each k, from the smallest k to the largest.
+
+    Raises:
+        ValueError: ``projected_lengths`` names another number of heads.
+    """
     lengths, kind = options.layers()[0], LENGTH_MAPS[options.projection]
     lengths = lengths * geometry.heads if len(lengths) == 1 else lengths
     if len(lengths) != geometry.heads:
@@ -142,15 +146,15 @@ def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str
 
 
 def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Callable[[int, int], tuple[int, int]]) -> Cost:
-    """E K and F V, and then ``compare(heads, r)``, the FLOPs, forward and backward, of so many heads with r projected keys."""
+    """Cost of E K and F V, and of attention to r projected keys: ``compare(heads, r)`` gives its FLOPs, forward and backward."""
     with torch.device("meta"):
         return mapped_cost(length_maps(geometry, options), geometry.head_dim, compare)
 
 
 class LowRankAttention(LengthMappedAttention):
-    """An attention that compares queries with keys projected along the length, and so costs n k instead of n².
+    """Attention to keys and values projected along the length, which costs n k instead of n².
 
-    Subclasses write ``attend_compressed``. Causality is out of reach: every projected key mixes all positions.
+    Subclasses write ``attend_compressed``. There is no causal form, as every projected key mixes all positions.
     """
 
     options: LowRankOptions
@@ -167,7 +171,7 @@ class LowRankAttention(LengthMappedAttention):
         return [replace(self.options, projected_lengths=k) for k in lengths] if len(lengths) > 1 else [self.options]
 
     def check_keys(self, keys: int) -> None:
-        """Refuse as many projected keys as keys, unless ``allow_full_rank`` asks for them."""
+        """Refuse as many projected keys as keys, with ``UnsupportedError``, unless ``allow_full_rank`` accepts them."""
         k = max(map(max, self.options.layers()))
         if k >= keys and not self.options.allow_full_rank:
             raise UnsupportedError(
@@ -177,6 +181,6 @@ class LowRankAttention(LengthMappedAttention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: LowRankOptions) -> tuple[str, ...]:
-        """As many projected keys as keys, which ``allow_full_rank`` accepts."""
+        """Warn of as many projected keys as keys, which ``allow_full_rank`` accepts."""
         k, n = max(map(max, options.layers())), geometry.keys
         return (f"projected_length={k} is no fewer than the {n} keys: nothing is compressed",) if k >= n else ()

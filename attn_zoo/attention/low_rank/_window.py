@@ -12,10 +12,10 @@ from attn_zoo.kernels.cpu.window import banded_attention
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid
 
 SMALLEST_BLOCK = 32
-"""Queries of a block, where the window is narrower."""
+"""Least number of queries in a block, however narrow the window."""
 
 Rows = Float[Tensor, "batch heads keys head_dim"]
-"""Queries, as many as keys, or the answers to them."""
+"""Queries, as many as keys, or outputs."""
 
 
 def attend_near(
@@ -31,7 +31,7 @@ def attend_near(
     dropout: float,
     tiled: bool,
 ) -> Rows:
-    """softmax(Q [K_few ; K_near]ᵀ / √d) [V_few ; V_near], near being the valid keys of the window around each query."""
+    """Compute softmax(Q [K_few ; K_near]ᵀ / √d) [V_few ; V_near], with the valid keys of the window around each query as K_near."""
     reach = min(window // 2, query.shape[2] - 1)
     if few_valid is None and valid is not None:
         few_valid = valid.any(dim=1, keepdim=True).expand(-1, few_key.shape[2])
@@ -56,7 +56,7 @@ def window_attention(
     reach: int,
     dropout: float,
 ) -> Rows:
-    """Blocks of queries meet the keys within reach of any of them: (batch, heads, blocks, block, reach + block + reach) scores."""
+    """Compute ``attend_near`` in blocks of queries: (batch, heads, blocks, block, reach + block + reach) scores for the window."""
     n, few, block = query.shape[2], few_key.shape[2], max(reach, SMALLEST_BLOCK)
     fill, span = -n % block, reach + block + reach
     rows = F.pad(query * query.shape[-1] ** -0.5, (0, 0, 0, fill))
@@ -81,7 +81,7 @@ def naive_attention(
     few_value: Compressed,
     few_valid: CompressedValid,
 ) -> Rows:
-    """The same by n × (few + n) weights masked to pairs that are ``near``, for definitions."""
+    """Compute ``attend_near`` with n × (few + n) weights masked to the pairs ``near``, for definitions."""
     seen = near.new_ones(1, few_key.shape[2]) if few_valid is None else few_valid
     allowed = torch.cat([seen[:, None, None].expand(*near.shape[:-1], -1), near], dim=-1)
     scores = query @ torch.cat([few_key, key], dim=2).mT / query.shape[-1] ** 0.5
@@ -89,7 +89,7 @@ def naive_attention(
 
 
 def within(n: int, reach: int, key_valid: KeyValid, device: torch.device) -> Bool[Tensor, "#batch 1 n n"]:
-    """Pairs no further apart than ``reach``, of valid keys, for definitions."""
+    """Mask of pairs no further apart than ``reach``, with valid keys, for definitions."""
     at = torch.arange(n, device=device)
     near = ((at - at[:, None]).abs() <= reach)[None, None]
     return near if key_valid is None else near & key_valid[:, None, None]

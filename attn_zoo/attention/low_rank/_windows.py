@@ -1,4 +1,4 @@
-"""Projections by windows of ⌈n / k⌉ tokens, each of which becomes one: its mean, its maximum or a convolution."""
+"""Projections of windows of ⌈n / k⌉ tokens to one each: their mean, their maximum or a convolution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid
 
 
 class WindowMap(LengthMap):
-    """Maps every window of n / k tokens, rounded up, to one result; a window of padding alone is left out of the softmax."""
+    """Map of every window of ⌈n / k⌉ tokens to one result; a window of padding alone is left out of the softmax."""
 
     def __init__(self, geometry: Geometry, options: LowRankOptions, k: int, heads: Sequence[int], implementation: str) -> None:
         super().__init__(geometry.keys, k, heads)
@@ -29,15 +29,15 @@ class WindowMap(LengthMap):
         self.results = math.ceil(length / self.window)
 
     def windows(self, tokens: Float[Tensor, "*front keys width"], fill: float = 0.0) -> Float[Tensor, "*front r window width"]:
-        """Cut into windows, the last one filled up."""
+        """Split tokens into windows, the last one padded with ``fill``."""
         return F.pad(tokens, (0, 0, 0, -tokens.shape[-2] % self.window), value=fill).unflatten(-2, (-1, self.window))
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
-        """Windows that hold a real token."""
+        """Mask of windows that hold a real token."""
         return None if key_valid is None else self.windows(key_valid[..., None]).any(dim=-2)[..., 0]
 
     def resize(self, length: int) -> None:
-        """Go over to the windows of another length."""
+        """Change the size of the windows to that for another length."""
         self._cut(length)
 
 
@@ -45,30 +45,30 @@ class MeanMap(WindowMap):
     """Averages over the real tokens of a window."""
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Means of keys and of values."""
+        """Compute means of keys and of values."""
         share = self._share(key, key_valid)[:, None]
         return (self.windows(key) * share).sum(dim=-2), (self.windows(value) * share).sum(dim=-2)
 
     def compress(self, tokens: Tensor, key_valid: KeyValid) -> Pair:
-        """Means, which serve keys and values."""
+        """Compute means of tokens, the same for keys and values."""
         mean = (self.windows(tokens) * self._share(tokens, key_valid)).sum(dim=-2)
         return mean, mean
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """Means are no matrix products."""
+        """FLOPs of means, which are no matrix products: 0, or None where heads have their own maps."""
         return 0 if self.copies == 1 else None
 
     def _share(self, tokens: Tensor, key_valid: KeyValid) -> Float[Tensor, "batch r 1 1"]:
-        """Weight of a real token in its window's mean; multiplied before summing, so that half precision does not overflow."""
+        """Weight of a real token in its window's mean; applied before summing, so that half precision does not overflow."""
         real = tokens.new_ones(1, tokens.shape[-2], 1) if key_valid is None else key_valid[..., None].to(tokens.dtype)
         return self.windows(real).sum(dim=-2, keepdim=True).clamp(min=1).reciprocal()
 
 
 class MaxMap(WindowMap):
-    """Maxima over the real tokens of a window. Not linear, so tokens cannot be compressed before they are keys."""
+    """Maxima over the real tokens of a window. Not linear, so tokens cannot be compressed before their projection to keys."""
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Maxima of keys and of values, channel by channel."""
+        """Compute maxima of keys and of values, channel by channel."""
         return self._highest(key, key_valid), self._highest(value, key_valid)
 
     def _highest(self, tokens: Tensor, key_valid: KeyValid) -> Tensor:
@@ -92,7 +92,7 @@ class ConvolutionMap(WindowMap):
         self.weight = nn.Parameter(torch.randn(self.roles, self.copies, taps, d) * taps**-0.5)
 
     def project(self, key: Keys, value: Keys, key_valid: KeyValid) -> tuple[Compressed, Compressed]:
-        """Convolved keys and values."""
+        """Convolve keys and values."""
         kernels = self.weight.unbind(0)
         return self._convolve(kernels[0], key), self._convolve(kernels[-1], value)
 
@@ -101,12 +101,12 @@ class ConvolutionMap(WindowMap):
         return windows @ weight[0] if len(weight) == 1 else torch.einsum("bhrt,htd->bhrd", windows, weight)
 
     def project_flops(self, head_dim: int) -> int:
-        """2 w d² for a result of a head."""
+        """FLOPs of both convolutions, 2 w d² for each result of a head."""
         return 4 * self.results * self.window * head_dim**2 * len(self.heads)
 
     @torch.no_grad()
     def resize(self, length: int) -> None:
-        """Interpolate the taps along the window."""
+        """Change the size of the windows, and interpolate the kernels to it."""
         super().resize(length)
         taps = self.weight.unflatten(2, (-1, self.weight.shape[3])).movedim(2, -1)
         self.weight = nn.Parameter(resample(taps, self.window).movedim(-1, 2).flatten(2, 3), self.weight.requires_grad)

@@ -1,4 +1,4 @@
-"""External attention: Y = A M_v with A = norm(X M_kᵀ), softmax over positions and then shares of each position over the units."""
+"""External attention: Y = A M_v with A = norm(X M_kᵀ): softmax over positions, then division by the sum over units."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Options:
     """Options of external attention."""
 
     units: int = by_length("min(64, n/4)", lambda g: max(2, min(64, g.keys // 4)))
-    """S, the number of memory units. The paper's is 64."""
+    """S, the number of memory units; 64 in the paper."""
     own_units: bool = False
-    """Give each head units of its own; the paper's heads share them."""
+    """Give each head its own units; the paper's heads share them."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -35,7 +35,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """X M_kᵀ and A M_v, n S d a head each."""
+    """FLOPs of X M_kᵀ and A M_v, n S d multiply-adds a head each."""
     h, d, units = geometry.heads, geometry.head_dim, options.units
     flops = 4 * h * geometry.keys * units * d
     return Cost(flops, parameters=2 * (h if options.own_units else 1) * units * d, backward_flops=2 * flops)
@@ -55,15 +55,15 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"own_units": {"own_units": True, "units": 5}},
 )
 class External(Attention):
-    """Attention of each position to a few learned units, which are the same for all inputs.
+    """Attention of each position to a few learned memory units, the same for all inputs.
 
     Paper: Guo et al. 2021: external attention (units as keys and values), its double normalisation, and its multi-head form, whose
         heads share the units.
     Symbols: F → the layer's values, its one projection here and the paper's query; S → units; M_k → memory_keys,
         M_v → memory_values; α → weights.
-    Differs: padded positions have no part in the softmax over positions. Both normalisations are one softmax over units of
-        scores less the logarithm of their sums over positions, so that nothing is divided by zero. M_k starts from N(0, 1/d)
-        and M_v from N(0, 1). Heads are as many as the layer's, where the paper's code makes four times as many.
+    Differs: padded positions are left out of the softmax over positions. Both normalisations are one softmax over units of
+        scores less their log-sum-exp over positions, so that nothing is divided by zero. M_k starts from N(0, 1/d) and M_v from
+        N(0, 1). There are as many heads as in the layer, where the paper's code makes four times as many.
     """
 
     options: Options
@@ -76,25 +76,25 @@ class External(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """As many units as tokens."""
+        """Warn of as many units as tokens."""
         units, n = options.units, geometry.keys
         return (f"units={units} are no fewer than the {n} tokens: softmax attention would compare no more",) if units >= n else ()
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Exponentials over their sums over the valid positions, and those over their sums over the units."""
+        """Divide exponentials by their sums over the valid positions, and the quotients by their sums over the units."""
         powers = (value @ self.memory_keys.mT).exp()
         sums = (powers if key_valid is None else powers * key_valid[:, None, :, None]).sum(dim=2, keepdim=True)
         weights = powers / torch.where(sums > 0, sums, 1)
         return weights / weights.sum(dim=-1, keepdim=True) @ self.memory_values
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Weights from the scores less the logarithm of their sums over positions; a padded position has weights, but no part."""
+        """Attend with both normalisations as one softmax; padded positions get an output, but are left out of the log-sum-exp."""
         own = self.options.own_units
         keys, values = (self.memory_keys, self.memory_values) if own else (self.memory_keys[0], self.memory_values[0])
         scores = (value @ keys.mT).to(torch.promote_types(value.dtype, torch.float32))
         reached = scores
         if key_valid is not None:
-            # The lowest finite number, so that an example without any token stays free of NaN, in the gradient too.
+            # The lowest finite number, so that an example of padding alone gives no NaN, in gradients neither.
             reached = scores.masked_fill(~key_valid[:, None, :, None], torch.finfo(scores.dtype).min)
         weights = (scores - reached.logsumexp(dim=2, keepdim=True)).softmax(dim=-1)
         weights = F.dropout(weights, self.options.dropout, self.training)

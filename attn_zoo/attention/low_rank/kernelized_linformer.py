@@ -1,4 +1,4 @@
-"""Kernelized Linformer: Y = D⁻¹ φ(Q) (φ(E K)ᵀ F V) with D = diag(φ(Q) φ(E K)ᵀ 1): low rank and a feature map in one."""
+"""Kernelized Linformer: Y = D⁻¹ φ(Q) (φ(E K)ᵀ F V) with D = diag(φ(Q) φ(E K)ᵀ 1)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 
 class FeatureMap(Enum):
-    """φ, which stands in place of the softmax over the projected keys."""
+    """Feature map φ, in place of the softmax over the projected keys."""
 
     elu = "elu"
     """elu(x) + 1, d features."""
     favor = "favor"
-    """Positive orthogonal random features, which estimate Linformer's softmax without bias."""
+    """Positive orthogonal random features, an unbiased estimate of Linformer's softmax kernel."""
 
 
 @dataclass
@@ -43,13 +43,13 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V; then for each head φ(K̄)ᵀ V̄, φ(Q) times that and the denominator; favor adds its random projections."""
+    """FLOPs of E K and F V; for each head of φ(K̄)ᵀ V̄, φ(Q) times that and the denominator; favor adds its random projections."""
     n, d = geometry.queries, geometry.head_dim
     favor = options.feature_map is FeatureMap.favor
     m = options.features if favor else d
 
     def compare(heads: int, k: int) -> tuple[int, int]:
-        draws = 2 * (n + k) * m * d if favor else 0  # random projections have no gradient of their own
+        draws = 2 * (n + k) * m * d if favor else 0  # random projections, whose weights have no gradient
         sums = 2 * k * m * d + 2 * n * m * (d + 1)
         return heads * (draws + sums), heads * (draws + 2 * sums)
 
@@ -73,13 +73,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class KernelizedLinformer(LowRankAttention):
-    """Linear attention over keys and values projected along the length: no n × k weights, whatever k.
+    """Linear attention to keys and values projected along the length, without n × k weights.
 
     Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1;
         Choromanski et al. 2021, Lemma 1, for the random features.
     Symbols: E, F → weight of MatrixMap, k → projected_length, φ → feature_map, m → features.
-    Differs: the combination is in none of the papers. Everything that Linformer's entry says about padding, shorter inputs and
-        initialisation holds here; random features are one draw for all heads, and are computed in float32 at least.
+    Differs: the combination is in none of the papers. The remarks of Linformer's entry on padding, shorter inputs and
+        initialisation apply here; random features are one draw for all heads, and are computed in float32 at least.
 
     Raises:
         UnsupportedError: projected_length is not below the number of keys.
@@ -94,7 +94,7 @@ class KernelizedLinformer(LowRankAttention):
             self.register_buffer("directions", draw_directions(options.features, geometry.head_dim, orthogonal=True))
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """The n × k weights φ(qᵢ)·φ(k̄ⱼ) over their sum, with K̄ = E K."""
+        """Materialise the n × k weights φ(qᵢ)·φ(k̄ⱼ), divided by their sum, with K̄ = E K."""
 
         def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
             if self.options.feature_map is FeatureMap.elu:
@@ -108,7 +108,7 @@ class KernelizedLinformer(LowRankAttention):
         return self.by_compressed(naive, query, key, value, key_valid)
 
     def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
-        """φ(Q) (φ(K̄)ᵀ V̄) over φ(Q) (φ(K̄)ᵀ 1) with the projected keys K̄ = E K and values V̄ = F V."""
+        """Compute φ(Q) (φ(K̄)ᵀ V̄) / φ(Q) (φ(K̄)ᵀ 1) with the projected keys K̄ = E K and values V̄ = F V."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             key_features, top = self._key_features(key.to(dtype), valid)
@@ -117,7 +117,7 @@ class KernelizedLinformer(LowRankAttention):
             return weighted_mean(features @ summed, features @ mass).to(query.dtype)
 
     def _key_features(self, key: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """φ(K̄), zero where invalid; for favor divided by the maximum of each feature, whose logarithm φ(Q) takes over."""
+        """Features φ(K̄), zero where invalid; for favor divided by each feature's maximum, whose logarithm is returned for φ(Q)."""
         hidden = None if valid is None else ~valid[:, None, :, None]
         if self.options.feature_map is FeatureMap.elu:
             features, top = F.elu(key) + 1, None

@@ -27,13 +27,13 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V (n k d a head each), then Q (E K)ᵀ and P (F V) (n k d a head each)."""
+    """FLOPs of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds a head each."""
     nd = geometry.queries * geometry.head_dim
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 8 * heads * k * nd))
 
 
 def identity_linformer(geometry: Geometry) -> Linformer:
-    """projected_length = keys and E = F = identity: Eq. 7 is then softmax attention."""
+    """Softmax limit: projected_length = keys and E = F = identity turn Eq. 7 into softmax attention."""
     built = Linformer(geometry, Options(projected_length=geometry.keys, allow_full_rank=True))
     built.maps[0].get_parameter("weight").data.copy_(torch.eye(geometry.keys))
     return built
@@ -62,12 +62,12 @@ def identity_linformer(geometry: Geometry) -> Linformer:
     },
 )
 class Linformer(LowRankAttention):
-    """Softmax attention over keys and values projected along the length.
+    """Softmax attention to keys and values projected along the length.
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
     Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys.
-    Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of padding alone takes
-        no part, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which keeps the scale of keys and
+    Differs: padded keys and values are zero before they are projected (the paper has no padding), a window of padding alone is
+        left out, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which keeps the scale of keys and
         values, where the paper's theorems use N(0, 1/k); the random projection is drawn in the same way. Windows hold ⌈n/k⌉ tokens,
         so that there may be a few less than k. The convolution runs over all channels of a head and has no bias.
 
@@ -81,7 +81,7 @@ class Linformer(LowRankAttention):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:
-        """The Triton kernels hold a head on chip and know no mask on projected keys, which only windows need."""
+        """Refuse ``triton`` for wide heads, which must fit on chip, and for windows, whose results need a mask."""
         if implementation == "triton" and (geometry.head_dim > 128 or LENGTH_MAPS[options.projection] is not MatrixMap):
             return (
                 "linformer's Triton kernels take a head_dim of up to 128 and project by matrices; got "
@@ -91,7 +91,7 @@ class Linformer(LowRankAttention):
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Eq. 7: P (F V) with P = softmax(Q (E K)ᵀ / √d)."""
+        """Compute Eq. 7: P (F V) with P = softmax(Q (E K)ᵀ / √d)."""
 
         def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
             return softmax_over_valid(q @ ek.mT / q.shape[-1] ** 0.5, None if valid is None else valid[:, None, None]) @ fv
@@ -99,7 +99,7 @@ class Linformer(LowRankAttention):
         return self.by_compressed(naive, query, key, value, key_valid)
 
     def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
-        """P (F V) with P = softmax(Q (E K)ᵀ / √d), of E K and F V."""
+        """Compute P (F V) with P = softmax(Q (E K)ᵀ / √d) from E K and F V."""
         dropout = self.options.dropout if self.training else 0.0
         if self.implementation == "sdpa":
             return sdpa_over_valid(query, key, value, valid, dropout=dropout)

@@ -1,4 +1,4 @@
-"""Block-causal Linformer: a query sees its own block token by token and every earlier block through E K and F V of that block."""
+"""Block-causal Linformer: a query sees the tokens of its own block, and E K and F V of every earlier block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Options:
     projected_length: int = 4
     """k, the number of projected keys of a block."""
     block_scale: float = 1.0
-    """A block holds c = block_scale · √(n k) tokens; at 1 both parts of the work are about equal."""
+    """Factor of √(n k) in blocks of c = block_scale · √(n k) tokens; at 1 the FLOPs within and between blocks are about equal."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -37,13 +37,13 @@ class Options:
 
 
 def block_size(keys: int, options: Options) -> int:
-    """c, no more than the sequence and above k, so that projecting shortens."""
+    """Size of a block c, at most the length of the sequence and above k, so that projections compress."""
     wished = min(options.block_scale * math.sqrt(keys * options.projected_length), keys)
     return max(options.projected_length + 1, round(wished))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V of every block that another may see, Q Kᵀ and P V within blocks, Q K̄ᵀ and P V̄ with the projected keys.
+    """FLOPs of E K and F V of every block that another sees, Q Kᵀ and P V within blocks, Q K̄ᵀ and P V̄ with projected keys.
 
     State: keys and values of the block being read, and projected ones of those before.
     """
@@ -62,7 +62,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def one_block(geometry: Geometry) -> Attention:
-    """A block as long as the sequence leaves nothing to project: softmax attention."""
+    """Softmax limit: with a single block nothing is projected."""
     return LinformerCausal(geometry, Options(block_scale=geometry.keys))
 
 
@@ -84,12 +84,12 @@ class LinformerCausal(Attention):
     """Softmax over the tokens of a query's own block and the projected keys of the other blocks it may see.
 
     Paper: Wang et al. 2020, Eq. 7, whose E mixes all positions and so has no causal form. Here E maps one block of c tokens to k,
-        and a block is seen through it only by later blocks. With c = √(n k) a query has at most about 2 √(n k) keys.
+        which only later blocks see. With c = √(n k) a query has at most about 2 √(n k) keys.
     Symbols: E → key_projection, F → value_projection, k → projected_length, c → block.
     Differs: everything above; the paper has no such form. Without causality a query sees all other blocks projected. One E and one
         F serve all blocks and heads and start from N(0, 1/c). A block of padding alone is left out, other padded tokens are zero
-        before they are projected. At lengths other than the one built for c stays, and with it the parameters; far beyond it the
-        work grows with the square of the length.
+        before they are projected. At lengths other than the one built for, c and the parameters stay; at much greater lengths
+        FLOPs grow with the square of the length.
     """
 
     options: Options
@@ -104,13 +104,13 @@ class LinformerCausal(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """A block as long as the input."""
+        """Warn of a block as long as the input."""
         c, n = block_size(geometry.keys, options), geometry.keys
         return (f"a block of {c} tokens is no shorter than the {n} there are: nothing is compressed",) if c >= n else ()
 
     @torch.no_grad()
     def resize_length(self, length: int) -> None:
-        """Go over to the blocks of another length, E and F interpolated."""
+        """Change the number of keys and the size of blocks in place; E and F are interpolated."""
         resized = self.geometry_at(length)
         self.block = block_size(length, self.options)
         for name in ("key_projection", "value_projection"):
@@ -119,7 +119,7 @@ class LinformerCausal(Attention):
         self.geometry = resized
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Softmax over the projected keys of other blocks and the n keys, those of the own block; E and F block-diagonal."""
+        """Compute a softmax over all projected and all n keys, masked to the visible ones, with block-diagonal E and F."""
         n, k, c = key.shape[2], self.options.projected_length, self.block
         at, blocks = torch.arange(n, device=key.device), math.ceil(n / c)
         e, f = (torch.block_diag(*[weight] * blocks)[:, :n] for weight in (self.key_projection, self.value_projection))
@@ -136,7 +136,7 @@ class LinformerCausal(Attention):
         return softmax_over_valid(query @ keys.mT / query.shape[-1] ** 0.5, allowed) @ values
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """All blocks at once: (batch, heads, blocks, c, blocks · k + c) scores of projected keys and of the own block's."""
+        """Attend in all blocks at once: (batch, heads, blocks, c, blocks · k + c) scores of projected and own keys."""
         n, c = key.shape[2], self.block
         key = key * key.shape[-1] ** -0.5
         valid = query.new_ones(1, n, dtype=torch.bool) if key_valid is None else key_valid
@@ -151,7 +151,7 @@ class LinformerCausal(Attention):
         return ((far.flatten(2, 3) @ short_value).unflatten(2, (-1, c)) + near @ value).flatten(2, 3)[:, :, :n]
 
     def _allowed(self, valid: Bool[Tensor, "batch blocks c"]) -> Bool[Tensor, "batch blocks c columns"]:
-        """The projected keys of other blocks, causally earlier ones, that hold a token, and the own block's keys."""
+        """Mask of the projected keys of other (causal: earlier) blocks that hold a token, and of the own block's keys."""
         (_, blocks, c), one = valid.shape, valid.new_ones(())
         others, own = one.expand(blocks, blocks), one.expand(c, c)
         if self.geometry.causal:
@@ -162,7 +162,7 @@ class LinformerCausal(Attention):
         return torch.cat([far[:, :, None].expand(-1, -1, c, -1), own & valid[:, :, None]], dim=-1)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Block by block, so that no temporary is longer than the keys that a block sees."""
+        """Attend block by block, so that no temporary is longer than the keys that a block sees."""
         dropout = self.options.dropout if self.training else 0.0
         projections = self.key_projection, self.value_projection
         return attend_blocks(query, key, value, key_valid, *projections, causal=self.geometry.causal, dropout=dropout)

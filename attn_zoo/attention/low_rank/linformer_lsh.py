@@ -1,4 +1,4 @@
-"""Linformer with LSH: Y = softmax(Q [K hashed alike ; E K]ᵀ / √d) [V hashed alike ; F V], one softmax, with kⱼ = qⱼ / |qⱼ|."""
+"""Linformer with LSH: Y = softmax(Q [K_near ; E K]ᵀ / √d) [V_near ; F V], near in the order of hash buckets, kⱼ = qⱼ / |qⱼ|."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Options(LowRankOptions):
     """Options of Linformer with LSH."""
 
     window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
-    """Keys a position sees one by one in the order of buckets, itself included; odd, so that it sees as many on either side."""
+    """Keys in the window of a position, in the order of buckets, itself included; odd, so that both sides are equal."""
     buckets: int = 0
-    """Buckets, a power of two; 0 takes about 2 length / window, for the length it is built for: half a window holds one."""
+    """Number of buckets, a power of two; 0 takes about 2 length / window, for the length it is built for: one per half window."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -40,12 +40,12 @@ class Options(LowRankOptions):
 
 
 def bucket_count(keys: int, options: Options) -> int:
-    """As asked, or so many that a bucket is expected within half a window."""
+    """Number of buckets by the options, or so that a bucket is expected to fill half a window."""
     return options.buckets or default_buckets(4 * keys, options.window)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """The hash, which has no gradient; E K and F V (n k d a head each); the band in the order of buckets and the projected keys."""
+    """FLOPs of the hash, which has no gradient; of E K and F V; of the band in the order of buckets and the projected keys."""
     n, d = geometry.keys, geometry.head_dim
     reach = min(options.window // 2, n - 1)
     hashed = 2 * n * rotation_columns(bucket_count(n, options))
@@ -79,16 +79,16 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class LinformerLSH(LowRankAttention):
-    """Softmax attention over keys that are hashed alike and over all keys projected along the length.
+    """Softmax attention to keys near in the order of hash buckets and to all keys projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for
         sorting by bucket and then by position (Eq. 6).
     Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys, n_buckets → buckets, R → rotations, w → window.
-    Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees as many
-        neighbours on either side, where Eq. 6 has its own chunk and the one before; whatever lies near is seen, of the same
-        bucket or not. A position sees itself, which the projected keys hold as well. Many buckets are products of
-        hashes of at most 16. The hash is kept, so that evaluation is deterministic. Padding comes last in the order and takes
-        no place. Everything that Linformer's entry says about padding, shorter inputs and initialisation holds here.
+    Differs: the combination is in neither paper. Positions are hashed once. In the order of buckets each position sees equally
+        many neighbours on both sides, where Eq. 6 has its own chunk and the one before; neighbours are seen whether in the same
+        bucket or not. A position sees itself, which is also part of the projected keys. Many buckets are products of hashes of
+        at most 16. The hash is kept, so that evaluation is deterministic. Padding comes last in the order and is not seen.
+        The remarks of Linformer's entry on padding, shorter inputs and initialisation apply here.
 
     Raises:
         UnsupportedError: projected_length is not below the number of keys.
@@ -103,18 +103,18 @@ class LinformerLSH(LowRankAttention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Those of the projection, and a window as wide as the input, or no hash at all."""
+        """Warnings of the projection, and of a window as wide as the input or a single bucket."""
         n, found = geometry.keys, super().warnings(geometry, options)
         if options.window < n and bucket_count(n, options) == 1:
             return (*found, "one bucket holds all tokens: their order decides who sees whom, not the hash")
         return found + doubts_of_window(options.window, n)
 
     def compressed_length(self) -> int | None:
-        """None: those hashed alike are needed one by one."""
+        """None: the keys of the window are needed one by one."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Softmax over the k projected keys and those of the n keys that lie near in the order of buckets."""
+        """Compute a softmax over the k projected keys and all n keys, masked to those near in the order of buckets."""
 
         def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             rank = self._order(q, e.heads, key_valid).argsort(dim=-1)
@@ -125,7 +125,7 @@ class LinformerLSH(LowRankAttention):
         return self.by_map(heads, query, F.normalize(key, dim=-1), value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """E K and F V, then one softmax over them and a window in the order of buckets."""
+        """Compute E K and F V, then one softmax over them and a window in the order of buckets."""
         dropout = self.options.dropout if self.training else 0.0
         how: dict[str, Any] = {"window": self.options.window, "dropout": dropout, "tiled": self.implementation == "tiled"}
         first = None  # in the order of buckets, padding comes last
@@ -143,9 +143,9 @@ class LinformerLSH(LowRankAttention):
 
     @torch.no_grad()
     def _order(self, query: Queries, heads: Sequence[int], valid: KeyValid) -> Int[Tensor, "batch heads queries"]:
-        """Each head's positions by bucket, those of one bucket as they come, padding behind all."""
+        """Positions of each head sorted by bucket, then by position; padding last."""
         buckets, tiled = bucket_count(self.geometry.keys, self.options), self.implementation == "tiled"
-        with without_autocast(query.device):  # a bucket must not depend on the precision of the rest
+        with without_autocast(query.device):  # so that buckets do not depend on autocast
             bucket = lsh_buckets(query, self.rotations[list(heads)], buckets, tiled=tiled)[0]
         return (bucket if valid is None else bucket.masked_fill(~valid[:, None], buckets)).argsort(dim=-1, stable=True)
 

@@ -1,4 +1,4 @@
-"""Linformer with a window: Y = softmax(Q [K near ; E K]ᵀ / √d) [V near ; F V], one softmax over both kinds of keys."""
+"""Linformer with a window: Y = softmax(Q [K near ; E K]ᵀ / √d) [V near ; F V], with the window's keys as K_near."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Options(LowRankOptions):
     """Options of Linformer with a window."""
 
     window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
-    """Keys a position sees one by one, itself included; odd, so that it sees as many on either side."""
+    """Keys in the window of a position, itself included; odd, so that both sides are equal."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -31,7 +31,7 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """E K and F V (n k d a head each), then the band and the projected keys that every query sees."""
+    """FLOPs of E K and F V, n k d multiply-adds a head each, then of the band and the projected keys that every query sees."""
     n, d = geometry.keys, geometry.head_dim
     reach = min(options.window // 2, n - 1)
 
@@ -60,13 +60,13 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class LinformerWindow(LowRankAttention):
-    """Softmax attention over a window and over all keys projected along the length.
+    """Softmax attention to a window of keys and to all keys projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Beltagy et al. 2020, Section 3.1, for the window.
     Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys, w → window.
-    Differs: the combination is in neither paper. A key within the window is in the projected keys as well. As keys are needed
-        one by one, tokens cannot be compressed before they are projected. Everything that Linformer's entry says about
-        padding, shorter inputs and initialisation holds here.
+    Differs: the combination is in neither paper. A key within the window is also part of the projected keys. As single keys are
+        needed, tokens cannot be compressed before they are projected. The remarks of Linformer's entry on padding, shorter
+        inputs and initialisation apply here.
 
     Raises:
         UnsupportedError: projected_length is not below the number of keys.
@@ -76,15 +76,15 @@ class LinformerWindow(LowRankAttention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Those of the projection, and a window as wide as the input."""
+        """Warnings of the projection, and of a window as wide as the input."""
         return super().warnings(geometry, options) + doubts_of_window(options.window, geometry.keys)
 
     def compressed_length(self) -> int | None:
-        """None: the window needs the tokens themselves."""
+        """None: the keys of the window are needed one by one."""
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Softmax over the k projected keys and those of the n keys that lie within the window."""
+        """Compute a softmax over the k projected keys and all n keys, masked to those within the window."""
         near = within(query.shape[2], self.options.window // 2, key_valid, query.device)
 
         def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class LinformerWindow(LowRankAttention):
         return self.by_map(heads, query, key, value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """E K and F V, then one softmax over them and the window."""
+        """Compute E K and F V, then one softmax over them and the window."""
         dropout = self.options.dropout if self.training else 0.0
         how: dict[str, Any] = {"window": self.options.window, "dropout": dropout, "tiled": self.implementation == "tiled"}
 

@@ -1,4 +1,4 @@
-"""Long-short: Y = softmax(Q [K near ; PᵀK]ᵀ / √d) [V near ; PᵀV], with P = softmax over positions of K W made for each input."""
+"""Long-short: Y = softmax(Q [K near ; PᵀK]ᵀ / √d) [V near ; PᵀV], with P = softmax(K W) over positions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Options:
     """Options of long-short attention."""
 
     window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
-    """Keys a position sees one by one, itself included; odd, so that it sees as many on either side."""
+    """Keys in the window of a position, itself included; odd, so that both sides are equal."""
     rank: int = by_length("min(64, n/8)", lambda g: max(1, min(64, g.keys // 8)))
-    """r, the number of keys that all others become."""
+    """r, the number of projected keys."""
     norms: bool = True
-    """Normalise the keys and values of both kinds, each by a layer norm of its own, so that neither drowns the other."""
+    """Apply a layer norm to the keys and values of the window and another to the projected ones, so that scales match."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -41,7 +41,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """K W, PᵀK and PᵀV (n r d each), then the band and the projected keys that every query sees."""
+    """FLOPs of K W, PᵀK and PᵀV, n r d multiply-adds each, then of the band and the projected keys that every query sees."""
     n, h, d, r = geometry.keys, geometry.heads, geometry.head_dim, options.rank
     reach = min(options.window // 2, n - 1)
     return Cost(
@@ -65,14 +65,14 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"plain": {"norms": False, "window": 5, "rank": 3}, "wide": {"window": 65, "rank": 8}},
 )
 class LongShort(Attention):
-    """A window and a low-rank projection that follows the input, in one softmax.
+    """Softmax attention to a window of keys and to a low-rank projection that depends on the input (dynamic projection).
 
     Paper: Zhu et al. 2021: Section 3.2 (sliding window), Section 3.3 (dynamic projection P = softmax(K W)), Section 3.4 (both
         aggregated in one softmax, with two layer norms).
     Symbols: r → rank, W^P → projection, LN_L and LN_G → the norms' rows 0 and 1.
-    Differs: the bidirectional form only. P is made of a head's keys, where the paper's is made of the tokens before they are
-        projected. Each position has its own window, where the paper's segments share one of two segments' length. Norms run
-        over a head's channels. Padded keys have no part in P.
+    Differs: the bidirectional form only. P is computed from a head's keys, where the paper's is computed from the tokens before
+        they are projected. Each position has its own window, where the paper's segments share one of two segments' length. Norms
+        run over a head's channels. P is zero at padded keys.
     """
 
     options: Options
@@ -87,21 +87,21 @@ class LongShort(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """A window or a rank as large as the input."""
+        """Warn of a window or a rank as large as the input."""
         n, found = geometry.keys, doubts_of_window(options.window, geometry.keys)
         if options.rank >= n:
             found += (f"rank={options.rank} is no fewer than the {n} tokens: nothing is compressed",)
         return found
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Softmax over r projected keys and those of the n keys that lie within the window."""
+        """Compute a softmax over the r projected keys and all n keys, masked to those within the window."""
         shares = self._shares(key, key_valid)
         near = within(query.shape[2], self.options.window // 2, key_valid, query.device)
         few = self._norm(shares @ key, 1), self._norm(shares @ value, 1)
         return naive_attention(query, self._norm(key, 0), self._norm(value, 0), near, *few, None)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """PᵀK and PᵀV, then one softmax over them and the window."""
+        """Compute PᵀK and PᵀV, then one softmax over them and the window."""
         shares = self._shares(key, key_valid)
         return attend_near(
             query,
@@ -119,12 +119,12 @@ class LongShort(Attention):
     attend_tiled = attend
 
     def _shares(self, key: Keys, key_valid: KeyValid) -> Float[Tensor, "batch heads r keys"]:
-        """Pᵀ, the softmax over positions of K W."""
+        """Compute Pᵀ, the softmax of K W over positions."""
         allowed = None if key_valid is None else key_valid[:, None, None]
         return softmax_over_valid(self.projection.to(key.dtype) @ key.mT, allowed).to(key.dtype)
 
     def _norm(self, x: Keys, which: int) -> Keys:
-        """The layer norm of near (0) or projected (1) keys and values; the input where there is none."""
+        """Apply the layer norm of near (0) or projected (1) keys and values; the identity without norms."""
         if not self.options.norms:
             return x
         return (F.layer_norm(x, x.shape[-1:]) * self.gain[which] + self.shift[which]).to(x.dtype)

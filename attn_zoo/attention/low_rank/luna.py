@@ -1,4 +1,4 @@
-"""Luna: Y = softmax(Q (A K)ᵀ / √d) A V with A = softmax(P Cᵀ / √d): a few learned queries P pack the tokens, all queries unpack.
+"""Luna: Y = softmax(Q (A K)ᵀ / √d) A V with A = softmax(P Cᵀ / √d): few learned queries P pack the tokens, all queries unpack.
 
 Causally A = elu(P Cᵀ / √d) + 1, and both products with A run over the past: yₜ = uₜ Σⱼ aⱼ vⱼᵀ / t with
 uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ / (t √d)), j ≤ t, where aⱼ is column j of A.
@@ -23,7 +23,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CHUNK = 64
-"""Positions that are compared directly in the causal form; those before arrive as sums."""
+"""Positions in a chunk of the causal form, whose weights are computed directly; earlier ones enter as sums."""
 
 
 @dataclass
@@ -45,10 +45,10 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """P Cᵀ, A K and A V over the keys (l n d a head each), then two products for the queries.
+    """FLOPs of P Cᵀ, A K and A V over the keys, l n d multiply-adds a head each, then of two products for the queries.
 
-    Causally P Cᵀ, sums of a kᵀ and a vᵀ, both read, and comparisons within chunks; backward all but P Cᵀ is made anew. State:
-    both sums.
+    Causally of P Cᵀ, of sums of a kᵀ and a vᵀ and their reads, and of weights within chunks; backward all but P Cᵀ is recomputed.
+    State: both sums.
     """
     n, m, h, d, packed = geometry.queries, geometry.keys, geometry.heads, geometry.head_dim, options.packed_length
     if geometry.causal:
@@ -61,7 +61,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """The context C, which P is compared with: a projection of the tokens beside keys and values."""
+    """Extra projection for the context C, whose rows are the keys of P."""
     return (Stream("context", of="keys", starts_as="key"),)
 
 
@@ -80,14 +80,14 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     variants={"two": {"packed_length": 2}},
 )
 class Luna(Attention):
-    """Two nested attentions: a few learned queries pack the tokens, then all queries attend to what was packed.
+    """Two nested attentions: a few learned queries pack the tokens, then all queries attend to the packed tokens.
 
     Paper: Ma et al. 2021: pack and unpack attention; causal attention, with ω in place of the first softmax.
     Symbols: P → packed_query (its projection included), l → packed_length, ω → elu + 1, as in the published code; C W of the
         pack attention → the stream context.
-    Differs: P is a parameter of each layer; the paper passes what was packed on to the next layer as its P. Keys and values
-        are projected before they are packed, which is the same, for packing is linear, but that each head packs its own. P
-        starts from N(0, 1). Causally t counts the real tokens so far. Dropout spares A, as the mean output would move with it.
+    Differs: P is a parameter of each layer; in the paper the packed tokens become P of the next layer. Keys and values are
+        projected before they are packed, which is equivalent as packing is linear, except that each head packs its own. P starts
+        from N(0, 1). Causally t counts the real tokens so far. A has no dropout, which would change the mean output.
     """
 
     options: Options
@@ -98,19 +98,19 @@ class Luna(Attention):
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """Causally, weights are made anew for the gradient, where other ones would be dropped."""
+        """Refuse dropout in the causal form, whose weights are recomputed in the backward pass with other random numbers."""
         if geometry.causal and options.dropout > 0:
             return "luna.dropout needs causal=False: the causal form keeps no weights to drop; use the layer's output_dropout"
         return None
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """As many packed tokens as keys."""
+        """Warn of as many packed tokens as keys."""
         packed, n = options.packed_length, geometry.keys
         return (f"packed_length={packed} is no fewer than the {n} keys: nothing is packed",) if packed >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """Pack and unpack; causally the n × n products q·k and u·a, each cut to the past and divided by its length."""
+        """Pack and unpack; causally with the n × n products q·k and u·a, each masked to the past and divided by its length."""
         scale, valid = query.shape[-1] ** -0.5, None if key_valid is None else key_valid[:, None, None]
         scores = self.packed_query @ context.mT * scale
         if not self.geometry.causal:
@@ -122,7 +122,7 @@ class Luna(Attention):
         return (weights @ shares).tril() @ value / t[..., None]
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys) -> Queries:
-        """softmax(Q (A K)ᵀ / √d) A V; causally by chunks: within a chunk directly, earlier chunks as sums."""
+        """Compute softmax(Q (A K)ᵀ / √d) A V; causally by chunks: within a chunk directly, earlier chunks as sums."""
         if self.geometry.causal:
             return self._attend_past(_past, query, key, value, key_valid, context)
         packed_key, packed_value = self._pack(key, value, key_valid, context)
@@ -130,13 +130,13 @@ class Luna(Attention):
         return F.dropout(weights, self.options.dropout, self.training).to(value.dtype) @ packed_value
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """The causal form in blocks that stay in a cache."""
+        """Attend, in the causal form in blocks that stay in a cache."""
         if self.geometry.causal:
             return self._attend_past(attend_packed_past, query, key, value, key_valid, context)
         return self.attend(query, key, value, key_valid, context)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
-        """The queries' attention by PyTorch's fused kernels; the causal form has none, and is that of tiles on a CPU."""
+        """Attend to the packed tokens by PyTorch's fused kernels; the causal form is tiled on a CPU, eager elsewhere."""
         if self.geometry.causal:
             tiled = query.device.type in ("cpu", "meta")
             return self._attend_past(attend_packed_past if tiled else _past, query, key, value, key_valid, context)
@@ -144,7 +144,7 @@ class Luna(Attention):
         return F.scaled_dot_product_attention(query, *self._pack(key, value, key_valid, context), dropout_p=dropout)
 
     def _pack(self, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor) -> tuple[Tensor, Tensor]:
-        """A K and A V with A = softmax(P Cᵀ / √d)."""
+        """Compute A K and A V with A = softmax(P Cᵀ / √d)."""
         scores = (self.packed_query.to(context.dtype) * context.shape[-1] ** -0.5) @ context.mT
         shares = softmax_over_valid(scores, None if key_valid is None else key_valid[:, None, None]).to(value.dtype)
         return shares @ key, shares @ value
@@ -152,7 +152,7 @@ class Luna(Attention):
     def _attend_past(
         self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys
     ) -> Queries:
-        """A = elu(P Cᵀ / √d) + 1, then both products. Long sums need float32, so autocast is left for the length of the call."""
+        """Compute A = elu(P Cᵀ / √d) + 1, then both products, in float32 at least and without autocast, since long sums need it."""
         (_, _, n, d), dtype = query.shape, torch.promote_types(value.dtype, torch.float32)
         with without_autocast(query.device):
             shares = F.elu(context.to(dtype) @ (self.packed_query.to(dtype) * d**-0.5).mT) + 1
@@ -165,7 +165,7 @@ class Luna(Attention):
 
 
 def _past(query: Tensor, key: Tensor, value: Tensor, shares: Tensor, count: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-    """yₜ from the sums Σ a [k v]ᵀ over earlier chunks and from the positions of its own chunk."""
+    """Compute yₜ from the sums Σ a [k v]ᵀ over earlier chunks and the positions of its own chunk."""
     n, share = query.shape[2], count.clamp(min=1).to(query.dtype).reciprocal()
     query = query * query.shape[-1] ** -0.5
     query, key, value, shares, share = (

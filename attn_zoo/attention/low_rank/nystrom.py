@@ -20,7 +20,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 PAPER_KERNEL = 33
-"""Size of the convolution of the values in the paper's experiments."""
+"""Kernel size of the convolution of the values in the paper's experiments, in positions."""
 
 
 @dataclass
@@ -28,11 +28,11 @@ class Options:
     """Options of Nyströmformer."""
 
     landmarks: int = by_length("min(64, n/4)", lambda g: max(1, min(64, g.keys // 4)))
-    """m, the number of landmarks; an input of fewer tokens has one for each."""
+    """m, the number of landmarks; an input of fewer tokens has one landmark for each."""
     iterations: int = 6
-    """Steps towards the pseudo-inverse."""
+    """Number of iterations for the pseudo-inverse."""
     convolution: int = 0
-    """Positions that a depthwise convolution of the values, added to the output, spans: odd, or 0 for none. The paper's is 33."""
+    """Width of a depthwise convolution of the values, added to the output, in positions: odd, or 0 for none; 33 in the paper."""
 
     def __post_init__(self) -> None:
         check_counts("nystrom", landmarks=self.landmarks, iterations=self.iterations)
@@ -44,7 +44,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times few values, and four m × m products a step."""
+    """FLOPs of Q K̃ᵀ, Q̃ Kᵀ and both weighted sums (n m d each), Q̃ K̃ᵀ, A⁺ times m values, and four m × m products an iteration."""
     n, h, d, m = geometry.keys, geometry.heads, geometry.head_dim, min(options.landmarks, geometry.keys)
     products = h * (8 * n * m * d + 4 * m * m * d + 8 * options.iterations * m**3)
     convolved = 2 * h * options.convolution * n * d
@@ -53,7 +53,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def every_token(geometry: Geometry) -> Nystrom:
-    """A landmark for each token, and steps until A⁺ is found: A A⁺ A = A, softmax attention."""
+    """Softmax limit: a landmark for each token, and enough iterations to find A⁺, as A A⁺ A = A."""
     return Nystrom(geometry, Options(landmarks=geometry.keys, iterations=60))
 
 
@@ -77,9 +77,10 @@ class Nystrom(Attention):
     Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
         (convolution of the values).
     Symbols: m → landmarks, Z → inverse, F̃, Ã, B̃ → the three softmax kernels.
-    Differs: landmarks are means of valid tokens, and of any number of them: the first n mod m segments hold one token more. The
-        pseudo-inverse starts from A of each head of each example, scaled by its own norms, where the paper's code takes maxima over
-        the whole batch. The convolution is one kernel a head over positions, padding being zeros. Computed in float32 at least.
+    Differs: landmarks are means of valid tokens, whose number need not be a multiple of m: the first n mod m segments hold one
+        token more. The pseudo-inverse starts from A of each head of each example, scaled by its own norms, where the paper's code
+        takes maxima over the whole batch. The convolution is one kernel a head over positions, with zeros at padding. Computed in
+        float32 at least.
     """
 
     options: Options
@@ -92,12 +93,12 @@ class Nystrom(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """As many landmarks as tokens."""
+        """Warn of as many landmarks as tokens."""
         m, n = options.landmarks, geometry.keys
         return (f"landmarks={m} are no fewer than the {n} tokens: each token is one, and nothing is saved",) if m >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Eq. 13 to 15 on the valid tokens of each example alone, whose m consecutive parts have the landmarks as means."""
+        """Compute Eq. 13 to 15 on the valid tokens of each example alone, with the means of m consecutive parts as landmarks."""
 
         def means(tokens: Tensor, m: int) -> Tensor:
             return torch.stack([part.mean(dim=1) for part in tokens.tensor_split(m, dim=1)], dim=1)
@@ -113,7 +114,7 @@ class Nystrom(Attention):
         return torch.stack(out) + self._convolved(value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """F̃ Z (B̃ V): landmarks gather the values, the pseudo-inverse mixes what they gathered, queries read it."""
+        """Compute F̃ Z (B̃ V): landmarks attend to the values, the pseudo-inverse mixes the results, queries attend to them."""
         (_, _, n, d), dtype = query.shape, torch.promote_types(query.dtype, torch.float32)
         with without_autocast(query.device):
             q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)
@@ -125,11 +126,11 @@ class Nystrom(Attention):
             return (f @ (self._inverse(few_q @ few_k.mT, few) @ (b @ v)) + self._convolved(v)).to(value.dtype)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """The long softmaxes in blocks that stay in a cache."""
+        """Attend with the two long softmaxes in blocks that stay in a cache."""
         return self._attend(tiles.few_queries, tiles.few_keys, query, key, value, key_valid)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """The long softmaxes by PyTorch's fused kernels."""
+        """Attend with the two long softmaxes by PyTorch's fused kernels."""
         fused = partial(sdpa_over_valid, scale=1.0)
         return self._attend(fused, fused, query, key, value, key_valid)
 
@@ -152,7 +153,7 @@ class Nystrom(Attention):
             return (few_keys(q, few_k * scale, gathered, few) + self._convolved(v)).to(value.dtype)
 
     def _convolved(self, value: Float[Tensor, "batch heads n head_dim"]) -> Tensor | float:
-        """The depthwise convolution of the values along the length; 0 without one."""
+        """Depthwise convolution of the values along the length; 0 without one."""
         if not self.options.convolution:
             return 0.0
         reach = self.options.convolution // 2
@@ -161,14 +162,14 @@ class Nystrom(Attention):
     def _inverse(
         self, scores: Float[Tensor, "batch heads m m"], few: Bool[Tensor, "batch m"] | None
     ) -> Float[Tensor, "batch heads m m"]:
-        """Towards the pseudo-inverse of softmax(scores): Z ← Z (13 - A Z (15 - A Z (7 - A Z))) / 4.
+        """Approximate the pseudo-inverse of softmax(scores) by iterations Z ← Z (13 - A Z (15 - A Z (7 - A Z))) / 4.
 
         Rows and columns of empty landmarks are zero in A, and so in each Z.
         """
         kernel = softmax_over_valid(scores, None if few is None else few[:, None, None])
         if few is not None:
             kernel = kernel.masked_fill(~few[:, None, :, None], 0)
-        # Rows sum to one, which is their norm; the largest sum of a column is the other. Both of this matrix alone.
+        # The ∞-norm is one, as rows sum to one; the 1-norm is the largest sum of a column. Both are of this matrix alone.
         columns = kernel.sum(dim=-2, keepdim=True).amax(dim=-1, keepdim=True)
         inverse = kernel.mT / (columns if few is None else columns + (columns == 0))
         one = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
@@ -181,7 +182,7 @@ class Nystrom(Attention):
 def segment_means(
     valid: Bool[Tensor, "batch n"], m: int, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "batch m n"], Bool[Tensor, "batch m"]]:
-    """The matrix that averages the valid tokens of m consecutive parts, and the parts that hold any.
+    """Matrix that averages the valid tokens of m consecutive parts, and mask of the parts that hold any.
 
     The first (number of tokens) mod m parts hold one token more. With fewer tokens than m, each is a part.
     """

@@ -1,4 +1,4 @@
-"""Sparse Linformer: Y = α-entmax(Q (E K)ᵀ / √d) F V: Linformer with weights that may be exactly zero."""
+"""Sparse Linformer: Y = α-entmax(Q (E K)ᵀ / √d) F V, with weights that may be exactly zero."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Options(LowRankOptions):
     """Options of the sparse Linformer."""
 
     alpha: float = 1.5
-    """α: 1 is softmax and so Linformer, 2 is sparsemax, in between the sparser the larger."""
+    """α: 1 is softmax and so Linformer, 2 is sparsemax; the larger, the sparser."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -33,13 +33,13 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """As Linformer's: E K and F V (n k d a head each), then Q (E K)ᵀ and P (F V) (n k d a head each)."""
+    """FLOPs as for Linformer: of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds a head each."""
     nd = geometry.queries * geometry.head_dim
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 8 * heads * k * nd))
 
 
 def identity_softmax(geometry: Geometry) -> SparseLinformer:
-    """projected_length = keys, E = F = identity and α = 1: softmax attention."""
+    """Softmax limit: projected_length = keys, E = F = identity and α = 1."""
     built = SparseLinformer(geometry, Options(projected_length=geometry.keys, allow_full_rank=True, alpha=1.0))
     built.maps[0].get_parameter("weight").data.copy_(torch.eye(geometry.keys))
     return built
@@ -66,14 +66,14 @@ def identity_softmax(geometry: Geometry) -> SparseLinformer:
     },
 )
 class SparseLinformer(LowRankAttention):
-    """α-entmax attention over keys and values projected along the length.
+    """α-entmax attention to keys and values projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Peters et al. 2019 for α-entmax, and Martins and Astudillo 2016
         (arXiv:1602.02068) for α = 2, sparsemax.
     Symbols: E, F → weight of MatrixMap, k → projected_length, n → keys, α → alpha.
-    Differs: the combination is in none of the papers. A weight of zero leaves out a projected key, which is a mixture of all
-        tokens, and so no token; under projections by windows it leaves out the tokens of a window. Everything that
-        Linformer's entry says about padding, shorter inputs and initialisation holds here.
+    Differs: the combination is in none of the papers. A weight of zero leaves out a projected key, which mixes all tokens, and so
+        leaves out no single token; with projections by windows it leaves out the tokens of a window. The remarks of Linformer's
+        entry on padding, shorter inputs and initialisation apply here.
 
     Raises:
         UnsupportedError: projected_length is not below the number of keys.
@@ -84,7 +84,7 @@ class SparseLinformer(LowRankAttention):
     attend_tiled = LowRankAttention.attend
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """α-entmax(Q (E K)ᵀ / √d) F V."""
+        """Compute α-entmax(Q (E K)ᵀ / √d) F V by bisection."""
 
         def naive(q: Queries, ek: Compressed, fv: Compressed, valid: CompressedValid) -> Queries:
             allowed = None if valid is None else valid[:, None, None]
@@ -93,13 +93,13 @@ class SparseLinformer(LowRankAttention):
         return self.by_compressed(naive, query, key, value, key_valid)
 
     def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
-        """α-entmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
+        """Compute α-entmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
         dropout = self.options.dropout if self.training else 0.0
         allowed = None if valid is None else valid[:, None, None]
         scaled = (key * query.shape[-1] ** -0.5).mT
         entmax = tiles.entmax_over_valid if self.implementation == "tiled" else entmax_over_valid
 
-        def answer(rows: Tensor) -> Tensor:
+        def attend(rows: Tensor) -> Tensor:
             return F.dropout(entmax(rows @ scaled, allowed, self.options.alpha), dropout) @ value
 
-        return in_row_blocks(answer, query, columns=key.shape[2]) if self.implementation == "tiled" else answer(query)
+        return in_row_blocks(attend, query, columns=key.shape[2]) if self.implementation == "tiled" else attend(query)

@@ -19,7 +19,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Fast Fourier transforms are no matrix products, and nothing is learned."""
+    """FLOPs of matrix products: none, since fast Fourier transforms are not counted. No parameters."""
     return Cost(flops=0, parameters=0, backward_flops=0)
 
 
@@ -36,18 +36,17 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     reads=("value",),
 )
 class FNet(Attention):
-    """Mixes all positions and all channels by two Fourier transforms and keeps the real part; nothing is learned.
+    """Fourier mixing of all positions and all channels, of which the real part is kept; nothing is learned.
 
     Paper: Lee-Thorp et al. 2022, Eq. 3.
     Symbols: F_seq, F_h → the transforms along n and along D = heads · head_dim.
-    Differs: transforms are unitary, divided by √(n D), where the paper leaves the scale to the layer norm after it; so the
-        output has the scale of the values whatever the length. The transform is of the layer's values, which the paper
-        has no projection for, and its heads are one: channels of all heads are mixed. A padded position would
-        change every frequency, so padding is refused.
+    Differs: transforms are unitary, divided by √(n D), where the paper leaves the scale to the next layer norm; so the output has
+        the scale of the values at every length. The transform applies to the layer's values, where the paper has no projection,
+        and mixes the channels of all heads. A padded position would change every frequency, so padding is refused.
     """
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Re F_n V F_D by the Fourier matrices: C V C - S V S with cosines C and sines S."""
+        """Compute Re F_n V F_D by the Fourier matrices: C V C - S V S with cosines C and sines S."""
 
         def fourier(size: int) -> tuple[Tensor, Tensor]:
             at = torch.arange(size, device=value.device)
@@ -60,7 +59,7 @@ class FNet(Attention):
         return mixed.unflatten(-1, (value.shape[1], -1)).transpose(1, 2)
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Half of the spectrum, the other half being its mirror image: Re Ŷ[i, c] = Re Ŷ[-i, -c] for real values."""
+        """Transform to half of the spectrum, and mirror it: Re Ŷ[i, c] = Re Ŷ[-i, -c] for real values."""
         (_, heads, _, d), dtype = value.shape, torch.promote_types(value.dtype, torch.float32)
         tokens = value.transpose(1, 2).flatten(2).to(dtype)
         half = torch.fft.rfft2(tokens, norm="ortho").real

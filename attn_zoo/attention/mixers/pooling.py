@@ -20,7 +20,7 @@ class Options:
     """Options of pooling."""
 
     window: int = 3
-    """Positions averaged, the own one included; odd, so that it reaches as far to either side."""
+    """Width in positions, the own one included; odd, so that it reaches equally far on both sides."""
 
     def __post_init__(self) -> None:
         if self.window < 3 or self.window % 2 == 0:
@@ -31,7 +31,7 @@ class Options:
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Sums only; no matrix product."""
+    """FLOPs of matrix products: none, since averages are sums."""
     return Cost(flops=0, parameters=0, backward_flops=0)
 
 
@@ -49,9 +49,9 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"wide": {"window": 9}},
 )
 class Pooling(Attention):
-    """The average of a position and its neighbours, less the position itself; nothing is learned.
+    """Average of a position and its neighbours, less the position itself; nothing is learned.
 
-    Paper: Yu et al. 2022, Algorithm 1; the subtraction makes up for the residual connection around.
+    Paper: Yu et al. 2022, Algorithm 1; the subtraction compensates for the residual connection around.
     Symbols: K → window, T → the layer's values.
     Differs: along one dimension, where the paper's K × K window lies over an image. The values are projected and so is the
         output, as everywhere in the layer, where the paper's mixer stands alone. Averages are over the real tokens in
@@ -63,25 +63,25 @@ class Pooling(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """A window that reaches everything."""
+        """Warn of a window that reaches all tokens."""
         window, n = options.window, geometry.keys
         return (f"window={window} is no narrower than the {n} tokens: it averages nearly all of them",) if window >= n else ()
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """The n × n weights of real tokens within the window over their sum, less the identity."""
+        """Materialise the n × n weights: equal shares of the real tokens within the window, less the identity."""
         at = torch.arange(value.shape[2], device=value.device)
         near = ((at - at[:, None]).abs() <= self.options.window // 2).to(value.dtype)
         near = near if key_valid is None else near * key_valid[:, None, None]
         return near / near.sum(dim=-1, keepdim=True).clamp(min=1) @ value - value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Means of the window's real tokens; padded values are zero when they come here."""
+        """Compute means of the window's real tokens, less the values; padded values are zeros."""
         if key_valid is None:
             return self._pooled(value, whole=False) - value
         share = self._pooled(key_valid[:, None, :, None].to(value.dtype), whole=True)
         return self._pooled(value, whole=True) / share.clamp(min=1 / self.options.window) - value
 
     def _pooled(self, x: Float[Tensor, "batch _ n _"], *, whole: bool) -> Float[Tensor, "batch _ n _"]:
-        """Sums over windows, divided by the window, or by how much of it lies inside the sequence."""
+        """Sums over windows, divided by the width of the window (``whole``), or by the part of it inside the sequence."""
         window = self.options.window
         return F.avg_pool2d(x, (window, 1), stride=1, padding=(window // 2, 0), count_include_pad=whole)

@@ -1,8 +1,8 @@
-"""Damped moving averages with a state of a few numbers for each channel, exactly and with a cost linear in the length.
+"""Damped exponential moving averages with a state of a few numbers for each channel, exact and linear in the length.
 
 In one direction sₜ = q sₜ₋₁ + w xₜ and yₜ = Σ r sₜ over the h numbers of a channel, so that yₜ = Σⱼ (Σ r qᵗ⁻ʲ w) xⱼ. Positions of
-a chunk are multiplied by these weights as a matrix; what came before the chunk, or comes after it in the other direction,
-arrives as its state. No position is touched by what it does not see, as it is, by rounding, in a product of Fourier transforms.
+a chunk are multiplied by these weights as a matrix; positions before the chunk, or after it in the other direction, enter as its
+state. Unlike in a product of Fourier transforms, no position is changed by positions it does not see, not even through rounding.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ def moving_average(
     write: Float[Tensor, "directions heads d h"],
     read: Float[Tensor, "directions heads d h"],
 ) -> Float[Tensor, "batch heads n d"]:
-    """The average of what is up to each position; in a second direction also of what is from it on, and both are added.
+    """Moving average over the positions up to each one; with a second direction, plus that over the positions from each one on.
 
     Args:
-        keep: q, what is left of a state after a step, in [0, 1].
-        write: w, with what a number enters.
-        read: r, with what it is read.
+        keep: q, factor of the state at each step, in [0, 1].
+        write: w, weight of an input in the state.
+        read: r, weight of the state in an output.
     """
     batch, heads, n, d = x.shape
     chunk, _ = filled(n)
-    rows = into_chunks(x, chunk).permute(1, 4, 0, 2, 3).flatten(0, 1)  # channels, batch, chunks, chunk
+    rows = into_chunks(x, chunk).permute(1, 4, 0, 2, 3).flatten(0, 1)  # (channels, batch, chunks, chunk)
     keep, write, read = (t.flatten(1, 2)[..., None] for t in (keep, write, read))
     powers = keep ** torch.arange(chunk + 1, dtype=x.dtype, device=x.device)
     flat = rows.flatten(1, 2)
     out = flat @ _between((write * read * powers[..., :-1]).sum(dim=2)).mT
     if n > chunk:
-        # Before a chunk the latest enters its state most, and the chunk's first reads it most; after the chunk the reverse.
+        # Forwards, the last position of a chunk has the largest weight in the next state and the first reads it with the largest;
+        # backwards the reverse.
         enters, leaves = write * powers[..., :-1], read * powers[..., 1:]
         enters = torch.cat([enters[:1].flip(-1), enters[1:]]).movedim(0, 1).flatten(1, 2)
         leaves = torch.cat([leaves[:1], leaves[1:].flip(-1)]).movedim(0, 1).flatten(1, 2)
@@ -47,13 +48,13 @@ def moving_average(
 
 
 def moving_average_flops(geometry: Geometry, directions: int, h: int) -> int:
-    """Of ``moving_average`` forward; twice as many backward."""
+    """FLOPs of ``moving_average`` forward; backward takes twice as many."""
     chunk, slots = filled(geometry.keys)
     return 2 * geometry.inner_dim * slots * (chunk + (2 * directions * h if slots > chunk else 0))
 
 
 def _between(weights: Float[Tensor, "directions channels chunk"]) -> Float[Tensor, "channels chunk chunk"]:
-    """The matrix whose row i and column j hold the weight of distance i - j."""
+    """Matrix of weights by distance, i - j at row i and column j."""
     chunk = weights.shape[-1]
     line = F.pad(weights[0], (chunk - 1, 0))
     if len(weights) > 1:
@@ -64,7 +65,7 @@ def _between(weights: Float[Tensor, "directions channels chunk"]) -> Float[Tenso
 def _states(
     sums: Float[Tensor, "channels batch chunks directions_h"], keep: Float[Tensor, "directions channels h"]
 ) -> Float[Tensor, "channels batch chunks directions_h"]:
-    """From what each chunk adds to a state the state before it, and in the second direction the one after it."""
+    """States before each chunk, and in the second direction after it, from the sums that the chunks add to the state."""
     parts = sums.chunk(len(keep), dim=-1)
     both = torch.stack([part.flip(2) if at else part for at, part in enumerate(parts)])
     state, found = torch.zeros_like(both[:, :, :, 0]), []

@@ -29,9 +29,9 @@ class Options:
     """Options of MEGA."""
 
     chunk: int = by_length("min(128, n/4)", lambda g: max(1, min(128, g.keys // 4)))
-    """c, positions that see each other in the softmax. The paper's is 128 on most tasks; as many as there are tokens: full."""
+    """c, positions that see each other in the softmax; 128 on most tasks of the paper. As many as tokens give full attention."""
     expansion: int = 16
-    """h, averages of a channel."""
+    """h, the number of averages per channel."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -41,12 +41,12 @@ class Options:
 
 
 def directions(geometry: Geometry) -> int:
-    """Averages run from the front, and without causality from the back as well."""
+    """Number of directions of the averages: forwards, and without causality also backwards."""
     return 1 if geometry.causal else 2
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """The averages, and each chunk against itself. State: the averages' numbers, and keys and values of a chunk."""
+    """FLOPs of the averages, and of each chunk against itself. State: that of the averages, and keys and values of a chunk."""
     inner, ways, chunk = geometry.inner_dim, directions(geometry), min(options.chunk, geometry.keys)
     slots = math.ceil(geometry.keys / chunk) * chunk
     flops = moving_average_flops(geometry, ways, options.expansion) + 4 * inner * slots * chunk
@@ -69,17 +69,17 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"small": {"chunk": 6, "expansion": 2}},
 )
 class Mega(Attention):
-    """Softmax attention within chunks, whose queries and keys are made of moving averages that reach across them.
+    """Softmax attention within chunks, with queries and keys from moving averages that reach across chunks.
 
     Paper: Ma et al. 2022: multi-dimensional damped EMA, queries and keys of one representation, MEGA-chunk.
     Symbols: α, δ → decay_in and decay_out before their sigmoid; β → spread, η → gather, κ and μ → gain and offset; X → the layer's
         query projection; h → expansion, c → chunk.
-    Differs: averages are of a head's projected channels, where the paper projects what was averaged; silu follows at once.
+    Differs: averages are of a head's projected channels, where the paper projects the averages; silu follows directly.
         Attention has several heads, and values are projected without silu. Left out are the gates of update and output, which
-        belong to the layer around, the bias of relative positions, which averages bring in, the offset of keys, which softmax
+        belong to the layer around, the bias of relative positions, which the averages replace, the offset of keys, which softmax
         cancels, and the laplace function. Queries and keys start as Z, with κ = 1 and μ = 0; η from N(0, 1/h).
-        Without causality a second average runs from the back, and both are added. Padded tokens enter as zeros and
-        keep their place: what lies beyond them is as much weaker as they are many.
+        Without causality a second average runs backwards, and both are added. Padded tokens enter as zeros and
+        keep their positions: the average decays over them as over real ones.
     """
 
     options: Options
@@ -90,7 +90,7 @@ class Mega(Attention):
         shape = (directions(geometry), heads, d, h)
         self.decay_in = nn.Parameter(0.2 * torch.randn(shape))
         self.decay_out = nn.Parameter(0.2 * torch.randn(shape))
-        signs = 1.0 - 2 * (torch.arange(h) % 2)  # as the published code starts, which found it more stable
+        signs = 1.0 - 2 * (torch.arange(h) % 2)  # initial signs of the published code, for stability
         self.spread = nn.Parameter(0.02 * torch.randn(shape) + signs)
         self.gather = nn.Parameter(torch.randn(shape) * h**-0.5)
         self.gain = nn.Parameter(torch.ones(2, heads, 1, d))
@@ -98,13 +98,13 @@ class Mega(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """A chunk as long as the input."""
+        """Warn of a chunk as long as the input."""
         if options.chunk < geometry.keys:
             return ()
         return (f"chunk={options.chunk} is no shorter than the {geometry.keys} tokens: every token sees all",)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Averages token by token, and n × n weights masked to the chunk of the query."""
+        """Compute averages token by token, and n × n weights masked to the chunk of the query."""
         enter, leave = self.decay_in.sigmoid(), self.decay_out.sigmoid()
         n, averages = query.shape[2], []
         for way, order in enumerate([range(n), range(n - 1, -1, -1)][: directions(self.geometry)]):
@@ -120,10 +120,9 @@ class Mega(Attention):
         return softmax_over_valid(scores, same if allowed is None else same & allowed) @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Queries and keys of the averages, then chunks beside each other: (batch, heads, chunks, chunk, chunk) scores."""
+        """Compute queries and keys from averages, then all chunks at once: (batch, heads, chunks, chunk, chunk) scores."""
         n, chunk = query.shape[2], min(self.options.chunk, query.shape[2])
-        asks, answers = self._queries_and_keys(query)
-        queries, keys, values = (into_chunks(x, chunk) for x in (asks, answers, value))
+        queries, keys, values = (into_chunks(x, chunk) for x in (*self._queries_and_keys(query), value))
         valid = torch.ones(1, n, dtype=torch.bool, device=query.device) if key_valid is None else key_valid
         allowed = F.pad(valid, (0, -n % chunk)).unflatten(1, (-1, chunk))[:, None, :, None]
         if self.geometry.causal:
@@ -133,7 +132,7 @@ class Mega(Attention):
         return out.flatten(2, 3)[:, :, :n]
 
     def _queries_and_keys(self, x: Float[Tensor, "batch heads n d"]) -> tuple[Tensor, Tensor]:
-        """Q and K, from Z in float32 at least, also under autocast, as long sums need it."""
+        """Compute Q and K from Z, in float32 at least, also under autocast, since long sums need it."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with without_autocast(x.device):
             enter, leave = self.decay_in.to(dtype).sigmoid(), self.decay_out.to(dtype).sigmoid()

@@ -20,7 +20,7 @@ from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 LONGEST_WAVE = 10000.0
-"""Of the sines s, as in Vaswani et al. 2017."""
+"""Longest wavelength of the sines s, divided by 2π, in positions; as in Vaswani et al. 2017."""
 
 
 @dataclass
@@ -28,11 +28,11 @@ class Options:
     """Options of Transformer-XL."""
 
     segment: int = by_length("min(512, n/4)", lambda g: max(1, min(512, g.keys // 4)))
-    """Positions of a segment, whose borders lie at its multiples."""
+    """Length of a segment in positions; segments begin at its multiples."""
     memory: int = by_length("min(512, n/4)", lambda g: max(1, min(512, g.keys // 4)))
-    """Positions before a segment whose keys and values are cached for it."""
+    """Number of positions before a segment whose keys and values are cached for it."""
     relative: bool = True
-    """Whether scores depend on distances; otherwise they are q·k / √d."""
+    """Add relative position scores; otherwise scores are q·k / √d."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -44,12 +44,12 @@ class Options:
 
 
 def segmentation(geometry: Geometry, options: Options) -> Segmentation:
-    """Segments of the length that a mechanism is built for."""
+    """Segments of the sequence length that a mechanism is built for."""
     return Segmentation.of(geometry.keys, options.segment, options.memory, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Each segment against itself and its memory, by content and by distance, and W s once for each distance.
+    """FLOPs of each segment against itself and its memory, by content and by distance, and of W s once for each distance.
 
     State: keys and values of the segment being read and of the memory before it.
     """
@@ -66,27 +66,27 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def _last_two_starts(cut: Segmentation) -> tuple[int, int]:
-    """Where the last segment and the one before it begin: the last whole one may hold more than the last."""
+    """Starts of the last segment and of the one before it; the one before may need a larger state than a short last one."""
     last = (cut.segments - 1) * cut.length
     return last, max(0, last - cut.length)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """Cached keys and values: those of the segment begun and of the memory before it."""
+    """KV cache: keys and values of the current segment and of the memory before it."""
 
     key: Float[Tensor, "batch heads cached head_dim"]
     value: Float[Tensor, "batch heads cached head_dim"]
     position: int = 0
-    """How many tokens were read."""
+    """Number of tokens read."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers that are carried."""
+        """Bytes of the cached keys and values."""
         return self.key.nbytes + self.value.nbytes
 
     def detached(self) -> SegmentState:
-        """The same without the graph behind it: gradients then stop at the cache, as in the paper's training."""
+        """Copy detached from autograd: gradients then stop at the cache, as in the paper's training."""
         return replace(self, key=self.key.detach(), value=self.value.detach())
 
 
@@ -111,9 +111,9 @@ class TransformerXL(Attention):
     Symbols: L → segment, s in the card's time; M → memory, m; u → content_bias, v → position_bias; W_kR → position_projection.
     Differs: one call reads all segments, and gradients reach the cached keys and values, which the
         paper holds constant: between calls of ``step``, ``state.detached()`` does so. The cache holds a layer's keys and
-        values, not its hidden states, which amounts to the same while weights stand still. Every layer has u, v and W_kR of
-        its own; u and v start at zero (theirs near it). Without causality, which the
-        paper does not treat, a query sees its whole segment and the memory before it, nothing after.
+        values, not its hidden states, which is equivalent while weights do not change. Every layer has its own u, v and W_kR;
+        u and v start at zero (theirs near it). Without causality, which the paper does not treat, a query sees its whole
+        segment and the memory before it, and nothing after.
     """
 
     options: Options
@@ -128,7 +128,7 @@ class TransformerXL(Attention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Nothing out of reach."""
+        """Warn of a memory that reaches all tokens."""
         cut = segmentation(geometry, options)
         if options.memory < cut.length * (cut.segments - 1):
             return ()
@@ -136,7 +136,7 @@ class TransformerXL(Attention):
         return (f"{reach} leave none of the {geometry.keys} tokens out of reach: the work is quadratic",)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """n × n scores by content and by the distance i - j, masked to the segment of i and the memory before it."""
+        """Materialise n × n scores by content and by the distance i - j, masked to the segment of i and the memory before it."""
         n, o = query.shape[2], self.options
         position = torch.arange(n, device=query.device)
         start = (position // o.segment * o.segment)[:, None]
@@ -144,7 +144,7 @@ class TransformerXL(Attention):
         scores = query @ key.mT
         if o.relative:
             waves = F.linear(self._sines(n - 1, 2 * n - 1), self.position_projection).unflatten(-1, self.content_bias.shape)
-            relative = waves[n - 1 - position[:, None] + position].permute(2, 0, 1, 3)  # W s(i - j) of each head
+            relative = waves[n - 1 - position[:, None] + position].permute(2, 0, 1, 3)  # (heads, n, n, head_dim): W s(i - j)
             by_distance = ((query + self.position_bias[:, None])[:, :, :, None] * relative).sum(dim=-1)
             scores = (query + self.content_bias[:, None]) @ key.mT + by_distance
         allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
@@ -152,7 +152,7 @@ class TransformerXL(Attention):
         return weights @ value
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Segments beside each other, each with its memory: (batch, heads, segments, length, memory + length) scores."""
+        """Attend in all segments at once, each with its memory: (batch, heads, segments, length, memory + length) scores."""
         n, device = query.shape[2], query.device
         cut = Segmentation.of(n, self.options.segment, self.options.memory, causal=self.geometry.causal)
         fill = -n % cut.length
@@ -162,12 +162,12 @@ class TransformerXL(Attention):
         allowed = F.pad(valid, (cut.memory, fill)).unfold(1, cut.width, cut.length)[:, None, :, None]
         if cut.causal:
             allowed = allowed & torch.ones(cut.length, cut.width, dtype=torch.bool, device=device).tril(cut.memory)
-        scores = self._scores(queries, keys, lambda asked: asked @ self._rows(cut.width - 1, cut.distances)[:, None].mT)
+        scores = self._scores(queries, keys, lambda q: q @ self._rows(cut.width - 1, cut.distances)[:, None].mT)
         weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
         return (weights @ values).flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Some segments at a time."""
+        """Attend in tiles of some segments each."""
         cut = Segmentation.of(query.shape[2], self.options.segment, self.options.memory, causal=self.geometry.causal)
         distances = None
         if self.options.relative:
@@ -179,12 +179,12 @@ class TransformerXL(Attention):
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
     ) -> SegmentState:
-        """The state before the first token: nothing cached."""
+        """State before the first token: an empty cache."""
         nothing = torch.zeros(batch, self.geometry.heads, 0, self.geometry.head_dim, dtype=dtype, device=device)
         return SegmentState(nothing, nothing)
 
     def advance(self, query: Queries, key: Keys, value: Keys, state: Any, **streams: Keys) -> tuple[Queries, SegmentState]:
-        """Segment by segment.
+        """Compute outputs segment by segment.
 
         Raises:
             ValueError: the state is of another mechanism, batch, dtype or device.
@@ -197,15 +197,15 @@ class TransformerXL(Attention):
             piece = slice(state.position - start, end - start)
             keys, values = (torch.cat([a, b[:, :, piece]], dim=2) for a, b in ((state.key, key), (state.value, value)))
             out.append(self._within_segment(query[:, :, piece], keys, values))
-            if forgotten := keys.shape[2] - self._cached(end):  # copies, so that what is forgotten leaves the memory
-                keys, values = keys[:, :, forgotten:].clone(), values[:, :, forgotten:].clone()
+            if dropped := keys.shape[2] - self._cached(end):  # copies, so that dropped keys and values are freed
+                keys, values = keys[:, :, dropped:].clone(), values[:, :, dropped:].clone()
             state = SegmentState(keys, values, end)
         return torch.cat(out, dim=2), state
 
     def _within_segment(self, query: Tensor, key: Tensor, value: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-        """Answers of a piece of a segment, the last of the positions that ``key`` and ``value`` hold; all before it is in reach."""
+        """Outputs of a piece of a segment, the last positions of ``key`` and ``value``, all of which before it are visible."""
         rows, width = query.shape[2], key.shape[2]
-        scores = self._scores(query, key, lambda asked: self._by_distance(asked, width))
+        scores = self._scores(query, key, lambda q: self._by_distance(q, width))
         past = torch.ones(rows, width, dtype=torch.bool, device=query.device).tril(width - rows)
         return F.dropout(softmax_over_valid(scores, past), self.options.dropout, self.training) @ value
 
@@ -215,24 +215,24 @@ class TransformerXL(Attention):
         key: Float[Tensor, "batch heads *segments width head_dim"],
         by_distance: Callable[[Tensor], Tensor],
     ) -> Float[Tensor, "batch heads *segments rows width"]:
-        """((q + u)·k + (q + v)·W s(i - j)) / √d, where the last query stands beside the last key it sees.
+        """Scores ((q + u)·k + (q + v)·W s(i - j)) / √d, where the last query is at the position of the last key it sees.
 
         Args:
-            by_distance: makes (q + v)·W s of queries, a column for each distance from the largest, ``width - 1``, down.
+            by_distance: function of (q + v) / √d to its products with W s, a column for each distance from ``width - 1`` down.
         """
         scale = query.shape[-1] ** -0.5
         if not self.options.relative:
             return query * scale @ key.mT
         bias = (self.geometry.heads, *(1,) * (query.dim() - 3), self.geometry.head_dim)
-        asked = by_distance((query + self.position_bias.view(bias)) * scale)
-        rows, width, distances = query.shape[-2], key.shape[-2], asked.shape[-1]
+        scores = by_distance((query + self.position_bias.view(bias)) * scale)
+        rows, width, distances = query.shape[-2], key.shape[-2], scores.shape[-1]
         column = torch.arange(width, device=query.device) + torch.arange(rows - 1, -1, -1, device=query.device)[:, None]
-        column = column.clamp(max=distances - 1)  # causally, keys in the future, which have no weight
-        shifted = asked.gather(-1, column.expand(*asked.shape[:-1], width))
+        column = column.clamp(max=distances - 1)  # only causal: future keys, which are masked
+        shifted = scores.gather(-1, column.expand(*scores.shape[:-1], width))
         return ((query + self.content_bias.view(bias)) * scale) @ key.mT + shifted
 
     def _by_distance(self, query: Tensor, distances: int) -> Float[Tensor, "batch heads n distances"]:
-        """q·W s for each distance from the largest down, as q·(W s) or (q W)·s, whichever takes fewer FLOPs."""
+        """Products q·W s for each distance from the largest down, as q·(W s) or (q W)·s, in the order of fewer FLOPs."""
         (batch, heads, n, d), inner = query.shape, self.geometry.inner_dim
         if batch * n * (inner + heads * distances) < distances * (inner + batch * n):
             by_wave = query @ self.position_projection.unflatten(0, (heads, d))
@@ -240,12 +240,12 @@ class TransformerXL(Attention):
         return query @ self._rows(distances - 1, distances).mT
 
     def _rows(self, largest: int, distances: int) -> Float[Tensor, "heads distances head_dim"]:
-        """W s of the distances from the largest down."""
+        """Projected sines W s of the distances from the largest down."""
         rows = F.linear(self._sines(largest, distances), self.position_projection)
         return rows.unflatten(-1, self.content_bias.shape).transpose(0, 1)
 
     def _sines(self, largest: int, distances: int) -> Float[Tensor, "distances inner"]:
-        """s of the distances from the largest down: sines, then cosines, of waves from 1 / 2π up to ``LONGEST_WAVE`` / 2π steps."""
+        """Sines, then cosines, of the distances from the largest down; wavelengths from 2π to 2π ``LONGEST_WAVE`` positions."""
         weight, inner = self.position_projection, self.geometry.inner_dim
         wide, device = torch.promote_types(weight.dtype, torch.float32), weight.device
         waves = LONGEST_WAVE ** (torch.arange(-(-inner // 2), dtype=wide, device=device) * (-2 / inner))
@@ -253,6 +253,6 @@ class TransformerXL(Attention):
         return torch.cat([phases.sin(), phases.cos()], dim=-1)[:, :inner].to(weight.dtype)
 
     def _cached(self, position: int) -> int:
-        """Positions of the segment that is begun at ``position``, and of the memory before it."""
+        """Number of cached positions at ``position``: those of the current segment and of the memory before it."""
         begun = position % self.options.segment
         return begun + min(self.options.memory, position - begun)

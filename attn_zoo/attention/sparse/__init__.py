@@ -1,4 +1,4 @@
-"""Pairs of positions chosen beforehand: windows, blocks, strides, global tokens."""
+"""Sparse attention with fixed patterns: windows, blocks, strides, global tokens."""
 
 from attn_zoo.attention.sparse import bigbird as bigbird
 from attn_zoo.attention.sparse import block_sparse as block_sparse

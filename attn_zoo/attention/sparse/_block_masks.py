@@ -1,4 +1,4 @@
-"""Patterns of blocks that see blocks: windows, global blocks and random ones, as in BigBird."""
+"""Block-sparse patterns: windows of blocks, global blocks and random blocks, as in BigBird."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 SPREAD, MIX = 0x1E3779B97F4A7C15, (0x3F58476D1CE4E5B9, 0x14D049BB133111EB)
-"""Odd constants without a pattern, as in splitmix64."""
+"""Odd constants of the hash ``mixed``, as in splitmix64."""
 
 
 class BlockTable(NamedTuple):
-    """Blocks of keys that some blocks of queries see."""
+    """Blocks of keys for each of some blocks of queries."""
 
     queries: Int[Tensor, "rows"]
-    """Numbers of the blocks of queries."""
+    """Indices of the blocks of queries."""
     keys: Int[Tensor, "#heads rows width"]
-    """Numbers of the blocks of keys, each once in a row; -1 for none."""
+    """Indices of the blocks of keys, each once in a row; -1 for none."""
 
 
 def into_blocks(tokens: Keys, block: int) -> Float[Tensor, "batch heads blocks block head_dim"]:
-    """Tokens in blocks, the last one filled up with zeros."""
+    """Split tokens into blocks, the last one padded with zeros."""
     return F.pad(tokens, (0, 0, 0, -tokens.shape[2] % block)).unflatten(2, (-1, block))
 
 
 def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """Whole numbers from 0 that look random, the same for the same numbers, on every device."""
+    """Hash whole numbers to pseudo-random whole numbers from 0, the same ones on every device."""
     for factor in MIX:
         numbers = (numbers ^ ((numbers >> 31) & 0x1FFFFFFFF)) * factor
     return (numbers >> 20) & 0xFFFFFFFFF
@@ -45,9 +45,9 @@ def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Blocks that blocks see: all those up to ``window`` away, the global ones at either end, and some at random.
+    """Visible blocks of a block: all up to ``window`` away, ``first`` and ``last`` global ones at both ends, and ``random`` ones.
 
-    Global ones see all. Causal: of these the past, without global blocks at the end; what is drawn does not depend on the length.
+    Global blocks see all. Causal: the past part of these, without global blocks at the end; draws do not depend on the length.
     """
 
     block: int
@@ -58,7 +58,7 @@ class Pattern:
     causal: bool = False
 
     def block_pairs(self, n: int) -> int:
-        """Pairs of blocks that are compared in a head, absent ones included."""
+        """Number of pairs of blocks that a head compares, absent ones included."""
         blocks, ends = math.ceil(n / self.block), self.first + self.last
         middle = blocks - ends
         if middle <= 0:
@@ -70,14 +70,14 @@ class Pattern:
         return min((1 if self.causal else 2) * self.window + 1, middle)
 
     def tables(self, n: int, seeds: Int[Tensor, "heads"]) -> list[BlockTable]:
-        """Tables of the blocks seen at a length of ``n``, drawn by a seed for each head; global blocks have one of their own."""
+        """Tables of visible blocks at length ``n``, with a seed for each head: one of ordinary and one of global blocks."""
         blocks = -(-n // self.block)
         every, end = torch.arange(blocks, device=seeds.device), blocks - self.last
         if end <= self.first:
             return [BlockTable(every, every.repeat(1, blocks, 1))]
         rows = torch.arange(self.first, end, device=seeds.device)
         nearest = rows[:, None] + torch.arange(self._near(len(rows)), device=seeds.device) - self.window
-        if self._near(len(rows)) == len(rows):  # the window may be wider than there are blocks
+        if self._near(len(rows)) == len(rows):  # the window may exceed the number of blocks
             nearest = rows.expand(len(rows), -1)
         off = ((nearest - rows[:, None]).abs() > self.window) | (nearest < self.first) | (nearest >= end)
         ends = torch.cat([every[: self.first], every[end:]])
@@ -88,16 +88,16 @@ class Pattern:
         return [BlockTable(rows, keys), BlockTable(ends, seen.repeat(1, len(ends), 1))] if len(ends) else [BlockTable(rows, keys)]
 
     def draw(self, rows: Int[Tensor, "middle"], end: int, seeds: Int[Tensor, "heads"]) -> Int[Tensor, "heads middle random"]:
-        """Blocks that are neither global nor in the window, none twice, all as likely; -1 where there are no more."""
+        """Draw distinct blocks uniformly from those neither global nor in the window; -1 where there are no more."""
         low, high = (rows - self.window).clamp(min=self.first), (rows + self.window + 1).clamp(max=end)
         there = low - self.first + (0 if self.causal else end - high)
         count = torch.arange(min(self.random, len(rows)), device=rows.device)
         numbers = mixed(seeds[:, None, None] + SPREAD * (rows[:, None] * self.random + count + 1))
-        left = there[:, None] - count  # as many as are not drawn yet
+        left = there[:, None] - count  # number of blocks not drawn yet
         found: list[Tensor] = []
         for rank in (numbers % left.clamp(min=1)).masked_fill(left <= 0, len(rows)).unbind(dim=-1):
             for earlier in torch.stack(found).sort(dim=0).values if found else ():
-                rank = rank + (rank >= earlier)  # it counts those that are left
+                rank = rank + (rank >= earlier)  # ranks count the blocks not drawn yet
             found.append(rank)
         ranks = torch.stack(found, dim=-1)
         chosen = ranks + self.first
@@ -105,7 +105,7 @@ class Pattern:
         return chosen.masked_fill(ranks >= there[:, None], -1)
 
     def mask_mod(self, n: int, seeds: Int[Tensor, "heads"]) -> MaskMod:
-        """Pairs of positions whose blocks see each other."""
+        """Mask function, True for pairs of positions whose blocks see each other, for FlexAttention and definitions."""
         blocks = -(-n // self.block)
         end = blocks - self.last
         drawn: tuple[Tensor, ...] = ()
@@ -123,9 +123,9 @@ class Pattern:
         return seen
 
     def cost(self, geometry: Geometry) -> Cost:
-        """FLOPs of tiles: blocks against all blocks that they see, absent ones included.
+        """FLOPs of tiles: blocks against all visible blocks, absent ones included.
 
-        State: keys and values of the window and the global blocks, or of all the past if some of it is drawn.
+        State: keys and values of the window and the global blocks, or of all the past with random blocks.
         """
         n = geometry.keys
         flops, backward = table_flops(geometry.heads, self.block, geometry.head_dim, self.block_pairs(n))
@@ -137,50 +137,50 @@ class Pattern:
 def _gather(
     blocks: Float[Tensor, "batch heads blocks block head_dim"], seen: Int[Tensor, "#heads rows width"]
 ) -> Float[Tensor, "batch heads rows width_block head_dim"]:
-    """The blocks of each row, one after another."""
+    """Gather the blocks of each row, concatenated."""
     heads, count = blocks.shape[1:3]
     numbers = seen + count * torch.arange(heads, device=seen.device)[:, None, None]
     return blocks.flatten(1, 2).index_select(1, numbers.flatten()).unflatten(1, numbers.shape).flatten(3, 4)
 
 
 class BlockPatternAttention(PairwiseAttention):
-    """One softmax for each query over all blocks that its block sees. Subclasses name these in ``pattern``."""
+    """Softmax attention of each query to all blocks that its block sees. Subclasses define these by ``layout``."""
 
     layout: Callable[[Geometry, Any], Pattern]
-    """The pattern for a geometry and options."""
+    """Function of a geometry and options to their pattern."""
 
     def pattern(self) -> Pattern:
-        """The layout of blocks."""
+        """Pattern of this mechanism."""
         return self.layout(self.geometry, self.options)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
-        """A seed for each head, by which blocks are drawn; one for all where none are."""
+        """Seed of each head, by which random blocks are drawn; one for all heads without random blocks."""
         return torch.zeros(1, dtype=torch.long, device=device)
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Pairs of positions whose blocks see each other."""
+        """Mask function, True for pairs of positions whose blocks see each other."""
         return self.pattern().mask_mod(n, self.head_seeds(device))
 
     def by_head(self) -> bool:
-        """True where some blocks are drawn."""
+        """True where there are random blocks, which differ by head."""
         return self.pattern().random > 0
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """A block as long as the input."""
+        """Warn of a block as long as the input."""
         if options.block < geometry.keys:
             return ()
         return (f"block={options.block} is no shorter than the {geometry.keys} tokens: every token sees all",)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Blocks of queries against gathered blocks of keys, in one softmax over all blocks that a block sees."""
+        """Attend from blocks of queries to gathered blocks of keys, in one softmax over all visible blocks."""
         pattern, n, device = self.pattern(), query.shape[2], query.device
         valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
         real = F.pad(valid, (0, -n % pattern.block)).unflatten(1, (-1, pattern.block))
         queries, keys, values = (into_blocks(tokens, pattern.block) for tokens in (query, key, value))
         positions = torch.arange(queries.shape[2] * pattern.block, device=device).unflatten(0, (-1, pattern.block))
         tables = pattern.tables(n, self.head_seeds(device))
-        answers = []
+        outputs = []
         for rows, seen in tables:
             known = seen.clamp(min=0)
             allowed = (real[:, known] & (seen >= 0)[..., None]).flatten(3)[:, :, :, None]
@@ -188,12 +188,12 @@ class BlockPatternAttention(PairwiseAttention):
                 allowed = allowed & (positions[known].flatten(2)[:, :, None] <= positions[rows][..., None])
             scores = queries.index_select(2, rows) @ _gather(keys, known).mT * query.shape[-1] ** -0.5
             weights = F.dropout(softmax_over_valid(scores, allowed), self.options.dropout, self.training)
-            answers.append(weights @ _gather(values, known))
+            outputs.append(weights @ _gather(values, known))
         order = torch.cat([table.queries for table in tables]).argsort()
-        return torch.cat(answers, dim=2).index_select(2, order).flatten(2, 3)[:, :, :n]
+        return torch.cat(outputs, dim=2).index_select(2, order).flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """``attend`` in tiles for a CPU's caches."""
+        """Compute ``attend`` in tiles that fit a CPU's caches."""
         pattern, dropout = self.pattern(), self.options.dropout if self.training else 0.0
         tables = pattern.tables(query.shape[2], self.head_seeds(query.device))
         return attend_tables(query, key, value, key_valid, tables, block=pattern.block, causal=pattern.causal, dropout=dropout)

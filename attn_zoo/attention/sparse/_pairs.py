@@ -1,4 +1,4 @@
-"""Softmax attention over pairs of positions that are fixed before the inputs are known."""
+"""Base class of softmax attention over pairs of positions that do not depend on the inputs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 class PairwiseAttention(Attention):
-    """yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the pairs (i, j) of ``mask_mod``, by the equation and by FlexAttention."""
+    """Attention yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the pairs (i, j) of ``mask_mod``, by definition and by FlexAttention."""
 
     @abstractmethod
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """The pairs at a length of ``n``, as a function that does not hold the module."""
+        """Mask function (head, query, key) → True for visible pairs at length ``n``; it must hold no reference to the module."""
 
     def by_head(self) -> bool:
-        """True where heads have different pairs."""
+        """True where heads have different masks."""
         return False
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
-        """FlexAttention drops no weights."""
+        """Refuse dropout with FlexAttention, which has none of weights."""
         if implementation == "flex" and options.dropout > 0:
             return f"{cls.card.name}.dropout needs implementation=eager: flex has no dropout of weights"
         return None
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """All n × n scores, masked to the pairs."""
+        """Materialise all n × n scores, masked to the pairs."""
         n, device = query.shape[2], query.device
         heads, positions = torch.arange(query.shape[1], device=device)[:, None, None], torch.arange(n, device=device)
         allowed = self.mask_mod(n, device)(heads, positions[:, None], positions)
@@ -39,11 +39,11 @@ class PairwiseAttention(Attention):
         return softmax_over_valid(query @ key.mT / query.shape[-1] ** 0.5, allowed) @ value
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """PyTorch's FlexAttention over the same pairs."""
+        """Attend by PyTorch's FlexAttention over the same pairs."""
         return flex_attention_over(self.tables(query), query, key, value, key_valid)
 
     def tables(self, query: Queries) -> PairTables:
-        """FlexAttention's block tables of the pairs, cached by length, device and all that fixes the pairs, seeds included."""
+        """FlexAttention's block tables of the pairs, cached by length, device, geometry, options and buffers such as seeds."""
         n, device = query.shape[2], query.device
         drawn = tuple((buffer, 0 if buffer.is_inference() else buffer._version) for buffer in self.buffers())
         fixed_by = (type(self), self.geometry, tuple(vars(self.options).items()), drawn)

@@ -18,13 +18,13 @@ class Options:
     """Options of BigBird."""
 
     block: int = by_length("min(64, n/16)", lambda g: max(1, min(64, g.keys // 16)))
-    """Positions of a block, b in the paper; 64 there."""
+    """Size of a block in positions, b in the paper; 64 there."""
     window_blocks: int = 3
-    """Blocks of the window, one's own included, w in the paper; odd, so that it sees as many on either side."""
+    """Number of blocks in the window, the own one included, w in the paper; odd, so that both sides are equal."""
     global_blocks: int = 2
-    """Blocks that see all and are seen by all, g in the paper: half of them the first ones, half the last; even."""
+    """Number of blocks that see all and are seen by all, g in the paper: half of them the first ones, half the last; even."""
     random_blocks: int = 1
-    """Further blocks that a block sees, r in the paper, drawn for each head; 3 there."""
+    """Number of random blocks that a block sees, r in the paper, drawn for each head; 3 there."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -42,13 +42,13 @@ class Options:
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """The layout of blocks."""
+    """Pattern for a geometry and options."""
     ends = options.global_blocks // 2
     return Pattern(options.block, options.window_blocks // 2, first=ends, last=ends, random=options.random_blocks)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Each block against g + w + r others, global ones against all; absent blocks are computed too."""
+    """FLOPs of each block against g + w + r others, global ones against all; absent blocks are computed too."""
     return pattern(geometry, options).cost(geometry)
 
 
@@ -75,9 +75,9 @@ class BigBird(BlockPatternAttention):
 
     Paper: Zaheer et al. 2020, Section 2 and Appendix D (the ITC form, in which existing tokens are global).
     Symbols: b → block, w → window_blocks, g → global_blocks, r → random_blocks.
-    Differs: the window does not wrap around the ends; random blocks are none of those seen anyway, are drawn for each head when
-        it is built, and follow from one number a head (``seeds``), for any length; the last block may be shorter. With padding
-        the last blocks of the padded input are the global ones.
+    Differs: the window does not wrap around the ends; random blocks are neither global nor in the window, and follow from one seed
+        a head (``seeds``), drawn when the mechanism is built, for any length; the last block may be shorter. With padding the
+        last blocks of the padded input are the global ones.
     """
 
     options: Options
@@ -90,12 +90,12 @@ class BigBird(BlockPatternAttention):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Blocks so few that all are seen."""
+        """Warn of so few blocks that all are visible."""
         o = options
         if (o.window_blocks + o.global_blocks + o.random_blocks) * o.block < geometry.keys:
             return ()
         return (f"a block of {o.block} sees as many blocks as {geometry.keys} tokens have: nothing is saved",)
 
     def head_seeds(self, device: torch.device) -> Tensor:
-        """The numbers that were drawn when it was built."""
+        """Seeds drawn when the mechanism was built."""
         return self.seeds

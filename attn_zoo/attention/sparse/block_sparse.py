@@ -1,4 +1,4 @@
-"""Block-sparse attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the blocks of keys that a fixed layout gives the block of i."""
+"""Block-sparse attention: yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the blocks of keys that a fixed layout assigns to the block of i."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Options:
     """Options of block-sparse attention."""
 
     block: int = by_length("min(64, n/16)", lambda g: max(1, min(64, g.keys // 16)))
-    """Positions of a block."""
+    """Size of a block in positions."""
     local_blocks: int = 1
-    """Blocks seen on either side of one's own; causal: on the left."""
+    """Number of visible blocks on each side of the own one; causal: on the left."""
     global_blocks: int = 1
-    """The first so many blocks see all and are seen by all."""
+    """Number of first blocks that see all and are seen by all."""
     random_blocks: int = 1
-    """Further blocks that a block sees, drawn for each head."""
+    """Number of random blocks that a block sees, drawn for each head."""
     seed: int = 0
-    """Seed of the drawn blocks."""
+    """Seed of the random blocks."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -43,13 +43,13 @@ class Options:
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """The layout of blocks."""
+    """Pattern for a geometry and options."""
     o = options
     return Pattern(o.block, o.local_blocks, first=o.global_blocks, random=o.random_blocks, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Each block against the blocks of its layout; absent ones, such as neighbours of the first block, are computed too."""
+    """FLOPs of each block against the blocks of its layout; absent ones, such as the first block's neighbours, are computed too."""
     return pattern(geometry, options).cost(geometry)
 
 
@@ -72,17 +72,17 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     },
 )
 class BlockSparse(BlockPatternAttention):
-    """Softmax attention over a fixed set of blocks: the near ones, the first ones, and some drawn by an option's seed.
+    """Softmax attention to a fixed set of blocks: the near ones, the first ones, and random ones by a seed in the options.
 
     Paper: Child et al. 2019, whose kernels compute attention block by block under a given layout.
     Symbols: S → Pattern, b → block.
-    Differs: the layout is made of options instead of a table; causal blocks draw among those before them.
+    Differs: the layout follows from options instead of a table; causal random blocks are drawn from earlier blocks.
     """
 
     options: Options
     layout = staticmethod(pattern)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:
-        """A number for each head, which follows from the option."""
+        """Seed of each head, which follows from the option ``seed``."""
         heads = self.geometry.heads
         return torch.arange(heads, device=device) + heads * self.options.seed

@@ -23,9 +23,9 @@ class Options:
     """Options of fixed attention."""
 
     stride: int = 0
-    """Positions of a block, l in the paper; 0 takes about the square root of the length it is built for."""
+    """Size of a block in positions, l in the paper; 0 takes about the square root of the length it is built for."""
     summary: int = 1
-    """Last positions of each block that all see, c in the paper; at most the block."""
+    """Number of last positions of each block that all positions see, c in the paper; at most the block."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -39,7 +39,7 @@ class Options:
 
 
 def sizes(geometry: Geometry, options: Options) -> tuple[int, int]:
-    """Positions of a block, and how many of them all see."""
+    """Size of a block l, and number of its summary positions c."""
     block = options.stride or math.ceil(math.sqrt(geometry.keys))
     return block, min(options.summary, block)
 
@@ -75,7 +75,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"three_summaries": {"summary": 3}, "no_summary": {"summary": 0}},
 )
 class Fixed(PairwiseAttention):
-    """Softmax attention inside a block and to the last positions of every block.
+    """Softmax attention to the own block and to the last positions (summaries) of every block.
 
     Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the own block, A⁽²⁾ the summaries.
     Symbols: l → stride, c → summary, t → stride - summary.
@@ -86,7 +86,7 @@ class Fixed(PairwiseAttention):
     options: Options
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Pairs within a block, and pairs with a summary."""
+        """Mask function of pairs within a block, and of pairs with a summary key."""
         (block, summary), causal = sizes(self.geometry, self.options), self.geometry.causal
 
         def seen(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -96,11 +96,12 @@ class Fixed(PairwiseAttention):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Blocks of queries, each in one softmax over the first l - c keys of its block and the last c keys of all blocks."""
+        """Attend from blocks of queries, in one softmax over the first l - c keys of the own block and the last c keys of all."""
         n, (stride, summary) = query.shape[2], sizes(self.geometry, self.options)
         last = stride - summary
         valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
-        query, key, value = (into_blocks(tokens, stride) for tokens in (query, key, value))  # batch heads blocks stride head_dim
+        # (batch, heads, blocks, stride, head_dim)
+        query, key, value = (into_blocks(tokens, stride) for tokens in (query, key, value))
         real = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None]
         position = torch.arange(real.shape[2] * stride, device=query.device).unflatten(0, (-1, stride))
 
@@ -119,7 +120,7 @@ class Fixed(PairwiseAttention):
         return out.flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """``attend`` in tiles for a CPU's caches."""
+        """Compute ``attend`` in tiles that fit a CPU's caches."""
         (block, summary), dropout = sizes(self.geometry, self.options), self.options.dropout if self.training else 0.0
         return attend_summaries(
             query, key, value, key_valid, block=block, summary=summary, causal=self.geometry.causal, dropout=dropout

@@ -14,9 +14,9 @@ class Options:
     """Options of local attention."""
 
     block: int = by_length("min(256, n/4)", lambda g: max(1, min(256, g.keys // 4)))
-    """Positions that see each other."""
+    """Size of a block in positions, which see each other."""
     neighbours: int = 0
-    """Blocks seen on either side of one's own; causal: on the left."""
+    """Number of visible blocks on each side of the own one; causal: on the left."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -28,12 +28,12 @@ class Options:
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
-    """The blocks that see each other."""
+    """Pattern for a geometry and options."""
     return Pattern(options.block, options.neighbours, causal=geometry.causal)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Each block against itself and its neighbours; backward twice as much, for nothing is computed anew."""
+    """FLOPs of each block against itself and its neighbours; backward twice as many, as nothing is recomputed."""
     in_tiles = pattern(geometry, options).cost(geometry)
     return replace(in_tiles, backward_flops=2 * in_tiles.flops)
 
@@ -53,7 +53,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"small": {"block": 6}, "neighbours": {"block": 4, "neighbours": 2}},
 )
 class Local(BlockPatternAttention):
-    """Softmax attention inside blocks that do not overlap, or inside a block and its neighbours.
+    """Softmax attention within blocks that do not overlap, or to the own block and its neighbours.
 
     Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
     Symbols: b → block, w → neighbours.

@@ -27,11 +27,11 @@ class Options:
     """Options of Longformer."""
 
     window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
-    """Keys a position sees, itself included; odd, so that it sees as many on either side. Causal: itself and those before."""
+    """Number of keys that a position sees, itself included; odd, so that both sides are equal. Causal: itself and those before."""
     dilation: int = 1
     """Distance between the keys of a window."""
     global_tokens: int = 1
-    """The first so many positions see all and are seen by all, such as a class token."""
+    """Number of first positions that see all and are seen by all, such as a class token."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -44,7 +44,7 @@ class Options:
 
 
 def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
-    """Keys that a position sees on its left and on its right, in a residue class of ``length`` positions."""
+    """Numbers of keys that a position sees on its left and on its right, in a residue class of ``length`` positions."""
     left = options.window - 1 if geometry.causal else options.window // 2
     right = 0 if geometry.causal else left
     return min(left, length - 1), min(right, length - 1)
@@ -53,7 +53,7 @@ def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
 def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of the band in each residue class of the dilation, with the global keys, and of the global rows.
 
-    Backward, weights of the band are computed anew. State: keys and values within reach and of the global tokens; while these
+    Backward, weights of the band are recomputed. State: keys and values within reach and of the global tokens; while these
     are read, also their global keys and values.
     """
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
@@ -68,7 +68,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 
 def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """Global attention has projections of its own, which start as copies of the ordinary ones."""
+    """Extra projections of global attention, initialised as copies of the ordinary ones."""
     if not options.global_tokens:
         return ()
     return (
@@ -79,7 +79,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
 
 
 def widest(geometry: Geometry) -> Longformer:
-    """A window over everything, without global tokens: softmax attention."""
+    """Softmax limit: a window over all keys, without global tokens."""
     return Longformer(geometry, Options(window=2 * geometry.keys + 1, global_tokens=0))
 
 
@@ -108,18 +108,18 @@ class Longformer(PairwiseAttention):
     Paper: Beltagy et al. 2020, Section 3.1 (window, dilation, global attention, its projections).
     Symbols: w → window - 1 for the symmetric form (theirs counts w/2 keys on each side and leaves the position itself out of the
         count), Q_g, K_g, V_g → the streams global_query, global_key, global_value.
-    Differs: global tokens are the first positions, not any; window and dilation are the same for all heads of a layer; causal
-        attention keeps the window wholly in the past, and a global token then sees and is seen along the order of positions.
+    Differs: global tokens are the first positions, not any; window and dilation are the same for all heads of a layer; the causal
+        window reaches into the past alone, and a global token then sees its past and is seen by later positions.
     """
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """A window as wide as the input, or global tokens only."""
+        """Warn of a window as wide as the input, or of global tokens only."""
         g, n, found = options.global_tokens, geometry.keys, band.doubts_of_window(options.window, geometry.keys)
         return (*found, f"global_tokens={g} are all {n} tokens: every token sees all") if g >= n else found
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Pairs within the dilated window, and pairs with a global key; rows of global tokens are another matter."""
+        """Mask function of pairs within the dilated window, and of pairs with a global key; queries of global tokens are apart."""
         w, dilation, g, causal = self.options.window, self.options.dilation, self.options.global_tokens, self.geometry.causal
         left, right = (w - 1, 0) if causal else (w // 2, w // 2)
 
@@ -131,25 +131,25 @@ class Longformer(PairwiseAttention):
         return seen
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Global rows, and for the others all n × n scores masked to window and global keys."""
+        """Compute global rows, and the others from n × n scores masked to the window and the global keys."""
         return self._after_global_rows(super().definition, query, key, value, key_valid, **global_streams)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """Global rows, and for the others blocks of queries in one softmax over the global keys and those of their windows."""
+        """Compute global rows, and the others in blocks of queries, in one softmax over global keys and their windows."""
         return self._after_global_rows(self._windows, query, key, value, key_valid, **global_streams)
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """``attend`` in tiles for a CPU's caches."""
+        """Compute ``attend`` in tiles that fit a CPU's caches."""
         return self._after_global_rows(self._windows_tiled, query, key, value, key_valid, **global_streams)
 
     def attend_flex(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor) -> Queries:
-        """PyTorch's FlexAttention over the same pairs."""
+        """Compute global rows, and the others by PyTorch's FlexAttention over the same pairs."""
         return self._after_global_rows(super().attend_flex, query, key, value, key_valid, **global_streams)
 
     def _after_global_rows(
         self, local: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **global_streams: Tensor
     ) -> Queries:
-        """softmax(Q_g K_gᵀ / √d) V_g of the global tokens over all valid keys, in their past if causal; then ``local`` answers."""
+        """Concatenate softmax(Q_g K_gᵀ / √d) V_g of the global tokens, over valid (causal: past) keys, and outputs of ``local``."""
         if not global_streams:
             return local(query, key, value, key_valid)
         global_query, global_key, global_value = (global_streams[f"global_{name}"] for name in ("query", "key", "value"))
@@ -158,11 +158,11 @@ class Longformer(PairwiseAttention):
         rows = F.dropout(weights, self.options.dropout, self.training) @ global_value
         if (others := query.shape[2] - rows.shape[2]) == 0:
             return rows
-        answers = local(query, key, value, key_valid)
-        return torch.cat([rows, answers if answers.shape[2] == others else answers[:, :, -others:]], dim=2)
+        outputs = local(query, key, value, key_valid)
+        return torch.cat([rows, outputs if outputs.shape[2] == others else outputs[:, :, -others:]], dim=2)
 
     def _windows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Answers after the first g positions. Each residue class of the dilation is a sequence, whose windows have no gaps."""
+        """Outputs after the first g positions. Each residue class of the dilation is a sequence, whose windows have no gaps."""
         n, g, dilation, device = query.shape[2], self.options.global_tokens, self.options.dilation, query.device
         valid = (query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid)[:, None, :, None]
         global_key, global_value, global_valid = (x[:, :, None, None, :g] for x in (key, value, valid))
@@ -171,8 +171,8 @@ class Longformer(PairwiseAttention):
         left, right = reach(self.geometry, self.options, length := query.shape[3])
         block = max(left, band.SMALLEST_BLOCK)
         fill, width = -length % block, left + block + right
-        query = F.pad(query, (0, 0, 0, fill)).unflatten(3, (-1, block))  # batch heads classes blocks block head_dim
-        # Keys left … left + block + right around each block: batch heads classes blocks width head_dim
+        query = F.pad(query, (0, 0, 0, fill)).unflatten(3, (-1, block))  # (batch, heads, classes, blocks, block, head_dim)
+        # Keys from left before to right after each block: (batch, heads, classes, blocks, width, head_dim)
         key, value, valid = (F.pad(x, (0, 0, left, right + fill)).unfold(3, width, block).mT for x in (key, value, valid))
         distance = torch.arange(width, device=device) - left - torch.arange(block, device=device)[:, None]
         window = valid.mT & (distance >= -left) & (distance <= right)
@@ -191,5 +191,5 @@ class Longformer(PairwiseAttention):
 
 
 def _by_residue(x: Shaped[Tensor, "batch heads n d"], dilation: int) -> Shaped[Tensor, "batch heads dilation length d"]:
-    """Positions of each residue class modulo the dilation, filled up with zeros."""
+    """Positions grouped by residue class modulo the dilation, padded with zeros."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % dilation)).unflatten(2, (-1, dilation)).transpose(2, 3)

@@ -24,7 +24,7 @@ class Options:
     """Options of strided attention."""
 
     stride: int = 0
-    """Reach of the window and distance of the keys beyond it, l in the paper; 0 takes about the square root of the length."""
+    """Reach of the window and stride of the keys beyond it, l in the paper; 0 takes about the square root of the length."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 
@@ -38,14 +38,14 @@ class Options:
 
 
 def stride_of(geometry: Geometry, options: Options) -> int:
-    """l, as given or by the length it is built for."""
+    """Stride l, as given or by the length it is built for."""
     return options.stride or math.ceil(math.sqrt(geometry.keys))
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs of rows of l positions against the rows beside them, and of columns against themselves; backward, all scores anew.
+    """FLOPs of rows of l positions against adjacent rows, and of columns against themselves; backward, scores are recomputed.
 
-    State: keys and values of all the past, since each is a whole number of strides away from a later query.
+    State: keys and values of all the past, since each is a multiple of l away from some later query.
     """
     n, stride = geometry.keys, stride_of(geometry, options)
     rows = math.ceil(n / stride)
@@ -73,13 +73,13 @@ class Strided(PairwiseAttention):
     Paper: Child et al. 2019, Section 4.3, strided pattern: A⁽¹⁾ is the window, A⁽²⁾ every l-th position.
     Symbols: l → stride.
     Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), no key twice;
-        without causality both parts reach to either side.
+        without causality both parts reach to both sides.
     """
 
     options: Options
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
-        """Pairs at most l apart, and pairs a multiple of l apart."""
+        """Mask function of pairs at most l apart, and of pairs a multiple of l apart."""
         stride, causal = stride_of(self.geometry, self.options), self.geometry.causal
 
         def seen(_: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -89,19 +89,20 @@ class Strided(PairwiseAttention):
         return seen
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Rows of l positions under each other: the window lies in the rows beside one's own, every l-th position in a column."""
+        """Attend on a grid with rows of l positions: the window lies in adjacent rows, every l-th position in a column."""
         n, stride, device = query.shape[2], stride_of(self.geometry, self.options), query.device
-        after = 0 if self.geometry.causal else 1  # rows beside one's own: one before, and one after
+        after = 0 if self.geometry.causal else 1  # adjacent rows: one before, and one after
         valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
-        query, key, value = (into_blocks(tokens, stride) for tokens in (query, key, value))  # batch heads rows stride head_dim
-        real = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None]  # batch 1 rows stride
+        # (batch, heads, rows, stride, head_dim)
+        query, key, value = (into_blocks(tokens, stride) for tokens in (query, key, value))
+        real = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None]  # (batch, 1, rows, stride)
 
         near_key, near_value = (_beside(tokens, after) for tokens in (key, value))
         distance = torch.arange(-stride, (1 + after) * stride, device=device) - torch.arange(stride, device=device)[:, None]
         near = _beside(real[..., None], after).mT & (distance >= -stride) & (distance <= after * stride)
         row = torch.arange(real.shape[2], device=device)
         away = row - row[:, None]
-        beyond = (away < -1) if self.geometry.causal else (away.abs() > 1)  # nearer rows of the column are in the window
+        beyond = (away < -1) if self.geometry.causal else (away.abs() > 1)  # nearer positions of the column are in the window
         column = real.mT[:, :, None] & beyond[:, None]
 
         scores = torch.cat([query @ near_key.mT, _by_column(_by_column(query) @ _by_column(key).mT)], dim=-1)
@@ -113,16 +114,16 @@ class Strided(PairwiseAttention):
         return out.flatten(2, 3)[:, :, :n]
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """``attend`` in tiles for a CPU's caches."""
+        """Compute ``attend`` in tiles that fit a CPU's caches."""
         stride, dropout = stride_of(self.geometry, self.options), self.options.dropout if self.training else 0.0
         return attend_grid(query, key, value, key_valid, stride=stride, causal=self.geometry.causal, dropout=dropout)
 
 
 def _beside(rows: Shaped[Tensor, "batch heads rows l d"], after: int) -> Shaped[Tensor, "batch heads rows some_l d"]:
-    """Each row after the one before it, and ``after`` rows behind it; zeros beyond the ends."""
+    """Concatenate each row with the one before it and ``after`` rows after it; zeros beyond the ends."""
     return F.pad(rows, (0, 0, 0, 0, 1, after)).unfold(2, 2 + after, 1).movedim(-1, 3).flatten(3, 4)
 
 
 def _by_column(rows: Float[Tensor, "batch heads rows l d"]) -> Float[Tensor, "batch heads l rows d"]:
-    """Columns as sequences, and back."""
+    """Swap rows and columns, so that columns become sequences."""
     return rows.transpose(2, 3)
