@@ -1,4 +1,4 @@
-"""Reading data: where they lie, what their files hold, and what was made of them before."""
+"""Data sets: location, file formats, and a cache of processed arrays."""
 
 from attn_zoo.data.cache import cached
 from attn_zoo.data.files import open_text, read_bytes, reading, sha256

@@ -1,4 +1,4 @@
-"""What was made of data before: arrays, kept by a digest of all that they depend on."""
+"""Cache of arrays computed from data, keyed by a digest of all that they depend on."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 Arrays = dict[str, NDArray[Any]]
 
 VARIABLE = "ATTN_ZOO_CACHE"
-"""A folder of your choice, or ``off``."""
+"""Environment variable of the cache: a folder, or ``off``."""
 
 
 def cache_folder() -> Path | None:
-    """$ATTN_ZOO_CACHE, else ``attn-zoo`` in the user's cache folder; None where the variable says ``off``."""
+    """Folder $ATTN_ZOO_CACHE, else ``attn-zoo`` in the user's cache folder; None if the variable is ``off``."""
     given = os.environ.get(VARIABLE, "")
     if given == "off":
         return None
@@ -30,25 +30,26 @@ def cache_folder() -> Path | None:
 
 
 def cached(name: str, recipe: Mapping[str, Any], make: Callable[[], Arrays]) -> Arrays:
-    """The arrays that ``make`` would return, read from the cache if they were made before.
+    """Return the arrays of ``make``, from the cache if they are in it.
 
-    Each file holds a digest of its content, so that a damaged one is made again and never used. A
-    folder that cannot be written only costs time.
+    Each file contains a digest of its content, so that a damaged file is not used but replaced. If the folder cannot be written,
+    the arrays are computed each time.
 
     Args:
-        name: begins the file's name, for people.
-        recipe: all that the arrays depend on, as plain data: version, options, digests of the files read.
+        name: prefix of the file's name.
+        recipe: all that the arrays depend on, as plain data: version, options, digests of source files.
+        make: function that computes the arrays.
     """
     folder = cache_folder()
     if folder is None:
         return make()
     key = hashlib.sha256(json.dumps([name, recipe], sort_keys=True).encode()).hexdigest()
     path = folder / f"{name}-{key[:24]}.safetensors"
-    found = _read(path)
-    if found is None:
-        found = make()
-        _write(path, found)
-    return found
+    arrays = _read(path)
+    if arrays is None:
+        arrays = make()
+        _write(path, arrays)
+    return arrays
 
 
 def _read(path: Path) -> Arrays | None:
@@ -69,20 +70,20 @@ def _write(path: Path, arrays: Arrays) -> None:
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, metadata={"sha256": _digest(arrays)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
     except OSError:
         return
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except OSError:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(arrays):
-        found.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode())
-        found.update(np.ascontiguousarray(arrays[name]).data)
-    return found.hexdigest()
+        digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()

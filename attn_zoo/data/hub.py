@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, kept as JSON lines or text, so that they can be read later without that library."""
+"""Downloads of data sets from the Hugging Face hub, saved as JSON lines or text, so that reading them needs no library."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ def fetch_rows(
     config: str | None = None,
     rows: Mapping[str, int] | None = None,
 ) -> None:
-    """Download splits of a data set, whose files the library checks itself, and write each as JSON lines.
+    """Download splits of a data set, verified by the library, and write each as JSON lines.
 
-    A file appears under its name only when it is whole.
+    Files are written atomically.
 
     Args:
-        name: on the hub, such as ``stanfordnlp/imdb``.
-        files: where each split goes.
-        fields: columns taken, and the field that each becomes.
-        config: the part of a collection, such as ``sst2``.
-        rows: how many each split must have.
+        name: name on the hub, such as ``stanfordnlp/imdb``.
+        files: path for each split.
+        fields: columns to read, and the field name of each.
+        config: part of a collection, such as ``sst2``.
+        rows: required number of rows of each split.
 
     Raises:
-        ImportError: the library is not installed; the message says how it is.
+        ImportError: the library is not installed; the message names the extra.
         ValueError: a split has another number of rows, or lacks a column.
     """
     for split, path in files.items():
         table = _fetch(name, config, split, list(fields))
-        found = [{field: row[column] for column, field in fields.items()} for row in table]
+        items = [{field: row[column] for column, field in fields.items()} for row in table]
         expected = (rows or {}).get(split)
-        if expected is not None and len(found) != expected:
-            raise ValueError(f"{name}, split {split} came with {len(found)} rows where {expected} were published; nothing was kept")
-        write_jsonl(path, found)
+        if expected is not None and len(items) != expected:
+            raise ValueError(f"{name}, split {split} came with {len(items)} rows where {expected} were published; nothing was kept")
+        write_jsonl(path, items)
 
 
 def fetch_lines(name: str, files: Mapping[str, Path], *, config: str | None = None) -> None:
-    """Download splits of running text, one line a row in the column ``text``, and write each as text.
+    """Download splits of running text, with one line in each row of the column ``text``, and write each as text.
 
     Raises:
-        ImportError: the library is not installed; the message says how it is.
+        ImportError: the library is not installed; the message names the extra.
         ValueError: a split lacks the column.
     """
     for split, path in files.items():
@@ -55,7 +55,7 @@ def fetch_lines(name: str, files: Mapping[str, Path], *, config: str | None = No
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """One object a line, UTF-8; the file appears under its name only when it is whole."""
+    """Write one object on each line, in UTF-8, atomically."""
     _write(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
@@ -73,12 +73,12 @@ def _fetch(name: str, config: str | None, split: str, columns: Sequence[str]) ->
 
 def _write(path: Path, lines: Iterable[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.writelines(lines)
-        Path(beside).chmod(0o644)  # a temporary file is its owner's alone
-        os.replace(beside, path)
+        Path(temporary).chmod(0o644)  # temporary files are readable by their owner only
+        os.replace(temporary, path)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
         raise

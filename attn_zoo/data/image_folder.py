@@ -1,4 +1,4 @@
-"""Image folders: a folder a part, in it a folder a class, in it the images."""
+"""Image folders: a folder for each split, with a folder of images for each class."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from attn_zoo.data.cache import Arrays, cached
 from attn_zoo.data.images import unpacking
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Of files that are images; others are not looked at."""
+"""Suffixes of image files; others are ignored."""
 
 PARTS = {"train": ("train",), "valid": ("valid", "val"), "test": ("test",)}
-"""Names that the folder of each part may have."""
+"""Possible folder names of each split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageFiles:
-    """Files of images, a class and a digest of its content for each."""
+    """Image files with their class labels and SHA-256 digests."""
 
     paths: tuple[Path, ...]
     labels: Int64[np.ndarray, " images"]
@@ -32,10 +32,10 @@ class ImageFiles:
 
 
 def find_image_folder(folder: Path) -> dict[str, Path]:
-    """Folders of the parts. Where there is no ``test``, the published validation part is the test.
+    """Folders of the splits. Without ``test``, the published validation split is the test split.
 
     Raises:
-        MissingDataError: there is no such folder, or it lacks a part.
+        MissingDataError: there is no such folder, or it lacks a split.
     """
     found = {part: folder / name for part, names in PARTS.items() for name in names if (folder / name).is_dir()}
     if "test" not in found and "valid" in found:
@@ -50,17 +50,17 @@ def find_image_folder(folder: Path) -> dict[str, Path]:
 
 
 def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
-    """The files of each part; classes are counted in the order of their folders' names.
+    """Files of each split; classes are numbered in the order of their folders' names.
 
-    Every file is read once, to take a digest of it and to see that it is whole. That is remembered in
-    the cache for as long as names, sizes and times of change stay what they were.
+    Every file is read once, for its digest and to check that it is complete. The result is cached while names, sizes and
+    modification times stay the same.
 
     Args:
-        classes: how many there must be.
+        classes: required number of classes.
 
     Raises:
-        MissingDataError: there is no such folder, or it lacks a part.
-        DamagedDataError: an image is damaged, a class has no image, or there are more or fewer classes.
+        MissingDataError: there is no such folder, or it lacks a split.
+        DamagedDataError: an image is damaged, a class has no image, or the number of classes is wrong.
     """
     parts = {part: _list(path) for part, path in find_image_folder(folder).items()}
     names = sorted(parts["train"])
@@ -74,7 +74,7 @@ def read_image_folder(folder: Path, classes: int) -> dict[str, ImageFiles]:
 
 
 def _list(part: Path) -> dict[str, list[Path]]:
-    """Images of each class, in the order of their names."""
+    """Image paths of each class, in the order of their names."""
     found = {}
     for inside in sorted(part.iterdir()):
         if inside.is_dir() and not inside.name.startswith("."):
@@ -99,19 +99,19 @@ def _files(folder: Path, names: Sequence[str], found: dict[str, list[Path]]) -> 
 
 
 def _digest(path: Path) -> UInt8[np.ndarray, " 32"]:
-    """SHA-256 of a file that is a whole image. Raises DamagedDataError."""
+    """SHA-256 of an image file. Raises DamagedDataError if the image is damaged."""
     from PIL import Image
 
     with unpacking(path, "an image"):
         packed = path.read_bytes()
         with Image.open(io.BytesIO(packed)) as image:
             if not _ends_well(packed):
-                image.load()  # slow, but sure
+                image.load()  # decodes the whole image, which is slow
     return np.frombuffer(hashlib.sha256(packed).digest(), dtype=np.uint8)
 
 
 def _ends_well(packed: bytes) -> bool:
-    """Whether the last bytes are those that end a JPEG or PNG, or a WebP is as long as it says; False where that is not known."""
+    """Return whether a JPEG or PNG has its end marker, or a WebP its stated length; False for other formats."""
     if packed[:2] == b"\xff\xd8":
         return packed[-2:] == b"\xff\xd9"
     if packed[:4] == b"RIFF":
@@ -120,10 +120,10 @@ def _ends_well(packed: bytes) -> bool:
 
 
 def load_image(path: Path, side: int, crop: float) -> UInt8[np.ndarray, "3 side side"]:
-    """An image in colour: its shorter side scaled to ``side / crop`` pixels, then the square in the middle.
+    """Load an image in colour, with its shorter side scaled to ``side / crop`` pixels, cropped to the central square.
 
     Raises:
-        DamagedDataError: it cannot be decoded.
+        DamagedDataError: the image cannot be decoded.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Images and their labels as published: idx files, .npz, zips of WebP strips, CIFAR's binary version. No pickle is ever loaded."""
+"""Readers of published image data sets: idx files, .npz, zips of WebP strips, CIFAR's binary version. No pickle is ever loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from attn_zoo.data.files import read_bytes, reading
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Images:
-    """Levels of images, channel by channel, and a class for each."""
+    """Images as pixel values 0 to 255, with class labels."""
 
     levels: UInt8[np.ndarray, "images channels height width"]
     labels: Int64[np.ndarray, " images"]
@@ -30,7 +30,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageSplits:
-    """The two published parts of an image data set."""
+    """Training and test split of an image data set, as published."""
 
     train: Images
     test: Images
@@ -38,10 +38,12 @@ class ImageSplits:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a data set must turn out to be.
+    """Required sizes of a data set.
 
     Args:
-        train, test: how many images; 0 for any number.
+        train, test: number of images; 0 for any number.
+        channels, height, width: shape of an image.
+        classes: number of classes.
     """
 
     train: int
@@ -58,10 +60,10 @@ class Expected:
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Bytes of an idx file, plain or with .gz, checked against the shape it must have.
+    """Array of an idx file, compressed with gzip or not, of the required shape.
 
     Raises:
-        DamagedDataError: the file is truncated, or is not what its name says.
+        DamagedDataError: the file is truncated, or is no idx file of this shape.
     """
     raw = read_bytes(path)
     head = bytes([0, 0, 8, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
@@ -74,13 +76,13 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def read_idx_files(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Training images and labels, test images and labels, of one channel.
+    """Images of one channel and labels, from idx files.
 
     Args:
-        paths: the four files in this order.
+        paths: training images, training labels, test images, test labels.
 
     Raises:
-        DamagedDataError: a file is truncated, is not what its name says, or holds a label that is no class.
+        DamagedDataError: a file is truncated, is no idx file of the required shape, or holds a label that is no class.
     """
     parts = []
     for at, count in ((0, expected.train), (2, expected.test)):
@@ -90,13 +92,13 @@ def read_idx_files(paths: Sequence[Path], expected: Expected) -> ImageSplits:
 
 
 def read_npz(path: Path, expected: Expected) -> ImageSplits:
-    """Arrays ``train_images``, ``train_labels``, ``test_images`` and ``test_labels`` of one .npz.
+    """Images and labels from the arrays ``train_images``, ``train_labels``, ``test_images`` and ``test_labels`` of an .npz.
 
-    Images are bytes of shape (images, height, width, channels), or (images, height, width) for one
-    channel; labels are whole numbers. Other arrays are not looked at.
+    Images are bytes of shape (images, height, width, channels), or (images, height, width) for one channel; labels are integers.
+    Other arrays are ignored.
 
     Raises:
-        DamagedDataError: the file is damaged, an array is missing, or is not of the shape and kind that is expected.
+        DamagedDataError: the file is damaged, an array is missing, or an array has a wrong shape or dtype.
     """
     what = "an .npz with train_images, train_labels, test_images and test_labels"
     with unpacking(path, what), np.load(path, allow_pickle=False) as arrays:
@@ -111,30 +113,30 @@ def read_npz(path: Path, expected: Expected) -> ImageSplits:
                 levels = levels[..., None]
             if levels.ndim != 4:
                 raise DamagedDataError(f"{path}: {part}_images has shape {levels.shape}, not (images, height, width, channels)")
-            here = f"{path}: {part}_images", f"{path}: {part}_labels"
-            parts.append(_images(np.moveaxis(levels, 3, 1), arrays[f"{part}_labels"], count, expected, *here))
+            sources = f"{path}: {part}_images", f"{path}: {part}_labels"
+            parts.append(_images(np.moveaxis(levels, 3, 1), arrays[f"{part}_labels"], count, expected, *sources))
     return ImageSplits(*parts)
 
 
 def read_strips(paths: Sequence[Path], expected: Expected) -> ImageSplits:
-    """Zips, of train and of test, of lossless images in strips: several images one below another, and ``labels.npy``.
+    """Images and labels from two zips, of train and test, with lossless strips of images below one another and ``labels.npy``.
 
     Raises:
-        DamagedDataError: a zip or a strip is damaged, or is not of the size that is expected.
+        DamagedDataError: a zip or a strip is damaged, or has a wrong size.
     """
     counts = (expected.train, expected.test)
     return ImageSplits(*(_read_zip(path, count, expected) for path, count in zip(paths, counts, strict=True)))
 
 
 def read_cifar_binary(train: Sequence[Path], test: Path, expected: Expected, label_bytes: int) -> ImageSplits:
-    """CIFAR's binary version: of each image its labels, one byte each, then its levels channel by channel.
+    """Images and labels from CIFAR's binary version: for each image its labels, one byte each, then its pixels by channel.
 
     Args:
-        train: the files of the training part, in order, of equally many images.
-        label_bytes: bytes before the levels, of which the last is the class (CIFAR-100's first is a group of classes).
+        train: files of the training split, in order, of equally many images.
+        label_bytes: number of label bytes, of which the last is the class (CIFAR-100's first is the superclass).
 
     Raises:
-        DamagedDataError: a file has another size than it must have, or holds a label that is no class.
+        DamagedDataError: a file has a wrong size, or holds a label that is no class.
     """
     each = expected.train // len(train)
     parts = [_read_records(path, each, expected, label_bytes) for path in train]
@@ -182,7 +184,7 @@ def _read_strip(packed: bytes, place: Path, expected: Expected) -> UInt8[np.ndar
 def _images(
     levels: NDArray[Any], labels: NDArray[Any], count: int, expected: Expected, of_levels: object, of_labels: object
 ) -> Images:
-    """Both arrays, if they are what they must be; the last two arguments name where they come from."""
+    """Images from two arrays, after checks; ``of_levels`` and ``of_labels`` name the sources in errors."""
     if levels.dtype != np.uint8:
         raise DamagedDataError(f"{of_levels} is of type {levels.dtype}, not uint8: levels are 0 to 255")
     count = count or len(levels)
@@ -204,10 +206,10 @@ def _images(
 
 @contextmanager
 def unpacking(path: Path, what: str) -> Iterator[None]:
-    """As ``reading``, for zips and images too, whose errors are of classes of their own.
+    """Context like ``reading`` that also converts the errors of zip files and images.
 
     Raises:
-        DamagedDataError: in place of every error of unpacking or decoding.
+        DamagedDataError: in place of every error of decompression or decoding.
     """
     from PIL.Image import DecompressionBombError
 

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, packed or not."""
+"""JSON lines: files with one object on each line, compressed or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attn_zoo.data.files import open_text
 
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The objects of a file, each with at least ``fields``.
+    """Objects of a file, each with at least ``fields``.
 
     Raises:
         DamagedDataError: a line is no object, or lacks a field; the message names the line.

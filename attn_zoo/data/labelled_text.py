@@ -1,4 +1,4 @@
-"""Texts with labels: JSON lines, tab-separated tables and folders of files, read into the same rows."""
+"""Readers of labelled texts: JSON lines, tab-separated tables, and folders of files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from attn_zoo.data.jsonl import read_jsonl
 
 
 class LabelledText(NamedTuple):
-    """One row: a class, and one text or two."""
+    """One example: a class, and one or two texts."""
 
     label: int
     texts: tuple[str, ...]
 
 
 Parts = dict[str, list[LabelledText]]
-"""Rows by the part of a data set that they stand in, such as train and test."""
+"""Rows of each split, such as train and test."""
 
-_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
-"""What JSON may hold, and UTF-8 may not."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Surrogate characters, which JSON may contain and UTF-8 may not."""
 
 
 def read_labelled_jsonl(
@@ -32,11 +32,12 @@ def read_labelled_jsonl(
     """Rows of JSON lines.
 
     Args:
-        texts: fields that hold the texts.
-        classes: the class of each label as it is written.
+        texts: names of the text fields.
+        classes: class index of each label.
+        label: name of the label field.
 
     Raises:
-        DamagedDataError: a line is no object, lacks a field, or holds something else there; the message names the line.
+        DamagedDataError: a line is no object, lacks a field, or has an invalid value; the message names the line.
     """
     for number, row in enumerate(read_jsonl(path, [label, *texts]), 1):
         yield _row(f"{path}, line {number}", row[label], [row[name] for name in texts], classes)
@@ -52,13 +53,14 @@ def read_labelled_tsv(
     header: bool = True,
     skip_broken: bool = False,
 ) -> Iterator[LabelledText]:
-    """Rows of a table whose cells are parted by tabs; quotation marks stand for themselves, as in GLUE's files.
+    """Rows of a table with tabs between cells; quotation marks have no special meaning, as in GLUE's files.
 
     Args:
-        texts, label: places of the columns, from 0.
-        columns: how many each line has.
-        header: whether the first line names the columns.
-        skip_broken: pass over lines with another number of cells; for files that were published with such.
+        texts, label: indices of the columns, from 0.
+        classes: class index of each label.
+        columns: number of cells in a line.
+        header: True if the first line names the columns.
+        skip_broken: True to skip lines with another number of cells, for files that were published with some.
 
     Raises:
         DamagedDataError: a line has another number of cells, or an unknown label.
@@ -78,10 +80,10 @@ def read_labelled_tsv(
 
 
 def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
-    """A row for each ``.txt`` file of a folder, in the order of their names.
+    """One row for each ``.txt`` file of a folder, in the order of their names.
 
     Raises:
-        DamagedDataError: there is none, or one is not UTF-8.
+        DamagedDataError: the folder has no such file, or one is not UTF-8.
     """
     paths = sorted(folder.glob("*.txt"))
     if not paths:
@@ -92,10 +94,10 @@ def read_text_folder(folder: Path, label: int) -> Iterator[LabelledText]:
 
 
 def require_count(where: str, rows: Sequence[LabelledText], count: int) -> None:
-    """A published part is there whole.
+    """Check that a split has all rows that were published.
 
     Raises:
-        DamagedDataError: it has more or fewer rows than were published.
+        DamagedDataError: the number of rows differs from ``count``.
     """
     if len(rows) != count:
         raise DamagedDataError(f"{where} holds {len(rows):,} rows where {count:,} were published; it is not whole")
@@ -107,6 +109,6 @@ def _row(where: str, label: Any, texts: Sequence[Any], classes: Mapping[str, int
     for text in texts:
         if not isinstance(text, str):
             raise DamagedDataError(f"{where} has {type(text).__name__} where a text belongs")
-        if _HALF_A_PAIR.search(text):
+        if _SURROGATE.search(text):
             raise DamagedDataError(f"{where} holds half a surrogate pair, which is no text in UTF-8")
     return LabelledText(classes[str(label)], tuple(texts))

@@ -1,4 +1,4 @@
-"""The one folder that data are read from."""
+"""Root folder of all data sets."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ VARIABLE = "ATTN_ZOO_DATA"
 
 
 def data_root(given: str = "") -> Path:
-    """The folder named, else $ATTN_ZOO_DATA, else ``data`` here."""
+    """Folder ``given``, else $ATTN_ZOO_DATA, else ``data`` in the current folder."""
     return Path(given or os.environ.get(VARIABLE) or "data").expanduser()

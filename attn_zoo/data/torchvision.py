@@ -1,4 +1,4 @@
-"""Downloads through torchvision: a progress bar, and a checksum proved before anything is kept."""
+"""Downloads through torchvision, with a progress bar and a checksum that is verified before anything is saved."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from attn_zoo.contract import DamagedDataError, MissingDataError
 
 
 def fetch_archive(url: str, md5: str, root: Path, folder: str) -> None:
-    """Put ``folder``, which an archive holds, below ``root``; the archive itself is not kept.
+    """Download an archive and extract its ``folder`` below ``root``; the archive is deleted.
 
     Args:
-        md5: of the archive, as its publisher gives it.
+        md5: published checksum of the archive.
 
     Raises:
-        MissingDataError: it cannot be had.
-        DamagedDataError: what came has another checksum.
+        MissingDataError: the archive cannot be downloaded.
+        DamagedDataError: the download has another checksum, or the archive lacks the folder.
     """
     from torchvision.datasets.utils import extract_archive
 
     root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root, prefix=".fetching-") as beside:  # so that nothing half done is ever found
-        archive = _fetch([url], md5, Path(beside))
-        extract_archive(str(archive), beside)
-        found = Path(beside) / folder
-        if not found.is_dir():
+    with tempfile.TemporaryDirectory(dir=root, prefix=".fetching-") as temporary:  # so that incomplete files are never used
+        archive = _fetch([url], md5, Path(temporary))
+        extract_archive(str(archive), temporary)
+        extracted = Path(temporary) / folder
+        if not extracted.is_dir():
             raise DamagedDataError(f"{url} holds no folder {folder}")
         shutil.rmtree(root / folder, ignore_errors=True)
-        os.replace(found, root / folder)
+        os.replace(extracted, root / folder)
 
 
 def fetch_files(mirrors: Sequence[str], md5: Mapping[str, str], folder: Path) -> None:
-    """Put files into ``folder``, each from the first mirror that has it.
+    """Download files into ``folder``, each from the first mirror that has it.
 
     Args:
         mirrors: addresses that end in a slash.
         md5: checksums by file name.
 
     Raises:
-        MissingDataError: a file cannot be had.
-        DamagedDataError: what came has another checksum.
+        MissingDataError: a file cannot be downloaded.
+        DamagedDataError: a download has another checksum.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as beside:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as temporary:
         for name, checksum in md5.items():
-            os.replace(_fetch([mirror + name for mirror in mirrors], checksum, Path(beside)), folder / name)
+            os.replace(_fetch([mirror + name for mirror in mirrors], checksum, Path(temporary)), folder / name)
 
 
 def _fetch(urls: Sequence[str], md5: str, folder: Path) -> Path:
     from torchvision.datasets.utils import download_url
 
-    said = []
+    errors = []
     for url in urls:
         path = folder / url.rsplit("/", 1)[-1]
         try:
             download_url(url, str(folder), path.name, md5)
-        except OSError as error:  # URLError is one
-            said.append(f"{url}: {error}")
-        except RuntimeError as error:  # torchvision says so of a checksum
+        except OSError as error:  # URLError is a subclass
+            errors.append(f"{url}: {error}")
+        except RuntimeError as error:  # torchvision raises it for a wrong checksum
             raise DamagedDataError(f"{url} sent a file whose md5 is not {md5}; nothing was kept of it") from error
         else:
             return path
-    raise MissingDataError(f"cannot be fetched ({'; '.join(said)}); is there a network?")
+    raise MissingDataError(f"cannot be fetched ({'; '.join(errors)}); is there a network?")

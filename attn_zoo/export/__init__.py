@@ -1,4 +1,4 @@
-"""Layers and models as programs for other runtimes: ``torch.export`` and ONNX, written, read again and compared with eager."""
+"""Export of layers and models to ``torch.export`` and ONNX, with a comparison of each written file against eager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer of the zoo as a program: tokens, and where the mechanism honours it a padding mask, to vectors."""
+"""Export of a layer of the zoo as a program with tokens and, if the mechanism supports it, a padding mask as inputs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from attn_zoo.export.reasons import Reason
 from attn_zoo.layer import MultiHeadAttention
 
 SIZES = ("batch and length", "batch", "fixed")
-"""Which sizes stay open, from the most useful to the least."""
+"""Choices of dynamic sizes, from the most useful to the least."""
 
 
 class Masked(nn.Module):
-    """The layer with its mask by position, as programs take their inputs."""
+    """Layer with the mask as a positional argument, as programs take their inputs."""
 
     def __init__(self, layer: MultiHeadAttention) -> None:
         super().__init__()
@@ -30,24 +30,24 @@ class Masked(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "batch length dim"], key_valid: Bool[Tensor, "batch length"]
     ) -> Float[Tensor, "batch length dim"]:
-        """Vectors of the tokens; what comes out at padding means nothing."""
+        """Output of the layer, meaningless at padding."""
         return self.layer(tokens, key_valid=key_valid)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A layer, wrapped for export, and inputs to try it on."""
+    """Layer to export, with example inputs."""
 
     layer: MultiHeadAttention
     padded: bool
 
     @property
     def module(self) -> nn.Module:
-        """What takes the inputs by position."""
+        """Module that takes the inputs as positional arguments."""
         return Masked(self.layer) if self.padded else self.layer
 
     def inputs(self, batch: int, length: int, seed: int = 0) -> Inputs:
-        """Normal tokens; with padding, an example in parts, one that ends early, one of padding alone, the others without."""
+        """Normal tokens; with padding, row 1 lacks its last third, row 2 its first quarter, and row 3 is padding only."""
         generator = torch.Generator().manual_seed(seed)
         tokens = torch.randn(batch, length, self.layer.dim, generator=generator)
         if not self.padded:
@@ -59,10 +59,10 @@ class Subject:
         return {"tokens": tokens, "key_valid": valid}
 
     def open_sizes(self, sizes: str) -> Sizes | None:
-        """Names of the sizes that stay open, by input and axis.
+        """Names of the dynamic sizes, by input and axis; None for ``fixed``.
 
         Raises:
-            UnsupportedError: the mechanism does not claim other lengths.
+            UnsupportedError: the mechanism does not support other lengths.
         """
         if sizes == "fixed":
             return None
@@ -76,11 +76,11 @@ class Subject:
 
     @property
     def length(self) -> int:
-        """What the layer was built for."""
+        """Length that the layer was built for."""
         return self.layer.mechanism.geometry.keys
 
     def examples(self, sizes: str) -> list[Inputs]:
-        """What a program with these open sizes is tried on: the first is what it is made of."""
+        """Example inputs of several sizes for a program with these dynamic sizes; the first is used for tracing."""
         shapes = [(4, self.length)]
         if sizes != "fixed":
             shapes += [(1, self.length), (7, self.length)]
@@ -95,39 +95,40 @@ def export_layer(
 ) -> Exported:
     """Write a layer in evaluation mode as a program of ``tokens`` and ``key_valid``, run the file and compare it with the layer.
 
-    Random features and hashes are the layer's own, drawn when it was built, so the program answers the same each time.
+    Random features and hashes are those drawn when the layer was built, so that the program is deterministic.
 
     Args:
-        layer: in self-attention. It is left as it is; a copy is exported, on the CPU and in float32.
+        layer: self-attention layer. It is not changed; a copy is exported, on the CPU and in float32.
         output: file to write, which must not exist.
         format: one of ``FORMATS``.
         sizes: one of ``SIZES``, or ``auto``: the first of them that the exporter allows.
-        padded: whether the program takes a mask; None means where the mechanism honours one.
+        padded: True for a program with a mask; None for a mask if the mechanism supports one.
 
     Raises:
         UnknownNameError: no such format or sizes.
-        UnsupportedError: the layer has a context, or the mechanism does not honour a mask or other lengths.
-        ExportRefused: exporter or runtime refuse the layer, or the program answers something else. No file is left behind.
-        FileExistsError, FileNotFoundError: the file is there, or its folder is not.
+        UnsupportedError: the layer has a context, or the mechanism does not support a mask or other lengths.
+        ExportRefused: exporter or runtime fail, or the output of the program differs. No file is left behind.
+        FileExistsError: ``output`` exists.
+        FileNotFoundError: the folder of ``output`` does not exist.
     """
     refuse_output(output, format)
     subject = subject_of(layer, padded)
     if sizes != "auto" and sizes not in SIZES:
         raise UnknownNameError("sizes", sizes, ("auto", *SIZES))
-    asked = offered_sizes(subject) if sizes == "auto" else (sizes,)
-    found = capture(subject, asked)
-    made = found.write_best(output, format)
-    if made is None:
-        at, reason = list(found.refused[format].items())[-1]
+    choices = offered_sizes(subject) if sizes == "auto" else (sizes,)
+    captured = capture(subject, choices)
+    exported = captured.write_best(output, format)
+    if exported is None:
+        at, reason = list(captured.refused[format].items())[-1]
         raise ExportRefused(f"{layer.mechanism.card.name} ({at}{'' if at == 'fixed' else ' open'})", reason)
-    return made
+    return exported
 
 
 def subject_of(layer: MultiHeadAttention, padded: bool | None = None) -> Subject:
-    """A layer with inputs to try it on.
+    """Layer to export, with example inputs.
 
     Raises:
-        UnsupportedError: the layer has a context, or the mechanism does not honour a mask.
+        UnsupportedError: the layer has a context, or the mechanism does not support a mask.
     """
     card = layer.mechanism.card
     if layer.crosses:
@@ -138,42 +139,42 @@ def subject_of(layer: MultiHeadAttention, padded: bool | None = None) -> Subject
 
 
 def offered_sizes(subject: Subject) -> tuple[str, ...]:
-    """``SIZES`` that the card's claims leave."""
+    """Subset of ``SIZES`` that the card supports."""
     can = subject.layer.mechanism.card.can
     return SIZES if can.any_length or can.shorter else SIZES[1:]
 
 
 @dataclass
 class Captured:
-    """Programs of a layer by the sizes that they leave open, most of them first, and why there are not more."""
+    """Programs of a layer by their dynamic sizes, the most dynamic first, and reasons for missing ones."""
 
     subject: Subject
     programs: dict[str, ExportedProgram]
     refused: dict[str, dict[str, Reason]]
-    """By format and sizes."""
+    """Reasons of failures, by format and sizes."""
 
     def write_best(self, output: Path, format: str) -> Exported | None:
-        """Write the program that leaves most open of those that can be written and run; see ``refused`` where there is none."""
+        """Write the most dynamic program that can be written and run; None if there is none, with reasons in ``refused``."""
         for sizes, program in self.programs.items():
             shapes, examples, module = self.subject.open_sizes(sizes), self.subject.examples(sizes), self.subject.module
             try:
                 return write(program, module, examples, output, format=format, sizes=shapes, means=at_real_tokens)
             except ExportRefused as error:
                 self.refused[format][sizes] = error.reason
-                if error.reason.kind == "operator":  # which is missing whatever the sizes
+                if error.reason.kind == "operator":  # missing for any sizes
                     return None
         return None
 
 
-def capture(subject: Subject, asked: Sequence[str]) -> Captured:
-    """Capture a program for each of the sizes, from the least open to the most, until one is refused.
+def capture(subject: Subject, choices: Sequence[str]) -> Captured:
+    """Trace a program for each choice of sizes, from the least dynamic to the most, until one fails.
 
     Raises:
-        UnsupportedError: the mechanism does not claim other lengths.
+        UnsupportedError: the mechanism does not support other lengths.
     """
     programs: dict[str, ExportedProgram] = {}
     refused: dict[str, dict[str, Reason]] = {format: {} for format in FORMATS}
-    for sizes in reversed(asked):
+    for sizes in reversed(choices):
         shapes = subject.open_sizes(sizes)
         try:
             programs[sizes] = trace(subject.module, subject.examples(sizes)[0], shapes)
@@ -185,6 +186,6 @@ def capture(subject: Subject, asked: Sequence[str]) -> Captured:
 
 
 def at_real_tokens(answer: Tensor, inputs: Inputs) -> Tensor:
-    """Zeros at padding, where answers mean nothing."""
+    """Set the output at padding, which is meaningless, to zero."""
     valid = inputs.get("key_valid")
     return answer if valid is None else answer.masked_fill(~valid[..., None], 0)

@@ -1,4 +1,4 @@
-"""Any module as a file for another runtime, compared with the module before it is handed over."""
+"""Export of any module to a file for another runtime, with a comparison of the file against the module."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from attn_zoo.contract import Attention, UnknownNameError, UnsupportedError
 from attn_zoo.export.reasons import DifferentAnswer, Reason, reason_of
 
 FORMATS = {"onnx": "ONNX, for onnxruntime and others", "torch": "torch.export's own, for torch.export.load"}
-"""Formats of files."""
+"""Descriptions of the file formats."""
 
 OPSET = 20
-"""Of ONNX; the first with the operators that image models of today and discrete Fourier transforms need."""
+"""Opset of ONNX: the first one with the operators of present image models and of discrete Fourier transforms."""
 
 TOLERANCE = 3e-5
-"""Largest difference, relative to the largest number of the answer, that rounding explains in float32; the kit's own."""
+"""Largest difference due to rounding in float32, relative to the largest number of the output; that of the kit."""
 
 Inputs = Mapping[str, Tensor]
 Runner = Callable[[Inputs], Tensor]
 Sizes = Mapping[str, Mapping[int, str]]
-"""By input and axis, the name of a size that is to stay open."""
+"""Names of dynamic sizes, by input and axis."""
 
 
 class ExportRefused(UnsupportedError):
-    """The exporter or the runtime refuses a module; ``reason`` says why."""
+    """Failure of exporter or runtime; ``reason`` states the cause."""
 
     def __init__(self, what: str, reason: Reason) -> None:
         super().__init__(f"{what} cannot be exported: {reason.line} ({reason.kind}); attn-zoo export --all lists what can")
@@ -45,17 +45,17 @@ class ExportRefused(UnsupportedError):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A file that was written, read again and found to answer what the module answers."""
+    """Written file whose outputs agree with those of the module."""
 
     path: Path
     format: str
     open_sizes: tuple[str, ...]
-    """Sizes that may differ from call to call."""
+    """Names of dynamic sizes, which may differ from call to call."""
     nbytes: int
     opset: int | None
-    """None for other formats than ONNX."""
+    """Opset of ONNX; None for other formats."""
     difference: float
-    """The largest, relative to the largest number of the module's own answer."""
+    """Largest difference from the module's output, relative to the largest number of that output."""
 
 
 def export_model(
@@ -68,23 +68,25 @@ def export_model(
     others: Sequence[Inputs] = (),
     means: Callable[[Tensor, Inputs], Tensor] | None = None,
 ) -> Exported:
-    """Write a module in evaluation mode as a program, run the file and compare.
+    """Write a module in evaluation mode as a program, run the file and compare its output with the module's.
 
-    The module is left as it is: a copy without gradients is exported, on the CPU and in float32 (see ``plain_copy``).
+    The module is not changed: a copy without gradients is exported, on the CPU and in float32 (see ``plain_copy``).
 
     Args:
-        model: what takes ``inputs`` by position, in their order, and answers one tensor.
-        inputs: an example; names become those of the program's inputs.
+        model: module that takes ``inputs`` as positional arguments, in their order, and returns one tensor.
+        inputs: example inputs; their names become those of the program's inputs.
         output: file to write, which must not exist.
-        sizes: sizes that stay open; all others are those of the example.
-        others: further inputs, of other sizes, that are compared as well.
-        means: what of an answer has a meaning and is compared; all of it by default.
+        format: one of ``FORMATS``.
+        sizes: dynamic sizes; all others are those of the example.
+        others: further inputs, of other sizes, for the comparison.
+        means: function that selects the part of an output to compare; all of it by default.
 
     Raises:
         UnknownNameError: no such format.
         UnsupportedError: the extra is missing.
-        ExportRefused: exporter or runtime refuse the module, or the program answers something else. No file is left behind.
-        FileExistsError, FileNotFoundError: the file is there, or its folder is not.
+        ExportRefused: exporter or runtime fail, or the output of the program differs. No file is left behind.
+        FileExistsError: ``output`` exists.
+        FileNotFoundError: the folder of ``output`` does not exist.
     """
     refuse_output(output, format)
     program = trace(model, inputs, sizes)
@@ -92,12 +94,13 @@ def export_model(
 
 
 def refuse_output(output: Path, format: str) -> None:
-    """Refuse, before work starts, a format or a place that is not.
+    """Refuse an unknown format or an unusable path before any work.
 
     Raises:
         UnknownNameError: no such format.
         UnsupportedError: the extra is missing.
-        FileExistsError, FileNotFoundError: the file is there, or its folder is not.
+        FileExistsError: ``output`` exists.
+        FileNotFoundError: the folder of ``output`` does not exist.
     """
     if format not in FORMATS:
         raise UnknownNameError("format", format, FORMATS)
@@ -111,10 +114,10 @@ def refuse_output(output: Path, format: str) -> None:
 
 
 def trace(model: nn.Module, inputs: Inputs, sizes: Sizes | None = None) -> ExportedProgram:
-    """``torch.export`` of a copy of the module without gradients; arguments as of ``export_model``.
+    """Trace a copy of the module without gradients by ``torch.export``; see ``export_model`` for the arguments.
 
     Raises:
-        ExportRefused: the program cannot be captured, or not with these sizes open.
+        ExportRefused: the program cannot be traced with these dynamic sizes.
     """
     plain = plain_copy(model).requires_grad_(False)
     dims: dict[str, Any] = {}
@@ -126,10 +129,10 @@ def trace(model: nn.Module, inputs: Inputs, sizes: Sizes | None = None) -> Expor
     shapes = None
     if sizes is not None:
         shapes = tuple({axis: dim(name, axis, tensor) for axis, name in sizes.get(tensor, {}).items()} for tensor in inputs)
-    with _quiet(), torch.enable_grad():  # without, layers cut their queries into blocks, by sizes that are to stay open
+    with _quiet(), torch.enable_grad():  # without gradients, layers cut their queries into blocks by the sizes
         try:
             return torch.export.export(plain, tuple(inputs.values()), dynamic_shapes=shapes)
-        except Exception as error:  # an exporter may raise anything
+        except Exception as error:  # an exporter raises errors of any type
             raise ExportRefused(type(model).__name__, reason_of(error)) from error
 
 
@@ -144,7 +147,7 @@ def plain_copy(model: nn.Module) -> nn.Module:
 
 
 def sizes_bound(name: str) -> tuple[str, int | None]:
-    """``length<=64`` as a name and the largest size, ``batch`` as a name alone."""
+    """Split ``length<=64`` into a name and the largest size; ``batch`` has no largest size."""
     plain, _, bound = name.partition("<=")
     return plain, int(bound) if bound else None
 
@@ -159,23 +162,23 @@ def write(
     sizes: Sizes | None,
     means: Callable[[Tensor, Inputs], Tensor] | None,
 ) -> Exported:
-    """Write a captured program, read the file, run it on all examples and compare; see ``export_model``."""
+    """Write a traced program, read the file, run it on all examples and compare; see ``export_model``."""
     plain = plain_copy(model)
     try:
         with _quiet():
             opset, run = (_write_onnx if format == "onnx" else _write_torch)(program, examples[0], output)
             difference = max(_difference(plain, run, inputs, means) for inputs in examples)
-    except Exception as error:  # an exporter or a runtime may raise anything
+    except Exception as error:  # an exporter or a runtime raises errors of any type
         output.unlink(missing_ok=True)
         output.with_name(output.name + ".data").unlink(missing_ok=True)
         raise ExportRefused(type(model).__name__, reason_of(error)) from error
     except BaseException:
         output.unlink(missing_ok=True)
         raise
-    data = output.with_name(output.name + ".data")  # where ONNX keeps weights
+    data = output.with_name(output.name + ".data")  # file of ONNX weights
     nbytes = output.stat().st_size + (data.stat().st_size if data.exists() else 0)
-    named = dict.fromkeys(sizes_bound(name)[0] for axes in (sizes or {}).values() for name in axes.values())
-    return Exported(output, format, tuple(named), nbytes, opset, difference)
+    names = dict.fromkeys(sizes_bound(name)[0] for axes in (sizes or {}).values() for name in axes.values())
+    return Exported(output, format, tuple(names), nbytes, opset, difference)
 
 
 def _write_torch(program: ExportedProgram, inputs: Inputs, output: Path) -> tuple[None, Runner]:
@@ -189,7 +192,7 @@ def _write_onnx(program: ExportedProgram, inputs: Inputs, output: Path) -> tuple
 
     from attn_zoo.export.operators import translations
 
-    made = torch.onnx.export(
+    onnx_program = torch.onnx.export(
         program,
         tuple(inputs.values()),
         dynamo=True,
@@ -199,8 +202,8 @@ def _write_onnx(program: ExportedProgram, inputs: Inputs, output: Path) -> tuple
         custom_translation_table=translations(),
         verbose=False,
     )
-    assert made is not None
-    made.save(output, external_data=_large(program))
+    assert onnx_program is not None
+    onnx_program.save(output, external_data=_large(program))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = torch.get_num_threads()
@@ -209,22 +212,22 @@ def _write_onnx(program: ExportedProgram, inputs: Inputs, output: Path) -> tuple
     def run(given: Inputs) -> Tensor:
         return torch.from_numpy(session.run(None, {name: tensor.numpy() for name, tensor in given.items()})[0])
 
-    return int(made.model.opset_imports[""]), run
+    return int(onnx_program.model.opset_imports[""]), run
 
 
 def _large(program: ExportedProgram) -> bool:
-    """Whether weights need a file beside: a protobuf message ends at 2 GiB."""
+    """Return whether weights need a file of their own: a protobuf message is at most 2 GiB."""
     return sum(t.numel() * t.element_size() for t in program.state_dict.values()) > 2**30
 
 
 def _difference(model: nn.Module, run: Runner, inputs: Inputs, means: Callable[[Tensor, Inputs], Tensor] | None) -> float:
     with torch.no_grad():
-        want, got = model(*inputs.values()), run(inputs)
-    if got.shape != want.shape:
-        raise DifferentAnswer(f"the program answers {tuple(got.shape)}, the module {tuple(want.shape)}")
+        expected, actual = model(*inputs.values()), run(inputs)
+    if actual.shape != expected.shape:
+        raise DifferentAnswer(f"the program answers {tuple(actual.shape)}, the module {tuple(expected.shape)}")
     if means is not None:
-        want, got = means(want, inputs), means(got, inputs)
-    gap, size = (got - want).abs().max().item(), want.abs().max().item()
+        expected, actual = means(expected, inputs), means(actual, inputs)
+    gap, size = (actual - expected).abs().max().item(), expected.abs().max().item()
     relative = gap / size if size else gap
     if not relative <= TOLERANCE:  # NaN as well
         shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in inputs.items())
@@ -234,7 +237,7 @@ def _difference(model: nn.Module, run: Runner, inputs: Inputs, means: Callable[[
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what exporters print and warn of on their way: what matters is raised."""
+    """Context without the output and warnings of exporters; failures are raised."""
     loggers = [logging.getLogger(name) for name in ("torch", "onnxscript", "onnx_ir", "torch.onnx")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):

@@ -1,4 +1,4 @@
-"""ONNX functions for operators that torch's exporter does not know."""
+"""ONNX functions for operators that torch's exporter lacks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """By ATen operator. ``TopK`` of all keeps equal numbers in their order, and so sorts stably; sort's own form is not known."""
+    """ONNX functions by ATen operator. ``TopK`` of all elements preserves the order of equal numbers, and so is a stable sort."""
     from onnxscript import opset20
 
-    op: Any = opset20  # typed for eager values, and here it builds a graph
+    op: Any = opset20  # its types are those of eager values; here it builds a graph
 
     def stable_sort(self: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
         count = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]))

@@ -1,4 +1,4 @@
-"""Why a program could not be exported, in the exporter's own words and under one of few headings."""
+"""Reasons of failed exports: a kind, and the exporter's own message."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ KINDS = {
     "runtime": "the runtime does not load or run the file",
     "numbers": "the program runs and answers something else",
 }
-"""Headings of reasons."""
+"""Kinds of reasons, with descriptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One of ``KINDS`` and the first line of the error that says something."""
+    """Reason of a failure: one of ``KINDS``, and the first informative line of the error."""
 
     kind: str
     line: str
 
 
 class DifferentAnswer(ValueError):
-    """An exported program answers something else than the module it was made of."""
+    """Output of an exported program that differs from the module's."""
 
 
 def reason_of(error: BaseException) -> Reason:
-    """What lies at the bottom of an error that an exporter has wrapped in others."""
+    """Reason from the root cause of an exporter's chain of errors."""
     while error.__cause__ is not None:
         error = error.__cause__
     text = str(error)
@@ -50,7 +50,7 @@ def reason_of(error: BaseException) -> Reason:
 
 
 def _constraint(text: str) -> str:
-    """The first guard, in terms of the sizes' names."""
+    """First guard of an exporter's message, in terms of the names of sizes."""
     for line in text.splitlines():
         if guard := re.search(r"satisfy the generated guard (.*?)\.?(?:Specializations.*)?$", line):
             plain = re.sub(r"L\['\w+'\]\.size\(\)\[(\d)\]", lambda axis: ("batch", "length")[int(axis[1])], guard[1])

@@ -1,4 +1,4 @@
-"""What can be exported, as tables in Markdown."""
+"""Tables of the exportable mechanisms, in Markdown."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _TITLES = {"torch": "torch.export", "onnx": "ONNX"}
 
 
 def table(found: Mapping[str, Any], tablefmt: str = "github") -> str:
-    """A line for each mechanism, then why some cannot be exported, or not with open sizes.
+    """Table with a line for each mechanism, then tables of reasons for failures and for missing dynamic sizes.
 
     Args:
-        found: what ``survey`` returned, or its JSON.
+        found: result of ``survey``, or its JSON.
         tablefmt: a format of tabulate.
     """
 
-    def laid_out(rows: Iterable[Iterable[str]], *head: str) -> str:
+    def tabulated(rows: Iterable[Iterable[str]], *head: str) -> str:
         return tabulate([list(row) for row in dict.fromkeys(map(tuple, rows))], head, tablefmt=tablefmt, disable_numparse=True)
 
     records, why = found["records"], ("because", "in the exporter's words")
-    parts = [laid_out(([*_name(r), *(_outcome(r[f]) for f in _TITLES)] for r in records), "attention", "mask", *_TITLES.values())]
+    parts = [tabulated(([*_name(r), *(_outcome(r[f]) for f in _TITLES)] for r in records), "attention", "mask", *_TITLES.values())]
     for format, title in _TITLES.items():
         failed = _both_forms((r, _last(r[format])) for r in records if r[format]["open"] is None)
         if failed:
-            parts += [f"Not in {title}:", laid_out(failed, "attention", *why)]
+            parts += [f"Not in {title}:", tabulated(failed, "attention", *why)]
     closed = _both_forms((r, reason) for r in records for reason in _more(r))
     if closed:
-        parts += ["What could not be left open:", laid_out(closed, "attention", "open", *why)]
+        parts += ["What could not be left open:", tabulated(closed, "attention", "open", *why)]
     kinds = {reason["kind"] for r in records for format in _TITLES for reason in r[format]["refused"].values()}
-    parts.append("\n".join(f"- {kind}: {said}." for kind, said in KINDS.items() if kind in kinds))
+    parts.append("\n".join(f"- {kind}: {description}." for kind, description in KINDS.items() if kind in kinds))
     return "\n\n".join([*(part for part in parts if part), _setting(found)])
 
 
@@ -51,11 +51,11 @@ def _name(record: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _both_forms(rows: Iterable[tuple[Mapping[str, Any], tuple[str, ...]]]) -> list[tuple[str, ...]]:
-    """A line for each mechanism and reason, "causal" where only that form has it and there is another."""
-    said: dict[tuple[str, ...], list[bool]] = {}
+    """Lines of mechanism and reason, with "causal" if the non-causal form does not have the reason."""
+    forms_of: dict[tuple[str, ...], list[bool]] = {}
     for record, reason in rows:
-        said.setdefault((record["attention"], *reason), []).append(record["causal"])
-    return [(f"{name}, causal" if all(forms) else name, *reason) for (name, *reason), forms in said.items()]
+        forms_of.setdefault((record["attention"], *reason), []).append(record["causal"])
+    return [(f"{name}, causal" if all(forms) else name, *reason) for (name, *reason), forms in forms_of.items()]
 
 
 def _outcome(by_format: Mapping[str, Any]) -> str:
@@ -66,12 +66,12 @@ def _outcome(by_format: Mapping[str, Any]) -> str:
 
 
 def _last(by_format: Mapping[str, Any]) -> tuple[str, str]:
-    """The reason of the attempt that left least open."""
+    """Reason of the least dynamic attempt."""
     why = list(by_format["refused"].values())[-1]
     return why["kind"], why["line"]
 
 
 def _more(record: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What could not be left open though the program exists, and why."""
-    made = (record[format] for format in _TITLES if record[format]["open"] is not None)
-    return [(sizes, why["kind"], why["line"]) for by_format in made for sizes, why in by_format["refused"].items()]
+    """Sizes that cannot be dynamic although a program exists, with reasons."""
+    exported = (record[format] for format in _TITLES if record[format]["open"] is not None)
+    return [(sizes, why["kind"], why["line"]) for by_format in exported for sizes, why in by_format["refused"].items()]

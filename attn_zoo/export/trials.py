@@ -1,4 +1,4 @@
-"""What of the zoo can be exported: every mechanism, causal and not, in both formats, and the reasons where it cannot."""
+"""Survey of exports: every mechanism, causal and not, in both formats, with reasons of failures."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from attn_zoo.export.models import FORMATS, OPSET, TOLERANCE, refuse_output
 from attn_zoo.layer import MultiHeadAttention
 
 LENGTH, DIM, HEADS = 64, 16, 2
-"""Of the layers that are tried; what can be exported depends on the operators, not on how large they are."""
+"""Sizes of the exported layers; success depends on the operators, not on the sizes."""
 
 
 def survey(names: Sequence[str] | None = None, tell: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """Try to export a layer with each mechanism's defaults, with as many sizes open as the exporter allows.
+    """Export a layer with each mechanism's defaults, with as many dynamic sizes as the exporter allows.
 
     Args:
         names: registered attentions; all by default.
-        tell: takes a line about each mechanism as it is done.
+        tell: callback with a line about each mechanism.
 
     Returns:
-        The setting, the versions, and a record for each mechanism and form: by format the open sizes and the difference to
-        eager, or None, and the reasons why not more could be left open.
+        Setting, versions, and a record for each mechanism and form: for each format the dynamic sizes (None if not exported),
+        the difference from eager, and the reasons for missing dynamic sizes.
 
     Raises:
         UnknownNameError: no such attention.
@@ -43,27 +43,30 @@ def survey(names: Sequence[str] | None = None, tell: Callable[[str], None] = lam
         "schema": 1,
         "setting": {"length": LENGTH, "dim": DIM, "heads": HEADS, "tolerance": TOLERANCE, "opset": OPSET},
         "versions": {name: version(name) for name in ("torch", "onnx", "onnxruntime", "onnxscript")},
-        "records": [_telling(name, causal, tell) for name, causal in forms],
+        "records": [_record_with_progress(name, causal, tell) for name, causal in forms],
     }
 
 
 def record_of(name: str, causal: bool) -> dict[str, Any]:
-    """What became of one mechanism in one form."""
+    """Record of one mechanism in one form."""
     torch.manual_seed(0)
     subject = subject_of(MultiHeadAttention(DIM, HEADS, name, length=LENGTH, causal=causal).eval())
-    found = capture(subject, offered_sizes(subject))
+    captured = capture(subject, offered_sizes(subject))
     formats: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for format in FORMATS:
-            made = found.write_best(Path(folder) / f"layer.{format}", format)
-            refused = {sizes: asdict(reason) for sizes, reason in found.refused[format].items()}
-            formats[format] = {"open": None if made is None else " and ".join(made.open_sizes) or "fixed", "refused": refused}
-            if made is not None:
-                formats[format]["difference"] = float(f"{made.difference:.0e}")
+            exported = captured.write_best(Path(folder) / f"layer.{format}", format)
+            refused = {sizes: asdict(reason) for sizes, reason in captured.refused[format].items()}
+            formats[format] = {
+                "open": None if exported is None else " and ".join(exported.open_sizes) or "fixed",
+                "refused": refused,
+            }
+            if exported is not None:
+                formats[format]["difference"] = float(f"{exported.difference:.0e}")
     return {"attention": name, "causal": causal, "key_valid": subject.padded, **formats}
 
 
-def _telling(name: str, causal: bool, tell: Callable[[str], None]) -> dict[str, Any]:
+def _record_with_progress(name: str, causal: bool, tell: Callable[[str], None]) -> dict[str, Any]:
     began = time.perf_counter()
     record = record_of(name, causal)
     opened = ", ".join(f"{format}: {record[format]['open'] or '-'}" for format in FORMATS)

@@ -1,1 +1,1 @@
-"""The zoo inside other people's models."""
+"""Mechanisms of the zoo in models of other libraries."""

@@ -1,4 +1,4 @@
-"""Sequence parallelism: each process holds a slice of the tokens, and one all-reduce of few keys and values joins them."""
+"""Sequence parallelism: each process holds a slice of the tokens, and one all-reduce sums their projected keys and values."""
 
 from __future__ import annotations
 

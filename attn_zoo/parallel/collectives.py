@@ -1,4 +1,4 @@
-"""The one collective of a forward pass, with its gradient, and what a process is within its group."""
+"""All-reduce with a gradient, and rank and size of a process group."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from attn_zoo.contract import UnsupportedError
 
 
 def place(group: dist.ProcessGroup | None) -> tuple[int, int]:
-    """The rank of this process within the group, and how many processes it has. None is the group of all.
+    """Rank of this process in the group, and number of processes; None is the group of all processes.
 
     Raises:
         UnsupportedError: torch was built without torch.distributed.
-        ValueError: there is no process group yet, or this process is not in the one given.
+        ValueError: there is no process group yet, or this process is not in ``group``.
     """
     if not dist.is_available():
         raise UnsupportedError("sequence parallelism needs torch.distributed, which this build of torch lacks")
@@ -33,13 +33,13 @@ def place(group: dist.ProcessGroup | None) -> tuple[int, int]:
 
 
 def all_reduce_sum(tensor: Float[Tensor, "*shape"], group: dist.ProcessGroup | None = None) -> Float[Tensor, "*shape"]:
-    """The sum over the processes of a group, on each of them; the argument is left as it is.
+    """Sum over the processes of a group, on each of them; the argument is not changed.
 
-    The gradient is that of the sum of the losses of all processes, so it is summed over them, too. Where each process computes
-    the same loss from the result, every one counts: divide it by their number.
+    The gradient is that of the sum of the losses of all processes, so that it is summed over them, too. If every process computes
+    the same loss from the result, each of them counts: divide the loss by the number of processes.
 
     Args:
-        tensor: of one shape and dtype on all processes.
+        tensor: tensor of equal shape and dtype on all processes.
         group: the processes; None means all.
     """
     summed: Tensor = _SumOverGroup.apply(tensor, group)
@@ -47,8 +47,8 @@ def all_reduce_sum(tensor: Float[Tensor, "*shape"], group: dist.ProcessGroup | N
 
 
 class _SumOverGroup(Function):
-    """torch.distributed.nn.functional, which has this, is deprecated; what stands in for it is private and has no gradient in
-    all versions that are supported."""
+    """All-reduce as an autograd function: torch.distributed.nn.functional is deprecated, and its private successor lacks gradients
+    in some supported versions."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Linformer over tokens that lie on several processes: E X = Σ Eᵢ Xᵢ, where process i holds the tokens Xᵢ and their columns Eᵢ."""
+"""Linformer over tokens of several processes: E X = Σ Eᵢ Xᵢ, where process i holds the tokens Xᵢ and their columns Eᵢ of E."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from attn_zoo.parallel.slices import cut_of, keep_columns
 from attn_zoo.parallel.sums import Parts, Sums
 
 OFFERED = (Linformer, KernelizedLinformer, SparseLinformer)
-"""Mechanisms whose queries meet nothing but projected keys."""
+"""Mechanisms whose queries attend to projected keys only."""
 
 
 class SequenceParallelLinformer(MultiHeadAttention):
-    """A Linformer layer of which each process of a group holds a slice of the tokens, and of E and F the columns for it.
+    """Linformer layer whose tokens, and columns of E and F, are divided among the processes of a group.
 
-    Queries stay where they are. The processes' Eᵢ Xᵢ are added up by one all-reduce, and their gradients by another, neither
-    of which grows with the length; see ``communicated``. All else is computed as in one process and is as exact: biases,
-    padding, rows of padding alone, slices of different lengths, the gradient of every weight.
+    Queries stay on their process. One all-reduce sums the products Eᵢ Xᵢ, and another one their gradients; the size of neither
+    grows with the length (see ``communicated``). All else equals the computation in one process: biases, padding, rows of padding
+    only, slices of different lengths, the gradient of every weight.
 
-    E and F, learned or random, are cut between any two tokens, projections by windows (mean, max, convolution) between
-    windows. All other weights are the same on every process, and their gradients are those of this process's loss until
-    ``reduce_gradients`` has added them up. Differs from the layer that it is made of: under dropout each process draws for
-    its own queries, so seed the processes differently; and without gradients, queries are not answered in blocks.
+    E and F, learned or random, are cut between any two tokens; projections by windows (mean, max, convolution) between windows.
+    All other weights are equal on all processes, and their gradients are those of this process's loss until ``reduce_gradients``
+    sums them. Differs from the original layer: with dropout each process draws masks for its own queries, so that processes need
+    different seeds; and without gradients, queries are not processed in blocks.
 
     Args:
-        layer: of linformer, kernelized_linformer or sparse_linformer, in self-attention, the same on all processes. This
-            layer takes over its modules, so do not use it any more; ``parallelise`` works on a copy.
+        layer: self-attention layer of linformer, kernelized_linformer or sparse_linformer, equal on all processes. Its modules
+            become those of the new layer, so that it must not be used any more; ``parallelise`` works on a copy.
         group: the processes that share a sequence; None means all.
 
     Raises:
-        UnsupportedError: another mechanism, another layer, one with a context or a short convolution, or too few tokens for so
-            many processes.
-        ValueError: there is no process group, or this process is not in the one given.
+        UnsupportedError: another mechanism, another type of layer, a context, a short convolution, or too few tokens for the
+            number of processes.
+        ValueError: there is no process group, or this process is not in ``group``.
     """
 
     def __init__(self, layer: MultiHeadAttention, group: dist.ProcessGroup | None = None) -> None:
@@ -56,29 +56,29 @@ class SequenceParallelLinformer(MultiHeadAttention):
         self.__dict__.update(layer.__dict__)
         self.group = group
         self.slices = cut
-        """The positions of each process."""
+        """Positions of each process."""
         self.positions = cut[rank]
-        """Those of this one."""
+        """Positions of this process."""
         keep_columns(mechanism, self.positions)
         self.order = self._choose_order_by_slices()
 
     @property
     def low_rank(self) -> LowRankAttention:
-        """The mechanism with this process's columns."""
+        """Mechanism with this process's columns of E and F."""
         assert isinstance(self.mechanism, LowRankAttention)
         return self.mechanism
 
     @property
     def sums(self) -> Sums:
-        """What is summed over the processes."""
+        """Layout of the sums over processes."""
         return Sums(self.low_rank, self.dim, self.positions.start, self.order is Order.compress_first)
 
     def communicated(self, batch: int, dtype: torch.dtype = torch.float32) -> int:
-        """Bytes that a process gives to the all-reduce of a forward pass, and as many to that of the backward pass.
+        """Bytes that a process contributes to the all-reduce of a forward pass, and as many to that of the backward pass.
 
-        For each sequence these are 2 · Σ over heads of k · head_dim numbers. Where tokens are compressed before they are
-        projected, they are roles · k · (dim + 1): a role is E or F, one where these are the same, and the 1 is for what a
-        bias weighs. Besides, one number tells whether any token is real, and for projections by windows one for each window.
+        For each sequence these are 2 · Σ over heads of k · head_dim numbers. If tokens are compressed before they are projected,
+        they are roles · k · (dim + 1), with two roles (E and F), or one if E = F; the 1 is the factor of the bias. One more number
+        states whether any token is real and, for projections by windows, one for each window.
         """
         return batch * self.sums.numbers() * dtype.itemsize
 
@@ -90,12 +90,12 @@ class SequenceParallelLinformer(MultiHeadAttention):
         key_valid: Bool[Tensor, "batch slice"] | None = None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch slice dim"]:
-        """Attend from this process's tokens to those of all. All processes of the group call it together, with equal batches.
+        """Attend from this process's tokens to those of all. All processes of the group must call it, with equal batch sizes.
 
         Args:
-            tokens: those at ``positions``. Where there are fewer, or none, the rest of the slice counts as padding.
+            tokens: tokens at ``positions``. If there are fewer, or none, the rest of the slice counts as padding.
             context, remembered: refused.
-            key_valid: True for a real token of the slice. Not every process needs to give one.
+            key_valid: True for a real token of the slice; None for no padding on this process.
 
         Raises:
             ValueError: a shape or dtype does not fit.
@@ -106,23 +106,23 @@ class SequenceParallelLinformer(MultiHeadAttention):
         self._check_slice(tokens, key_valid)
         if key_valid is not None:
             tokens = tokens.masked_fill(~key_valid[..., None], 0)
-        # A mask even where nothing is padding, and a token even where there is none: all processes so pack the same shapes.
+        # A mask even without padding, and at least one token: all processes must pack the same shapes.
         sources, real = tokens, tokens.new_ones(tokens.shape[:2], dtype=torch.bool) if key_valid is None else key_valid
         if tokens.shape[1] == 0:
             sources, real = F.pad(tokens, (0, 0, 0, 1)), F.pad(real, (0, 1))
         if self.order is Order.compress_first:
             query, share = self._project("query", tokens), self.sums.of_tokens(sources, real)
         else:
-            asked, key, value = self._project_all(sources, sources)
-            assert asked is not None and key is not None
-            query, share = asked[:, :, : tokens.shape[1]], self.sums.of_heads(key, value, real)
-        found = self.sums.unpacked(all_reduce_sum(share, self.group))
-        return self._finish(self._attend(query, found).masked_fill(found["any"][..., None, None] == 0, 0))
+            queries, key, value = self._project_all(sources, sources)
+            assert queries is not None and key is not None
+            query, share = queries[:, :, : tokens.shape[1]], self.sums.of_heads(key, value, real)
+        sums = self.sums.unpacked(all_reduce_sum(share, self.group))
+        return self._finish(self._attend(query, sums).masked_fill(sums["any"][..., None, None] == 0, 0))
 
     def remember(
         self, context: Float[Tensor, "batch keys context_dim"], *, key_valid: Bool[Tensor, "batch keys"] | None = None
     ) -> Remembered:
-        """Refused: the layer would remember the keys of this slice alone.
+        """Refuse: the layer would cache the keys of this slice only.
 
         Raises:
             UnsupportedError: always.
@@ -130,7 +130,7 @@ class SequenceParallelLinformer(MultiHeadAttention):
         raise UnsupportedError("a sequence-parallel layer does not remember keys; call it with the tokens")
 
     def check_remembers(self) -> None:
-        """Refused.
+        """Refuse a cache of keys.
 
         Raises:
             UnsupportedError: always.
@@ -138,7 +138,7 @@ class SequenceParallelLinformer(MultiHeadAttention):
         raise UnsupportedError("a sequence-parallel layer does not remember keys; build the model without reuse_keys")
 
     def resize_length(self, length: int) -> None:
-        """Refused: positions would have to go over to other processes.
+        """Refuse: positions would have to move to other processes.
 
         Raises:
             UnsupportedError: always.
@@ -146,7 +146,7 @@ class SequenceParallelLinformer(MultiHeadAttention):
         raise UnsupportedError("a slice cannot be resized; load gather_state into the whole model, resize that and cut it anew")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SequenceParallelLinformer:
-        """A copy belongs to the same group, which cannot be copied."""
+        """Copy the layer without its group, which cannot be copied and is shared."""
         new = self.__class__.__new__(self.__class__)
         memo[id(self)] = new
         memo[id(self.group)] = self.group
@@ -171,48 +171,48 @@ class SequenceParallelLinformer(MultiHeadAttention):
             )
 
     def _choose_order_by_slices(self) -> Order:
-        """By the FLOPs of the longest slice, so that all processes choose alike: what few keys cost, each of them pays."""
+        """Order with fewer FLOPs for the longest slice, equal on all processes; each of them projects the compressed keys."""
         r = self.low_rank.compressed_length()
         if self._asked_order is not Order.auto or r is None:
             return self.order
-        held = max(at.stop - at.start for at in self.slices)
-        project_first = 4 * held * self.dim**2 + self.low_rank.compression_flops(held, self.dim, inputs=2)
-        compress_first = self.low_rank.compression_flops(held, self.dim, inputs=1) + 4 * r * self.dim**2
+        longest = max(at.stop - at.start for at in self.slices)
+        project_first = 4 * longest * self.dim**2 + self.low_rank.compression_flops(longest, self.dim, inputs=2)
+        compress_first = self.low_rank.compression_flops(longest, self.dim, inputs=1) + 4 * r * self.dim**2
         return Order.compress_first if compress_first < project_first else Order.project_first
 
-    def _attend(self, query: Tensor, found: Parts) -> Tensor:
+    def _attend(self, query: Tensor, sums: Parts) -> Tensor:
         mechanism = self.low_rank
-        windows = [found[f"windows {at}"] > 0 if self.sums.windowed else None for at in range(len(mechanism.maps))]
+        windows = [sums[f"windows {at}"] > 0 if self.sums.windowed else None for at in range(len(mechanism.maps))]
         if self.order is Order.compress_first:
-            return mechanism.attend_compressed(query, self._projected(found, "key"), self._projected(found, "value"), windows[0])
+            return mechanism.attend_compressed(query, self._projected(sums, "key"), self._projected(sums, "value"), windows[0])
         parts = [
-            mechanism.attend_compressed(query[:, map_.heads], found[f"key {at}"], found[f"value {at}"], windows[at])
+            mechanism.attend_compressed(query[:, map_.heads], sums[f"key {at}"], sums[f"value {at}"], windows[at])
             for at, map_ in enumerate(mechanism.maps)
         ]
         return torch.cat(parts, dim=1)[:, mechanism.order_of_heads(query.device)]
 
-    def _projected(self, found: Parts, name: str) -> Float[Tensor, "batch heads r head_dim"]:
-        """(E X) W + (E 1) bᵀ of what all processes have added up."""
-        (weight, bias), role = self._parameters_of(name), name if name in found else "key"
-        projected = F.linear(found[role], weight)
+    def _projected(self, sums: Parts, name: str) -> Float[Tensor, "batch heads r head_dim"]:
+        """Projection (E X) W + (E 1) bᵀ of the sums over all processes."""
+        (weight, bias), role = self._parameters_of(name), name if name in sums else "key"
+        projected = F.linear(sums[role], weight)
         if bias is not None:
-            projected = projected + found[f"mass of {role}"].to(projected.dtype) * bias.to(projected.dtype)
+            projected = projected + sums[f"mass of {role}"].to(projected.dtype) * bias.to(projected.dtype)
         return self._split(projected)
 
 
 def parallelise(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.Module:
-    """A copy of a model whose Linformer layers hold what belongs to this process's slice of the tokens.
+    """Copy of a model whose Linformer layers hold the columns of E and F for this process's slice of the tokens.
 
-    Layers that share E go on sharing it. All else is as it was, the same on every process: whatever goes by position, such
-    as a position embedding, is to be cut by the layers' ``positions``.
+    Layers that share E still share it. Everything else is equal on all processes: modules that depend on the position, such as a
+    position embedding, must be sliced by the layers' ``positions``.
 
     Args:
-        model: the same on all processes, ``join_layers`` called on it where its options ask for that; or a single layer.
+        model: model or single layer, equal on all processes, after ``join_layers`` if its options require that.
         group: the processes that share a sequence; None means all.
 
     Raises:
         UnsupportedError: a layer cannot be cut, or there is none.
-        ValueError: there is no process group, or this process is not in the one given.
+        ValueError: there is no process group, or this process is not in ``group``.
     """
     copied = copy.deepcopy(model)
     layers = [(name, part) for name, part in copied.named_modules(remove_duplicate=False) if isinstance(part, MultiHeadAttention)]
@@ -220,14 +220,14 @@ def parallelise(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.
         raise UnsupportedError(f"{type(model).__name__} holds no MultiHeadAttention; sequence parallelism is for models of the zoo")
     for _, layer in layers:
         _checked(layer)
-    made: dict[int, SequenceParallelLinformer] = {}
+    parallel: dict[int, SequenceParallelLinformer] = {}
     for name, layer in layers:
-        if id(layer) not in made:
-            made[id(layer)] = SequenceParallelLinformer(layer, group)
+        if id(layer) not in parallel:
+            parallel[id(layer)] = SequenceParallelLinformer(layer, group)
         if not name:
-            return made[id(layer)]
+            return parallel[id(layer)]
         parent, _, own = name.rpartition(".")
-        setattr(copied.get_submodule(parent), own, made[id(layer)])
+        setattr(copied.get_submodule(parent), own, parallel[id(layer)])
     return copied
 
 

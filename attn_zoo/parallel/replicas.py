@@ -1,4 +1,4 @@
-"""Weights that every process holds, and those that each holds a slice of: their gradients, and the state as one."""
+"""Gradients of weights that are replicated on all processes, and the state of the whole model from sliced weights."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from attn_zoo.parallel.slices import matrices
 
 
 def reduce_gradients(model: nn.Module) -> None:
-    """Add up over the processes the gradients of all weights that every process holds; call it before the optimiser's step.
+    """Sum the gradients of all replicated weights over the processes; call it before the optimiser's step.
 
-    Afterwards they are those of the sum of the processes' losses. E and F are left alone: their slices' gradients are whole.
-    A weight without a gradient on every process has none afterwards; without one on some, theirs count as zero. One
-    all-reduce for each dtype.
+    The results are the gradients of the sum of the processes' losses. E and F are not changed: the gradients of their slices are
+    complete. A weight without a gradient on all processes keeps none; a gradient that some processes lack counts as zero there.
+    One all-reduce for each dtype.
 
     Raises:
-        UnsupportedError: the model has no sequence-parallel layer, or some of several groups.
+        UnsupportedError: the model has no sequence-parallel layer, or layers of several groups.
     """
     group = _group_of(model)
     sliced = {id(map_.weight) for layer in _layers(model) for map_ in matrices(layer.low_rank.maps)}
     shared = [p for p in model.parameters() if p.requires_grad and id(p) not in sliced]
     for dtype in dict.fromkeys(p.dtype for p in shared):
         alike = [p for p in shared if p.dtype == dtype]
-        there = torch.tensor([p.grad is not None for p in alike], dtype=dtype, device=alike[0].device)
-        flat = torch.cat([there, *(torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in alike)])
+        present = torch.tensor([p.grad is not None for p in alike], dtype=dtype, device=alike[0].device)
+        flat = torch.cat([present, *(torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in alike)])
         dist.all_reduce(flat, group=group)
         counts, *sums = flat.split([len(alike), *(p.numel() for p in alike)])
         for p, some, summed in zip(alike, counts.tolist(), sums, strict=True):
@@ -37,26 +37,26 @@ def reduce_gradients(model: nn.Module) -> None:
 
 
 def gather_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state of the whole model on every process, E and F in full length: what ``load_state_dict`` of the original takes.
+    """State of the whole model on every process, with E and F in full length, for ``load_state_dict`` of the original.
 
-    Weights that every process holds are this process's own. To go on from a state, load it into the whole model and call
-    ``parallelise`` again.
+    Replicated weights are those of this process. To resume from a state, load it into the whole model and call ``parallelise``
+    again.
 
     Raises:
-        UnsupportedError: the model has no sequence-parallel layer, or some of several groups.
+        UnsupportedError: the model has no sequence-parallel layer, or layers of several groups.
     """
     group, state = _group_of(model), dict(model.state_dict())
     for name, layer in model.named_modules(remove_duplicate=False):
         if isinstance(layer, SequenceParallelLinformer):
             for at, map_ in enumerate(layer.low_rank.own_maps):
                 key = ".".join(part for part in (name, f"mechanism.own_maps.{at}.weight") if part)
-                if matrices([map_]):  # type: ignore[list-item]  # a ModuleList forgets what it holds
+                if matrices([map_]):  # type: ignore[list-item]  # a ModuleList loses the type of its modules
                     state[key] = _joined(state[key], layer.slices, group)
     return state
 
 
 def _joined(columns: Tensor, slices: Iterable[slice], group: dist.ProcessGroup | None) -> Tensor:
-    """Columns of all processes beside each other. Back ends gather equal shapes only, so shorter slices are filled up."""
+    """Concatenated columns of all processes; shorter slices are padded, since back ends gather equal shapes only."""
     lengths = [at.stop - at.start for at in slices]
     filled = nn.functional.pad(columns, (0, max(lengths) - columns.shape[-1])).contiguous()
     gathered = [torch.empty_like(filled) for _ in lengths]

@@ -1,4 +1,4 @@
-"""Which positions of a sequence each process holds, and cutting E and F accordingly."""
+"""Positions of each process, and the corresponding columns of E and F."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attn_zoo.contract import LengthMap, UnsupportedError
 
 
 def slices(length: int, ranks: int, window: int = 1) -> tuple[slice, ...]:
-    """Positions by process: as many each as whole windows allow, the first processes one window more.
+    """Positions of each process, in whole windows of tokens; the first processes get one more window if they do not divide evenly.
 
     Raises:
         UnsupportedError: there are fewer windows than processes.
@@ -29,10 +29,10 @@ def slices(length: int, ranks: int, window: int = 1) -> tuple[slice, ...]:
 
 
 def cut_of(mechanism: LowRankAttention, ranks: int) -> tuple[slice, ...]:
-    """``slices`` for a mechanism: anywhere between tokens for matrices, between windows where it projects by these.
+    """Positions of each process for a mechanism: cut between any tokens for matrices, between windows for projections by windows.
 
     Raises:
-        UnsupportedError: too few tokens for so many processes, or windows that begin at different positions.
+        UnsupportedError: too few tokens for the number of processes, or windows that begin at different positions.
     """
     windows = {map_.window for map_ in mechanism.maps if isinstance(map_, WindowMap)}
     if len(windows) > 1:
@@ -44,10 +44,10 @@ def cut_of(mechanism: LowRankAttention, ranks: int) -> tuple[slice, ...]:
 
 
 def keep_columns(mechanism: LowRankAttention, at: slice) -> None:
-    """Leave a mechanism with E's and F's columns of some positions. What layers share is cut for the first of them alone.
+    """Reduce E and F of a mechanism to the columns of some positions; matrices shared by layers are cut in the first one only.
 
     Raises:
-        UnsupportedError: what layers share is for another length than this layer.
+        UnsupportedError: a shared matrix has another length than this layer.
     """
     n, held = mechanism.geometry.keys, at.stop - at.start
     dense = matrices(mechanism.maps)
@@ -67,5 +67,5 @@ def keep_columns(mechanism: LowRankAttention, at: slice) -> None:
 
 
 def matrices(maps: Sequence[LengthMap]) -> list[MatrixMap]:
-    """Those of the maps that are matrices with a column for each position."""
+    """Maps that are matrices with a column for each position."""
     return [map_ for map_ in maps if isinstance(map_, MatrixMap)]

@@ -1,4 +1,4 @@
-"""What each process adds to the projected keys and values, packed so that one all-reduce carries it."""
+"""Contributions of each process to the projected keys and values, packed into one tensor for one all-reduce."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from attn_zoo.attention.low_rank._projections import LowRankAttention
 from attn_zoo.attention.low_rank._windows import MeanMap, WindowMap
 
 Parts = dict[str, Tensor]
-"""By name, (batch, ...). ``any`` tells whether some token of a sequence is real, ``windows i`` the same of each window."""
+"""Sums by name, (batch, ...). ``any`` is positive if any token of a sequence is real, ``windows i`` if any of a window is."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What is summed over the processes for one mechanism, whose tokens are ``dim`` wide and begin at position ``start``.
+    """Layout of the sums over processes for one mechanism, whose tokens have width ``dim`` and begin at position ``start``.
 
-    With ``compressed``, tokens are compressed before they are projected: ``key`` and ``value`` are E X and F X, (r, dim), or
-    ``key`` alone where they are the same, and ``mass of key`` is E 1. Else ``key i`` and ``value i`` are those of the heads
-    of group i, (heads, r, head_dim).
+    With ``compressed``, tokens are compressed before they are projected: ``key`` and ``value`` are E X and F X, (r, dim), or only
+    ``key`` if E = F, and ``mass of key`` is E 1. Otherwise ``key i`` and ``value i`` are E K and F V for the heads of map i,
+    (heads, r, head_dim).
     """
 
     mechanism: LowRankAttention
@@ -34,17 +34,17 @@ class Sums:
 
     @property
     def windowed(self) -> bool:
-        """Whether results are windows of tokens, each of which lies on one process, and not mixtures of all tokens."""
+        """True if projected keys are windows of tokens, each on one process, and not mixtures of all tokens."""
         return isinstance(self.mechanism.maps[0], WindowMap)
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """What is compressed apart: one sum serves keys and values where E is F, as in means."""
+        """Roles with separate sums; keys and values have one in common if E = F, as for means."""
         first = self.mechanism.maps[0]
         return ("key",) if self.mechanism.options.matrices(1)[0] == 1 or isinstance(first, MeanMap) else ("key", "value")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of what is summed for one sequence, by name."""
+        """Shapes of the sums of one sequence, by name."""
         maps, d = self.mechanism.maps, self.mechanism.geometry.head_dim
         shapes: dict[str, tuple[int, ...]] = {"any": (1,)}
         if self.compressed:
@@ -58,14 +58,14 @@ class Sums:
         return shapes
 
     def numbers(self) -> int:
-        """How many are summed for one sequence."""
+        """Number of summed numbers for one sequence."""
         return sum(map(math.prod, self.shapes().values()))
 
     def of_tokens(self, tokens: Float[Tensor, "batch slice dim"], real: Bool[Tensor, "batch slice"]) -> Tensor:
-        """This process's share of E X, F X, E 1 and F 1, packed. Padded tokens hold zeros."""
+        """Packed contribution of this process to E X, F X, E 1 and F 1. Padded tokens must be zero."""
         (key, value), (mass_k, mass_v) = self.mechanism.compress_and_weigh(tokens, real)
-        made = {"key": key, "value": value, "mass of key": mass_k, "mass of value": mass_v}
-        return self._packed(made, real)
+        computed = {"key": key, "value": value, "mass of key": mass_k, "mass of value": mass_v}
+        return self._packed(computed, real)
 
     def of_heads(
         self,
@@ -73,26 +73,26 @@ class Sums:
         value: Float[Tensor, "batch heads slice head_dim"],
         real: Bool[Tensor, "batch slice"],
     ) -> Tensor:
-        """This process's share of E K and F V of each head, packed. A bias has reached the padding, which is zero again here."""
+        """Packed contribution of this process to E K and F V of each head; padding, to which a bias was added, is set to zero."""
         key, value = (x.masked_fill(~real[:, None, :, None], 0) for x in (key, value))
-        made: Parts = {}
+        computed: Parts = {}
         for at, map_ in enumerate(self.mechanism.maps):
-            made[f"key {at}"], made[f"value {at}"] = map_.project(key[:, map_.heads], value[:, map_.heads], real)
-        return self._packed(made, real)
+            computed[f"key {at}"], computed[f"value {at}"] = map_.project(key[:, map_.heads], value[:, map_.heads], real)
+        return self._packed(computed, real)
 
     def unpacked(self, packed: Float[Tensor, "batch numbers"]) -> Parts:
-        """The sums by name."""
+        """Sums by name, from the packed tensor."""
         shapes = self.shapes()
         pieces = packed.split([math.prod(shape) for shape in shapes.values()], dim=1)
         return {name: piece.unflatten(1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
-    def _packed(self, made: Mapping[str, Tensor], real: Tensor) -> Float[Tensor, "batch numbers"]:
-        shapes, parts = self.shapes(), dict(made)
+    def _packed(self, computed: Mapping[str, Tensor], real: Tensor) -> Float[Tensor, "batch numbers"]:
+        shapes, parts = self.shapes(), dict(computed)
         if self.windowed:
             parts |= {f"windows {at}": self._valid(at, real) for at in range(len(self.mechanism.maps))}
             parts = {name: self._placed(parts[name], shape) for name, shape in shapes.items() if name in parts}
         parts["any"] = real.any(dim=1, keepdim=True)
-        dtype = next(iter(made.values())).dtype
+        dtype = next(iter(computed.values())).dtype
         return torch.cat([parts[name].to(dtype).expand(len(real), *shape).flatten(1) for name, shape in shapes.items()], dim=1)
 
     def _valid(self, at: int, real: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class Sums:
         return valid
 
     def _placed(self, part: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Windows of this slice at their place among all, zeros at the others."""
+        """Windows of this slice at their position among all windows, with zeros elsewhere."""
         last = (0, 0) if len(shape) > 1 else ()
         axis = -2 if len(shape) > 1 else -1
         first = self.mechanism.maps[0]

@@ -1,4 +1,4 @@
-"""What others have published: figures as printed, how they were made, and how that differs from what is recorded here."""
+"""Published results: numbers as printed, their experimental settings, and the differences from records of the zoo."""
 
 from attn_zoo.published.difference import Facts, protocol_difference
 from attn_zoo.published.figures import SCORE, Average, Figure, Protocol, Source, averages, figures, published_for, sources

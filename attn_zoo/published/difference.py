@@ -1,4 +1,4 @@
-"""How what was published was made, against how what is recorded was: short sentences, one for each fact that differs."""
+"""Differences between the settings of published and recorded results, one phrase for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from attn_zoo.published.figures import Figure
 
-_ASKED = {
+_COMPARED = {
     "data": "data",
     "length": "length",
     "depth": "depth",
@@ -25,12 +25,12 @@ _ASKED = {
     "dropout": "dropout",
     "chosen_on": "weights chosen on",
 }
-"""Facts of ``Protocol`` and ``Facts``, in the order they are told, and how they are called."""
+"""Compared fields of ``Protocol`` and ``Facts``, in the order of the phrases, with their printed names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a row of ours was made with, in the terms of ``Protocol``; None is not compared."""
+    """Setting of a recorded row, with the fields of ``Protocol``; None is not compared."""
 
     metric: str
     seeds: int
@@ -54,34 +54,33 @@ class Facts:
 
 
 def protocol_difference(figure: Figure, facts: Facts) -> tuple[str, ...]:
-    """What differs between the setting of a published figure and ours, such as ``length 2,000 there, 256 here``.
+    """Differences of a published figure's setting from the recorded one, such as ``length 2,000 there, 256 here``.
 
-    The last sentence names what the source does not give; the flaws it has are in ``figure.protocol``
-    and ``figure.source``.
+    The last phrase lists what the source does not state; flaws of the source are in ``figure.protocol`` and ``figure.source``.
     """
-    told = [f"{figure.metric} there, {facts.metric} here"] if figure.metric != facts.metric else []
+    differences = [f"{figure.metric} there, {facts.metric} here"] if figure.metric != facts.metric else []
     unknown = []
-    for name, called in _ASKED.items():
+    for name, printed_name in _COMPARED.items():
         there, here = getattr(figure.protocol, name), getattr(facts, name)
         if here is None:
             continue
         if there is None:
-            unknown.append(called)
+            unknown.append(printed_name)
         elif there != here:
-            told.append(f"{called} {_said(there)} there, {_said(here)} here")
+            differences.append(f"{printed_name} {_formatted(there)} there, {_formatted(here)} here")
     for option, there in figure.options.items():
         if option in facts.options and facts.options[option] != there:
-            told.append(f"{option} {_said(there)} there, {_said(facts.options[option])} here")
+            differences.append(f"{option} {_formatted(there)} there, {_formatted(facts.options[option])} here")
     if figure.source.seeds is None:
         unknown.append("seeds")
     elif figure.source.seeds != facts.seeds:
-        told.append(f"seeds {figure.source.seeds} there, {facts.seeds} here")
+        differences.append(f"seeds {figure.source.seeds} there, {facts.seeds} here")
     if set(facts.options) - {"dropout"} and not figure.options:
-        told.append("the attention's options are not given there")
-    return (*told, *([f"not given there: {', '.join(unknown)}"] if unknown else []))
+        differences.append("the attention's options are not given there")
+    return (*differences, *([f"not given there: {', '.join(unknown)}"] if unknown else []))
 
 
-def _said(value: Any) -> str:
+def _formatted(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)

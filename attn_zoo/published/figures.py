@@ -1,4 +1,4 @@
-"""The literature's figures: read from ``data``, one file a source, in the digits they were printed in."""
+"""Results of the literature, as printed, from one file for each source in ``data``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from importlib.resources import files
 from typing import Any
 
 SCORE = "accuracy"
-"""Metric of the figures that stand beside a test score."""
+"""Metric of the published figures that are shown beside test scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where figures were published, and what to know of all of them."""
+    """Publication of figures, with facts that hold for all of them."""
 
     name: str
     title: str
@@ -26,23 +26,23 @@ class Source:
     """arXiv number, or repository and file."""
     hardware: str
     seeds: int | None = None
-    """Runs that a figure is of; None where it is not said."""
+    """Number of runs behind a figure; None if not stated."""
     flaws: tuple[str, ...] = ()
 
     @property
     def cite(self) -> str:
-        """``Tay et al. 2020, arXiv:2011.04006``."""
+        """Citation, such as ``Tay et al. 2020, arXiv:2011.04006``."""
         return f"{self.authors} {self.year}, {self.identifier}"
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How a figure was made. None: the source does not say, or nobody has looked."""
+    """Experimental setting of a figure; None for values that the source does not state or that were not looked up."""
 
     data: str | None = None
-    """As our tables name data, so that equal names mean the same data."""
+    """Name of the data as in the zoo's tables; equal names mean equal data."""
     length: int | None = None
-    """Tokens; of a pair, those of one of the two."""
+    """Length in tokens; for pairs, of one of the two."""
     depth: int | None = None
     dim: int | None = None
     """Width of the embedding."""
@@ -58,9 +58,9 @@ class Protocol:
     weight_decay: float | None = None
     dropout: float | None = None
     chosen_on: str | None = None
-    """The split that chose which weights were tested."""
+    """Split on which the tested weights were selected."""
     flaws: tuple[str, ...] = ()
-    """Those of this task; see ``Source.flaws`` for those of all."""
+    """Flaws of the results on this task; see ``Source.flaws`` for those of all results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +69,33 @@ class Figure:
 
     source: Source
     where: str
-    """Table, or section."""
+    """Table or section of the source."""
     model: str
-    """As printed."""
+    """Name of the model, as printed."""
     column: str
-    """As printed."""
+    """Name of the column, as printed."""
     metric: str
     unit: str
     printed: str
-    """The digits as they stand there."""
+    """Number, as printed."""
     attention: str | None
-    """What our registry calls it; None for what is not in the zoo."""
+    """Name in the registry; None if it is not in the zoo."""
     task: str | None
-    """What our registry calls it; None for what is no task here."""
+    """Name in the registry; None if it is no task of the zoo."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those options of ours that the source gives."""
+    """Options of the attention that the source states."""
     protocol: Protocol = Protocol()
     notes: tuple[str, ...] = ()
 
     @property
     def value(self) -> float:
-        """The number."""
+        """Number as a float."""
         return float(self.printed)
 
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """The mean over a row of scores, computed, beside what the source prints for it."""
+    """Computed mean over a row of scores, with the printed means of the source."""
 
     source: Source
     where: str
@@ -103,21 +103,21 @@ class Average:
     attention: str | None
     computed: Decimal
     printed: Mapping[str, str]
-    """By place."""
+    """Printed means, by table or section."""
 
     @property
     def wrong(self) -> Mapping[str, str]:
-        """The printed ones that are not the mean, rounded either way at a tie."""
+        """Printed means that differ from the computed one, rounded either way at a tie."""
         return {place: digits for place, digits in self.printed.items() if not _rounds_to(self.computed, Decimal(digits))}
 
 
 def sources() -> tuple[Source, ...]:
-    """All sources, in the order of their years."""
+    """All sources, by year."""
     return tuple(sorted((entry.source for entry in _entries()), key=lambda source: (source.year, source.name)))
 
 
 def figures(task: str | None = None, attention: str | None = None, metric: str | None = None) -> tuple[Figure, ...]:
-    """All figures, or those of a task, an attention (both as our registry names them) or a metric."""
+    """All figures, or those of a task, an attention (both by their registered names) or a metric."""
     return tuple(
         figure
         for entry in _entries()
@@ -129,12 +129,12 @@ def figures(task: str | None = None, attention: str | None = None, metric: str |
 
 
 def published_for(task: str, attention: str) -> tuple[Figure, ...]:
-    """The scores that were published for an attention on a task, by source; empty where there are none."""
+    """Published scores of an attention on a task, by source; empty if there are none."""
     return figures(task, attention, SCORE)
 
 
 def averages() -> tuple[Average, ...]:
-    """The averages over tasks that sources print, computed anew."""
+    """Averages over tasks of all sources, recomputed."""
     return tuple(average for entry in _entries() for average in entry.averages)
 
 
@@ -148,38 +148,38 @@ class _Entry:
 @cache
 def _entries() -> tuple[_Entry, ...]:
     folder = files("attn_zoo.published").joinpath("data")
-    found = [_entry(tomllib.loads(path.read_text(encoding="utf-8"))) for path in folder.iterdir() if path.name.endswith(".toml")]
-    return tuple(sorted(found, key=lambda entry: (entry.source.year, entry.source.name)))
+    entries = [_entry(tomllib.loads(path.read_text(encoding="utf-8"))) for path in folder.iterdir() if path.name.endswith(".toml")]
+    return tuple(sorted(entries, key=lambda entry: (entry.source.year, entry.source.name)))
 
 
 def _entry(data: Mapping[str, Any]) -> _Entry:
     source = Source(**{**data["source"], "flaws": tuple(data["source"].get("flaws", ()))})
     protocols = data.get("protocols", {})
     rows = [(table, row) for table in data["tables"] for row in table["rows"]]
-    found = tuple(figure for table, row in rows for figure in _figures(source, protocols, table, row))
+    all_figures = tuple(figure for table, row in rows for figure in _figures(source, protocols, table, row))
     means = tuple(_average(source, table, row) for table, row in rows if "average" in row)
-    return _Entry(source, found, means)
+    return _Entry(source, all_figures, means)
 
 
 def _figures(source: Source, protocols: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[Figure]:
     for column, printed in zip(table["columns"], row["figures"].split(), strict=True):
         if printed == "-":
             continue
-        told = {**{key: value for key, value in table.items() if key not in ("columns", "rows")}, **column, **row}
-        given = protocols.get(told.get("task", ""), {})
-        protocol, options = _protocol(given, (told.get("attention"), told["model"]))
-        if "length" in told:
-            protocol = replace(protocol, length=told["length"])
+        merged = {**{key: value for key, value in table.items() if key not in ("columns", "rows")}, **column, **row}
+        given = protocols.get(merged.get("task", ""), {})
+        protocol, options = _protocol(given, (merged.get("attention"), merged["model"]))
+        if "length" in merged:
+            protocol = replace(protocol, length=merged["length"])
         yield Figure(
             source=source,
             where=table["where"],
             model=row["model"],
             column=column["name"],
-            metric=told["metric"],
-            unit=told["unit"],
+            metric=merged["metric"],
+            unit=merged["unit"],
             printed=printed,
-            attention=told.get("attention"),
-            task=told.get("task"),
+            attention=merged.get("attention"),
+            task=merged.get("task"),
             options={**column.get("options", {}), **row.get("options", {}), **options},
             protocol=protocol,
             notes=tuple(row.get("notes", ())),
@@ -187,7 +187,7 @@ def _figures(source: Source, protocols: Mapping[str, Any], table: Mapping[str, A
 
 
 def _protocol(given: Mapping[str, Any], names: Sequence[str | None]) -> tuple[Protocol, dict[str, Any]]:
-    """A task's protocol with what is special to the attention or model, and the options among that."""
+    """Protocol of a task with the values of the attention or model, and their options."""
     special = {key: value for name in names for key, value in given.get("of", {}).get(name, {}).items()}
     options = special.pop("options", {})
     facts = {**{key: value for key, value in given.items() if key != "of"}, **special}

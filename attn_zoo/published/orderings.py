@@ -1,4 +1,4 @@
-"""Which mechanism beats which, where every source that has both says so."""
+"""Orderings of two mechanisms on which all sources with both of them agree."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from attn_zoo.published.figures import SCORE, figures
 
 LEAST_SOURCES = 3
 LEAST_GAP = 5.0
-"""Points, in every source; sources differ by more than smaller gaps for one mechanism alone."""
+"""Smallest difference in points, in every source; for a single mechanism sources differ by smaller amounts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """An attention that every source finds below another, or above it, on a task."""
+    """Attention that is below another, or above it, on a task in every source."""
 
     task: str
     attention: str
@@ -25,26 +25,26 @@ class Ordering:
 
     @property
     def below(self) -> bool:
-        """Whether ``attention`` is the lower one."""
+        """True if ``attention`` has the lower score."""
         return all(gap < 0 for gap in self.gaps.values())
 
 
 def orderings(yardstick: str = "softmax") -> tuple[Ordering, ...]:
-    """The orderings against ``yardstick`` of which no source disagrees.
+    """Orderings against ``yardstick`` on which all sources agree.
 
-    At least ``LEAST_SOURCES`` sources have both, and each of them sees a gap of at least ``LEAST_GAP``
-    points to the same side. A source with several figures for one attention, by dials, takes no part.
+    At least ``LEAST_SOURCES`` sources have both attentions, and all have a difference of at least ``LEAST_GAP`` points of the same
+    sign. A source with several figures for one attention, at different hyperparameters, is left out.
     """
     cells: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for figure in figures(metric=SCORE):
         if figure.task and figure.attention:
             cells[figure.task, figure.attention][figure.source.title].append(figure.value)
-    found = []
+    agreed = []
     for (task, attention), by_source in sorted(cells.items()):
         against = cells.get((task, yardstick), {})
         both = [name for name, values in by_source.items() if len(values) == len(against.get(name, ())) == 1]
         gaps = {name: round(by_source[name][0] - against[name][0], 6) for name in both}
         one_side = all(gap <= -LEAST_GAP for gap in gaps.values()) or all(gap >= LEAST_GAP for gap in gaps.values())
         if len(gaps) >= LEAST_SOURCES and one_side:
-            found.append(Ordering(task, attention, yardstick, gaps))
-    return tuple(found)
+            agreed.append(Ordering(task, attention, yardstick, gaps))
+    return tuple(agreed)

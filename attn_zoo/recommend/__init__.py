@@ -1,4 +1,4 @@
-"""Which attention to take for a need: what holds it, what that costs where it was measured, how it scored, and what is in doubt."""
+"""Recommendation of an attention for given requirements, from capabilities, measured cost, recorded accuracy, and doubts."""
 
 from attn_zoo.recommend.need import Need
 from attn_zoo.recommend.ranking import Choice, Recommendation, recommend

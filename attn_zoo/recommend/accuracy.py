@@ -1,4 +1,4 @@
-"""How an attention scored against softmax in the records, on the task whose length is nearest."""
+"""Recorded accuracy of an attention against softmax, on the task with the nearest length."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ BASELINE = "softmax"
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """A row of a table against the softmax row beside it."""
+    """Score of a table's row, and its difference from the softmax row."""
 
     task: str
-    """Title."""
+    """Title of the task."""
     length: int
-    """Of the task's inputs."""
+    """Length of the task's inputs in tokens."""
     label: str
-    """Of the row, as the leaderboard has it."""
+    """Label of the row in the leaderboard."""
     options: Mapping[str, Any]
     score: Estimate
     margin: Estimate | None
     """Score minus that of softmax, paired by seed; None for softmax itself."""
     over_control: float | None
-    """Score minus that of the best control; None where there was none."""
+    """Score minus that of the best control; None without a control."""
     files: tuple[str, ...]
-    """Records of the row, relative to their folder."""
+    """Paths of the row's records, relative to their folder."""
     warnings: tuple[str, ...]
 
     def falls(self, accept: float) -> bool:
-        """Whether it is below softmax by more than ``accept``, with its whole interval, or as a figure where it has none."""
+        """Return whether the score is below softmax's by more than ``accept``, with the whole interval if there is one."""
         return self.margin is not None and self.margin.mean + (self.margin.half_width or 0.0) < -accept
 
 
 def nearest_accuracy(
     tables: Sequence[Table], attention: str, options: Mapping[str, Any], implementation: str, length: int
 ) -> Accuracy | None:
-    """What is recorded of an attention at the length nearest to ``length``: of these options and this implementation where there
-    is a choice, then of the most seeds. None where no table of accuracies has it beside softmax at a common seed.
+    """Recorded accuracy of an attention at the length nearest to ``length``.
+
+    Of several rows, those with these options, then this implementation, then the most seeds are preferred. None if no table of
+    accuracies has the attention and softmax with a common seed.
     """
-    found = [accuracy for table in tables for accuracy in _accuracies(table, attention)]
+    candidates = [accuracy for table in tables for accuracy in _accuracies(table, attention)]
 
     def distance(item: tuple[Accuracy, Row]) -> tuple[float, bool, bool, int]:
         accuracy, row = item
@@ -57,7 +59,7 @@ def nearest_accuracy(
             -len(row.scores.seeds),
         )
 
-    return min(found, key=distance)[0] if found else None
+    return min(candidates, key=distance)[0] if candidates else None
 
 
 def _accuracies(table: Table, attention: str) -> Iterator[tuple[Accuracy, Row]]:

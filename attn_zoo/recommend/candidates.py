@@ -1,4 +1,4 @@
-"""Which layers can be had for a need: capabilities held, built without a refusal, counted. Controls are none."""
+"""Candidate layers for given requirements: they have the capabilities, can be built, and are counted; no controls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.registry import attention_options, attentions, build_attention, ca
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A layer: a mechanism with all its options and one implementation."""
+    """Candidate layer: a mechanism with all its options and one implementation."""
 
     attention: str
     options: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Candidate:
 
     @property
     def key(self) -> str:
-        """Equal for equal layers."""
+        """Key of the layer; equal layers have equal keys."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @property
@@ -42,7 +42,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An attention that does not hold what is needed."""
+    """Attention that does not meet the requirements."""
 
     label: str
     reason: str
@@ -50,53 +50,52 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts of the mechanism alone, without projections, of the whole batch."""
+    """Counts of the mechanism, without projections, for the whole batch."""
 
     flops: int
-    """Of the forward pass."""
+    """FLOPs of the forward pass."""
     training_flops: int | None
-    """Of forward and backward pass; None where the card does not state the latter."""
+    """FLOPs of forward and backward pass; None if the card does not state the latter."""
     kept_bytes: int | None
-    """Bytes that autograd keeps between forward and backward pass, counted where ``need`` limits memory; None where shapes do not
-    tell."""
+    """Bytes that autograd saves for the backward pass, counted if ``need`` limits memory; None if shapes do not determine them."""
 
 
 def candidate(attention: str, options: Mapping[str, Any], implementation: str, backend: str | None = None) -> Candidate:
-    """Candidate with all options filled in but those whose default follows the length.
+    """Candidate with all options filled in, except those whose default follows the length.
 
     Raises:
         UnknownNameError: no such attention or option.
-        ValueError: an option breaks its rule.
+        ValueError: an option is out of its range.
     """
     return Candidate(attention, stated_options(card(attention), options), implementation, backend)
 
 
 def measured_candidates(figures: Iterable[Figure]) -> tuple[dict[str, list[Figure]], dict[str, Candidate], list[str]]:
-    """The layers that figures are of: their figures and themselves by key, and notes on those that are not registered here."""
+    """Figures by key of their layer, layers by key, and notes on figures of attentions that are not registered."""
     grouped: dict[str, list[Figure]] = {}
-    found: dict[str, Candidate] = {}
+    layers: dict[str, Candidate] = {}
     notes: list[str] = []
     for figure in figures:
         try:
-            made = candidate(figure.attention, figure.options, figure.implementation, figure.backend)
+            layer = candidate(figure.attention, figure.options, figure.implementation, figure.backend)
         except (UnknownNameError, ValueError, TypeError) as error:
             notes.append(f"{figure.file}: {figure.attention} is left out: {error}")
             continue
-        found[made.key] = made
-        grouped.setdefault(made.key, []).append(figure)
-    return grouped, found, list(dict.fromkeys(notes))
+        layers[layer.key] = layer
+        grouped.setdefault(layer.key, []).append(figure)
+    return grouped, layers, list(dict.fromkeys(notes))
 
 
 def unmeasured_candidates(need: Need, measured: Iterable[Candidate]) -> list[Candidate]:
-    """One layer of each contender that has none measured, with its defaults at this length."""
-    there = {layer.attention for layer in measured}
-    missing = [name for name in attentions() if not card(name).control and name not in there]
+    """One layer for each unmeasured attention, without controls, with its defaults at this length."""
+    measured_names = {layer.attention for layer in measured}
+    missing = [name for name in attentions() if not card(name).control and name not in measured_names]
     defaults = {name: plain_options(attention_options(card(name), need.geometry, {})) for name in missing}
     return [candidate(name, options, _fastest(need, name)) for name, options in defaults.items()]
 
 
 def _fastest(need: Need, name: str) -> str:
-    """The implementation that ``auto`` takes on the device; ``eager`` where the mechanism is refused anyway."""
+    """Implementation that ``auto`` chooses on the device; ``eager`` if the mechanism cannot be built."""
     try:
         with torch.device("meta"):
             return build_attention(name, need.geometry, implementation="auto", device=need.device).implementation
@@ -105,7 +104,7 @@ def _fastest(need: Need, name: str) -> str:
 
 
 def refusal(need: Need, layer: Candidate) -> str | None:
-    """Why a layer does not hold what is needed, or None."""
+    """Reason why a layer does not meet the requirements, or None."""
     can, title = card(layer.attention).can, layer.attention
     if need.causal and not can.causal:
         return f"{title} has no causal form"
@@ -114,7 +113,7 @@ def refusal(need: Need, layer: Candidate) -> str | None:
     if need.cross and not can.cross:
         return f"{title} attends to its own tokens only"
     try:
-        with torch.device("meta"):  # where nothing is allocated or computed
+        with torch.device("meta"):  # no memory, no computation
             build(need, layer)
     except (ValueError, UnknownNameError) as error:
         return str(error)
@@ -122,13 +121,13 @@ def refusal(need: Need, layer: Candidate) -> str | None:
 
 
 def warnings(need: Need, layer: Candidate) -> tuple[str, ...]:
-    """What the mechanism itself says against these options at this length."""
+    """Warnings of the mechanism about these options at this length."""
     entry = card(layer.attention)
     return entry.build.warnings(need.geometry, attention_options(entry, need.geometry, layer.options))
 
 
 def counted(need: Need, layer: Candidate) -> Counted:
-    """By the formulas on the card; activations by PyTorch."""
+    """Counts from the formulas of the card; saved bytes counted by PyTorch."""
     entry = card(layer.attention)
     options = attention_options(entry, need.geometry, layer.options)
     cost = entry.cost(need.geometry, options)
@@ -139,11 +138,11 @@ def counted(need: Need, layer: Candidate) -> Counted:
 
 
 def build(need: Need, layer: Candidate) -> MultiHeadAttention:
-    """The layer with its projections, on the current default device.
+    """Build the layer with its projections, on the current default device.
 
     Raises:
         UnknownNameError: no such attention, option or implementation.
-        ValueError: an option breaks its rule, or the mechanism refuses the geometry.
+        ValueError: an option is out of its range, or the mechanism refuses the geometry.
     """
     return MultiHeadAttention(
         need.width,

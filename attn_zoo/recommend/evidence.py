@@ -1,4 +1,4 @@
-"""What was measured of layers, whichever experiment wrote it: one shape for all, and a reading at a length between its points."""
+"""Measurements of layers from all experiments in one format, with interpolation between lengths."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Quartiles = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What times of different files must share to stand beside each other."""
+    """Machine and precision of a measurement; times are comparable only if both are equal."""
 
     name: str
-    """GPU, or processor with its cores and threads."""
+    """Name of the GPU, or of the processor with its cores and threads."""
     device: str
     precision: str
 
@@ -32,11 +32,11 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A layer with its projections at one length, in one direction."""
+    """Measurement of a layer with its projections at one length, in one direction."""
 
     attention: str
     options: Mapping[str, Any]
-    """Those that the measurement names; others had their defaults."""
+    """Options that the measurement names; others had their defaults."""
     implementation: str
     backend: str | None
     direction: str
@@ -45,9 +45,9 @@ class Figure:
     width: int
     heads: int
     seconds: Quartiles | None
-    """Of a step; None where it could not be timed."""
+    """Quartiles of the seconds of a step; None if it could not be timed."""
     bytes: int | None
-    """Held at most during a step, and where the experiment tells it also before."""
+    """Peak memory of a step, including memory allocated before it if the experiment reports that."""
     failure: str | None
     machine: Machine
     file: str
@@ -56,16 +56,16 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the figures of one layer say at a length and batch."""
+    """Time and memory of one layer at a length and batch size, measured or interpolated."""
 
     seconds: Quartiles
     bytes: float | None
     basis: str
-    """``measured``, or between or beyond which lengths it was read."""
+    """Basis: ``measured``, or the lengths of an interpolation or extrapolation."""
     doubts: tuple[str, ...]
     files: tuple[str, ...]
     causal: bool
-    """Whether it is of the causal form."""
+    """True for the causal form."""
 
     @property
     def middle(self) -> float:
@@ -74,7 +74,7 @@ class Reading:
 
 
 def machine_of(environment: Mapping[str, Any], precision: str) -> Machine:
-    """The machine that ``describe_environment`` describes."""
+    """Machine of an environment as described by ``describe_environment``."""
     together = f", {environment['processes']} processes" if environment.get("processes", 1) > 1 else ""
     if environment.get("gpu"):
         return Machine(f"{environment['gpu']}{together}", "cuda", precision)
@@ -83,10 +83,14 @@ def machine_of(environment: Mapping[str, Any], precision: str) -> Machine:
 
 
 def read_figures(data: Any, file: str) -> list[Figure]:
-    """The figures of what ``attn-zoo measure`` wrote to ``file``.
+    """Figures of a file of ``attn-zoo measure``.
+
+    Args:
+        data: content of the file, parsed from JSON.
+        file: name of the file.
 
     Raises:
-        ValueError: it is no measurement of layers, or not a whole one.
+        ValueError: the content is no measurement of layers, or is incomplete.
     """
     experiment = data.get("experiment") if isinstance(data, dict) else None
     if experiment not in EXPERIMENTS:
@@ -125,17 +129,17 @@ def _figure(figures: Figures, **common: Any) -> Figure:
 
 
 def read_at(figures: Sequence[Figure], length: int, batch: int) -> Reading | None:
-    """What figures of one layer in one direction on one machine say; None where they cannot say anything at this length.
+    """Reading of one layer in one direction on one machine; None without enough figures for this length.
 
-    Between two lengths log seconds is taken as linear in log length, beyond the last or first two as going on so. Batches are
-    taken as of equal cost each, from the nearest that was timed.
+    Log seconds are interpolated linearly in log length, and extrapolated from the first or last two lengths. Time is taken as
+    proportional to the batch size, from the nearest batch size that was timed.
     """
     timed = [figure for figure in figures if figure.seconds is not None]
     if not timed:
         return None
     nearest = min({figure.batch for figure in timed}, key=lambda b: abs(math.log(b / batch)))
-    here = sorted((figure for figure in timed if figure.batch == nearest), key=lambda figure: figure.length)
-    by_length = {figure.length: figure for figure in here}  # of a length that was measured twice, the later file's
+    same_batch = sorted((figure for figure in timed if figure.batch == nearest), key=lambda figure: figure.length)
+    by_length = {figure.length: figure for figure in same_batch}  # the later file's figure if a length was measured twice
     pair = _around(sorted(by_length), length)
     if pair is None:
         return None
@@ -163,7 +167,7 @@ def read_at(figures: Sequence[Figure], length: int, batch: int) -> Reading | Non
 
 
 def _bytes(figures: Sequence[Figure], length: int, batch: int) -> float | None:
-    """Memory, read as seconds are, from batches of one."""
+    """Memory, interpolated like seconds, from batches of one."""
     known = {figure.length: figure.bytes for figure in figures if figure.bytes and figure.batch == 1}
     pair = _around(sorted(known), length)
     if pair is None:
@@ -174,7 +178,7 @@ def _bytes(figures: Sequence[Figure], length: int, batch: int) -> float | None:
 
 
 def _around(lengths: Sequence[int], length: int) -> tuple[int, int] | None:
-    """The two measured lengths to read between, or to go on from; the same twice where it was measured itself."""
+    """Two measured lengths for the interpolation or extrapolation; twice ``length`` if it was measured."""
     if length in lengths:
         return length, length
     if len(lengths) < 2:

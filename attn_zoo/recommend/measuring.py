@@ -1,4 +1,4 @@
-"""Timing candidates at the very length, batch and direction that are asked for, on this machine, now."""
+"""Measurement of candidates on this machine, at the required length, batch size and direction."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from attn_zoo.recommend.need import Need
 from attn_zoo.records import describe_environment
 
 NOW = "just now"
-"""Stands where figures of a file name it."""
+"""File name of figures that were measured now."""
 
 PRECISION = "fp32"
 
 
 def measure_now(need: Need, layers: Sequence[Candidate], *, rounds: int, tell: Callable[[str], None]) -> list[Figure]:
-    """Time and memory of each layer, in rounds that visit all in turn; each lives in a process of its own.
+    """Measure time and memory of each layer, in interleaved rounds, each layer in its own process.
 
     Args:
-        tell: called with a line of progress now and then.
+        rounds: number of rounds.
+        tell: callback with lines of progress.
     """
     device = torch.device(need.device)
     protocol = TimingProtocol.on(need.device, rounds=rounds)
@@ -43,7 +44,7 @@ def measure_now(need: Need, layers: Sequence[Candidate], *, rounds: int, tell: C
     seconds: list[list[float]] = [[] for _ in layers]
     held: list[int | None] = [None] * len(layers)
     failures: list[str | None] = [None] * len(layers)
-    asked = (need.direction, need.batch, need.length)
+    point = (need.direction, need.batch, need.length)
     try:
         for turn in range(-1, rounds):
             tell("memory" if turn < 0 else f"round {turn + 1} of {rounds}")
@@ -52,9 +53,9 @@ def measure_now(need: Need, layers: Sequence[Candidate], *, rounds: int, tell: C
                     continue
                 try:
                     if turn < 0:
-                        held[at] = sum(workers[at].ask(what, *asked) for what in ("peak", "held"))
+                        held[at] = sum(workers[at].ask(what, *point) for what in ("peak", "held"))
                     else:
-                        seconds[at].append(sum(workers[at].ask("parts", *asked)))
+                        seconds[at].append(sum(workers[at].ask("parts", *point)))
                 except WorkerError as error:
                     failures[at] = str(error)
     finally:

@@ -1,4 +1,4 @@
-"""What is asked of an attention layer."""
+"""Requirements on an attention layer."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import dataclass
 from attn_zoo.contract import Geometry
 
 DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward pass"}
-"""Directions as measurements name them, and in words."""
+"""Directions of measurements, with descriptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A layer with its projections, to be used at one length.
+    """Requirements on a layer with its projections, used at one length.
 
     Raises:
-        ValueError: a size breaks its rule.
+        ValueError: a size is out of its range.
     """
 
     length: int
     width: int = 256
     heads: int = 4
     device: str = "cpu"
-    """``cpu`` or ``cuda``."""
+    """Type of device, ``cpu`` or ``cuda``."""
     batch: int = 1
     direction: str = "forward"
-    """A key of ``DIRECTIONS``."""
+    """Direction, a key of ``DIRECTIONS``."""
     memory: int | None = None
-    """Bytes that a step may hold; None is no limit."""
+    """Memory limit of a step in bytes; None for no limit."""
     causal: bool = False
     padding: bool = False
     cross: bool = False
-    """Keys of other tokens than the queries; as many of them."""
+    """True for cross-attention, with keys of other tokens, as many as queries."""
     accept: float = 0.0
-    """Share of the score that may be lost against softmax."""
+    """Acceptable loss of score against softmax, as a share."""
 
     def __post_init__(self) -> None:
         for name in ("length", "width", "heads", "batch"):
@@ -52,11 +52,11 @@ class Need:
 
     @property
     def geometry(self) -> Geometry:
-        """Of the mechanism inside the layer."""
+        """Geometry of the layer's mechanism."""
         return Geometry(self.heads, self.width // self.heads, self.length, self.length, self.causal)
 
     def describe(self) -> str:
-        """In a line."""
+        """Description in one line."""
         wanted = [name for name in ("causal", "padding", "cross") if getattr(self, name)]
         limit = [] if self.memory is None else [f"at most {self.memory / 2**20:,.0f} MiB"]
         sizes = [f"{self.length:,} tokens", f"width {self.width}", f"{self.heads} heads", f"batch {self.batch}"]

@@ -1,4 +1,4 @@
-"""Candidates in order, with what speaks for and against each. Pure: evidence comes in, a recommendation goes out."""
+"""Ranking of candidates, with evidence and doubts for each: a pure function of the evidence."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ from attn_zoo.recommend.need import Need
 from attn_zoo.registry import attentions, card
 
 FLOAT = 4
-"""Bytes of a number in fp32, which is what is counted."""
+"""Bytes of an fp32 number, the precision of all counts."""
 
 STANDINGS = ("holds", "unknown", "falls")
-"""Accuracy against softmax, the best first: not shown to be below it (or exact, so it is the same), not recorded, below it."""
+"""Standings of accuracy against softmax, the best first: not shown to be below it (or exact), not recorded, below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A layer that holds what is needed."""
+    """Layer that meets the requirements, with its evidence."""
 
     layer: Candidate
     reading: Reading | None
-    """Time and memory; None where nothing was measured that says them."""
+    """Time and memory; None without suitable measurements."""
     counted: Counted
     accuracy: Accuracy | None
     standing: str
-    """One of ``STANDINGS``."""
+    """Standing, one of ``STANDINGS``."""
     times_softmax: float | None
-    """Seconds of the fastest softmax layer over those of this one; above 1 is faster."""
+    """Speed relative to the fastest softmax layer: its seconds divided by those of this layer."""
     doubts: tuple[str, ...]
 
     @property
     def is_softmax(self) -> bool:
-        """Whether it is the yardstick itself."""
+        """True for a softmax layer, the baseline."""
         return self.layer.attention == BASELINE
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What to take, what else there is, and what cannot be had."""
+    """Ranked layers, refused layers, and notes."""
 
     need: Need
     ranked: tuple[Choice, ...]
     refused: tuple[Refusal, ...]
     machine: Machine | None
-    """Of all times; None where none was measured."""
+    """Machine of all times; None without measurements."""
     here: bool
-    """Whether that is the machine that was asked on."""
+    """True if the times are of this machine."""
     recorded: bool
-    """Whether there were records to judge accuracy by."""
+    """True if there were records of accuracy."""
     notes: tuple[str, ...]
 
 
@@ -74,15 +74,15 @@ def recommend(
     *,
     here: str,
 ) -> Recommendation:
-    """Rank every contender that holds what is needed.
+    """Rank every attention that meets the requirements, without controls.
 
-    In this order: accuracy not below softmax, not recorded, below softmax; then measured time; then, for what was not measured,
-    counted FLOPs. Without records accuracy has no part in it. Times are those of one machine, this one where there are any.
+    The order is by accuracy (not below softmax, not recorded, below softmax), then by measured time, then, for unmeasured layers,
+    by counted FLOPs. Without records accuracy is not used. All times are of one machine, preferably this one.
 
     Args:
-        figures: measured, of any machine and size; what does not fit is named in the notes.
-        tables: of the records.
-        here: name of this machine, as ``machine_of`` has it.
+        figures: measurements of any machine and size; those that do not fit are listed in the notes.
+        tables: leaderboard tables of the records.
+        here: name of this machine, from ``machine_of``.
     """
     fitting, notes = _fitting(need, figures)
     machine, used, left_out = _one_machine(fitting, here)
@@ -101,7 +101,7 @@ def recommend(
             continue
         choices.append(_choice(need, layer, readings[layer.key], amount, tables, yardstick))
     by_training = need.direction == "training" and all(choice.counted.training_flops is not None for choice in choices)
-    ranked = sorted(choices, key=lambda choice: _place(choice, recorded, by_training))
+    ranked = sorted(choices, key=lambda choice: _sort_key(choice, recorded, by_training))
     return Recommendation(
         need=need,
         ranked=tuple(ranked),
@@ -113,7 +113,7 @@ def recommend(
     )
 
 
-def _place(choice: Choice, recorded: bool, by_training: bool) -> tuple[int, bool, float, str]:
+def _sort_key(choice: Choice, recorded: bool, by_training: bool) -> tuple[int, bool, float, str]:
     standing = STANDINGS.index(choice.standing) if recorded else 0
     flops = choice.counted.training_flops if by_training else choice.counted.flops
     cost = float(flops or 0) if choice.reading is None else choice.reading.middle
@@ -126,7 +126,7 @@ def _controls() -> list[str]:
 
 
 def _fitting(need: Need, figures: Iterable[Figure]) -> tuple[list[Figure], list[str]]:
-    """Figures of the wanted sizes, direction and kind of device, and why others were left out."""
+    """Figures of the required sizes, direction and type of device, and notes on the others."""
     fitting, notes = [], []
     for figure in figures:
         if figure.machine.device != need.device:
@@ -142,7 +142,7 @@ def _fitting(need: Need, figures: Iterable[Figure]) -> tuple[list[Figure], list[
 
 
 def _one_machine(figures: Sequence[Figure], here: str) -> tuple[Machine | None, list[Figure], list[str]]:
-    """The figures of one machine, this one or else that of the most layers: times of two machines make no order."""
+    """Figures of one machine, since times of two are not comparable: this one, else the one with the most layers."""
     by_machine: dict[Machine, list[Figure]] = {}
     for figure in figures:
         by_machine.setdefault(figure.machine, []).append(figure)
@@ -162,7 +162,7 @@ def _one_machine(figures: Sequence[Figure], here: str) -> tuple[Machine | None, 
 
 
 def _counted(need: Need, layer: Candidate) -> Counted | None:
-    """None where the card's own rules refuse the options at this length, which ``refusal`` then says."""
+    """Counts of a layer; None if the card refuses the options at this length, for which ``refusal`` gives the reason."""
     try:
         return counted(need, layer)
     except (ValueError, UnknownNameError):
@@ -170,7 +170,7 @@ def _counted(need: Need, layer: Candidate) -> Counted | None:
 
 
 def _too_large(need: Need, reading: Reading | None, amount: Counted | None, figures: Iterable[Figure]) -> str | None:
-    """Why a step does not fit into memory, or None where it does or that is not known."""
+    """Reason why a step does not fit into memory; None if it fits, or if that is unknown."""
     for figure in figures:
         if (
             figure.seconds is None
@@ -182,15 +182,15 @@ def _too_large(need: Need, reading: Reading | None, amount: Counted | None, figu
     if need.memory is None:
         return None
     if reading is not None and reading.bytes is not None:
-        held, how = reading.bytes, f"a step holds {reading.bytes / 2**20:,.0f} MiB ({reading.basis}, {', '.join(reading.files)})"
+        needed, how = reading.bytes, f"a step holds {reading.bytes / 2**20:,.0f} MiB ({reading.basis}, {', '.join(reading.files)})"
     elif need.direction == "training" and amount is not None and amount.kept_bytes is not None:
-        tokens = FLOAT * need.batch * need.length * need.width  # the projections keep them for their gradient
-        held = amount.kept_bytes + tokens
+        tokens = FLOAT * need.batch * need.length * need.width  # saved by the projections for their gradients
+        needed = amount.kept_bytes + tokens
         of_mechanism, of_tokens = (f"{part / 2**20:,.0f} MiB" for part in (amount.kept_bytes, tokens))
         how = f"autograd alone keeps {of_mechanism} of the mechanism and {of_tokens} of tokens (counted)"
     else:
         return None
-    return f"{how}, more than {need.memory / 2**20:,.0f} MiB" if held > need.memory else None
+    return f"{how}, more than {need.memory / 2**20:,.0f} MiB" if needed > need.memory else None
 
 
 def _choice(
@@ -226,17 +226,17 @@ def _doubts_of_cost(need: Need, reading: Reading | None) -> list[str]:
     doubts = list(reading.doubts)
     if unstable(reading.seconds):
         doubts.append("its timing is unstable")
-    asked = [
+    untimed = [
         words
-        for words, wanted in (
+        for words, required in (
             ("causality", need.causal and not reading.causal),
             ("padding", need.padding),
             ("other keys", need.cross),
         )
-        if wanted
+        if required
     ]
-    if asked:
-        doubts.append(f"timed without {' and '.join(asked)}")
+    if untimed:
+        doubts.append(f"timed without {' and '.join(untimed)}")
     if need.memory is not None and reading.bytes is None:
         doubts.append("its memory was not measured")
     return doubts

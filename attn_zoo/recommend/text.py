@@ -1,4 +1,4 @@
-"""A recommendation as words, a table, or plain data."""
+"""Recommendation as text, table, or plain data."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _STANDINGS = {"holds": "", "unknown": "accuracy not recorded", "falls": "below s
 
 
 def verdict(found: Recommendation) -> str:
-    """Two sentences: what to take and why, and what speaks against it."""
+    """Verdict in two sentences: the best layer with the reason, and its doubts."""
     if not found.ranked:
         return "Nothing in the zoo holds what is needed. The reasons stand below."
     best = found.ranked[0]
     if best.reading is None and best.standing != "holds":
         order = f"By counted FLOPs alone {best.layer.label} comes first, with {_flops(best, found.need.direction)}"
-        return f"{order}: an order and no recommendation, as it was not measured. {_but(found, best)}."
-    return f"Take {best.layer.label}: {_why(found, best)}. {_but(found, best)}."
+        return f"{order}: an order and no recommendation, as it was not measured. {_doubts(found, best)}."
+    return f"Take {best.layer.label}: {_advantages(found, best)}. {_doubts(found, best)}."
 
 
-def _why(found: Recommendation, best: Choice) -> str:
+def _advantages(found: Recommendation, best: Choice) -> str:
     if best.reading is None:
-        said = [f"{_flops(best, found.need.direction)} counted, and nothing was measured of it"]
+        facts = [f"{_flops(best, found.need.direction)} counted, and nothing was measured of it"]
     else:
-        said = [f"{_milliseconds(best)} ms for {DIRECTIONS[found.need.direction]}, {best.reading.basis} on {_where(found)}"]
+        facts = [f"{_milliseconds(best)} ms for {DIRECTIONS[found.need.direction]}, {best.reading.basis} on {_where(found)}"]
     if best.is_softmax:
-        return f"{said[0]}; {_softmax_wins(found)}"
+        return f"{facts[0]}; {_softmax_wins(found)}"
     if best.times_softmax is not None:
-        said.append(f"{_ratio(best.times_softmax)} softmax")
+        facts.append(f"{_ratio(best.times_softmax)} softmax")
     if best.accuracy is not None and best.accuracy.margin is not None:
-        said.append(
+        facts.append(
             f"{_points(best.accuracy.margin)} points against softmax on {best.accuracy.task} ({_seeds(best.accuracy.margin)})"
         )
-    return "; ".join(said)
+    return "; ".join(facts)
 
 
 def _softmax_wins(found: Recommendation) -> str:
@@ -49,14 +49,14 @@ def _softmax_wins(found: Recommendation) -> str:
             "nothing that is measured beside it costs less" if len(_measured(found)) > 1 else "nothing else is shown to be better"
         )
     reasons = [
-        words
-        for standing, words in (("falls", "fall below it in accuracy"), ("unknown", "have no accuracy recorded beside it"))
+        text
+        for standing, text in (("falls", "fall below it in accuracy"), ("unknown", "have no accuracy recorded beside it"))
         if any(choice.standing == standing for choice in cheaper)
     ]
     return f"those that cost less {' or '.join(reasons)}"
 
 
-def _but(found: Recommendation, best: Choice) -> str:
+def _doubts(found: Recommendation, best: Choice) -> str:
     doubts = list(best.doubts)
     if found.machine is not None and not found.here:
         doubts.insert(0, "the times are not of this machine")
@@ -75,7 +75,7 @@ def _but(found: Recommendation, best: Choice) -> str:
 
 
 def _doubts_of_others(found: Recommendation) -> str:
-    """What is weak in the accuracy by which cheaper mechanisms were put behind softmax."""
+    """Weaknesses of the recorded accuracies that ranked faster mechanisms behind softmax."""
     cheaper = [choice.accuracy for choice in found.ranked[1:] if choice.standing == "falls" and (choice.times_softmax or 0) > 1]
     known = [accuracy for accuracy in cheaper if accuracy is not None and accuracy.margin is not None]
     one_seed = any(accuracy.margin is not None and accuracy.margin.count == 1 for accuracy in known)
@@ -86,14 +86,14 @@ def _doubts_of_others(found: Recommendation) -> str:
 
 
 def _overlap(one: Choice, other: Choice) -> bool:
-    """Whether the interquartile ranges of two times meet."""
+    """Return whether the interquartile ranges of two times overlap."""
     if one.reading is None or other.reading is None:
         return False
     return other.reading.seconds[0] <= one.reading.seconds[2] and one.reading.seconds[0] <= other.reading.seconds[2]
 
 
 def as_text(found: Recommendation) -> str:
-    """The verdict, the table, and beneath it evidence and doubt of each, what was refused and what was left out."""
+    """Text with the verdict, the table, evidence and doubts of each layer, refused layers, and notes."""
     parts = [verdict(found), f"Asked: {found.need.describe()}."]
     if found.ranked:
         parts.append(_table(found))
@@ -104,7 +104,7 @@ def as_text(found: Recommendation) -> str:
 
 
 def as_json(found: Recommendation) -> str:
-    """All of it, for programs."""
+    """JSON of the whole recommendation."""
     data = {
         "verdict": verdict(found),
         "need": asdict(found.need),

@@ -1,4 +1,4 @@
-"""Which names a new attention or task may have: one that serves as package, as option value and in tables at once."""
+"""Rules for the name of a new attention or task, which is also a package name, an option value and a label in tables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from attn_zoo import registry
 _NAME = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 _VALUES = frozenset(["null", "true", "false", "inf", "nan"])
-"""What ``attention=NAME`` on the command line would read as a value and not as a name."""
+"""Words that ``attention=NAME`` on the command line would parse as a value, not as a name."""
 
 
 def require_free_name(name: str) -> None:
-    """Refuse a name that cannot be a package's, or that something has already.
+    """Refuse a name that is invalid for a package, or in use.
 
     Raises:
-        ValueError: the message says what is wrong and, where one is near, a name that would do.
+        ValueError: the name is invalid or in use; the message suggests a valid one if it is similar.
     """
     if not _NAME.fullmatch(name):
         near = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")

@@ -1,4 +1,4 @@
-"""Writing a package from templates, without touching anything that is there."""
+"""Creation of a package from templates, without changes of existing files."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ _OWN: dict[Kind, dict[str, str]] = {
     "attention": {"src/{name}/attention.py": "attention.py.j2", "tests/test_{name}.py": "test_attention.py.j2"},
     "task": {"src/{name}/task.py": "task.py.j2", "tests/test_{name}.py": "test_task.py.j2"},
 }
-"""Files by path. Sources lie below ``src``, so that the package's folder is not taken for the package where one stands above it."""
+"""Templates by path. Sources are below ``src``, so that the folder of the same name is not imported from its parent."""
 
 
 def write_package(kind: Kind, name: str, folder: Path) -> list[Path]:
-    """Write a package that registers one attention or task, which passes the conformance kit as it is.
+    """Write a package that registers one attention or task, which passes the conformance kit without changes.
 
     Args:
-        name: of the package, and of what it registers.
-        folder: made where it is missing; an empty one may be there.
+        kind: ``attention`` or ``task``.
+        name: name of the package and of the attention or task.
+        folder: folder of the package, missing or empty.
 
     Returns:
-        The files, relative to ``folder``, in the order of the alphabet.
+        The paths of the files relative to ``folder``, sorted.
 
     Raises:
-        ValueError: the name is unfit or taken, or the folder holds something; nothing is written.
+        ValueError: the name is invalid or in use, or the folder is not empty; nothing is written.
         OSError: the folder cannot be written.
     """
     require_free_name(name)
@@ -50,7 +51,7 @@ def write_package(kind: Kind, name: str, folder: Path) -> list[Path]:
 
 
 def class_name(kind: Kind, name: str) -> str:
-    """``MyAttention`` for ``my_attention``; the kind is added where it is missing, which also keeps off the imported names."""
+    """Class name, such as ``MyAttention`` for ``my`` or ``my_attention``; the suffix also avoids clashes with imported names."""
     camel = "".join(part.capitalize() for part in name.split("_"))
     suffix = kind.capitalize()
     return camel if camel.endswith(suffix) and camel != suffix else camel + suffix

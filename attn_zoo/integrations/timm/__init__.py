@@ -1,4 +1,4 @@
-"""Any mechanism inside a model of timm: built in through ``attn_layer``, or put into a model that exists."""
+"""Mechanisms of the zoo in models of timm: through ``attn_layer``, or as a replacement in an existing model."""
 
 from attn_zoo.integrations.timm.layer import TimmAttention, attention_layer
 from attn_zoo.integrations.timm.replace import ReplacedLayer, Replacement, replace_attention

@@ -1,4 +1,4 @@
-"""A mechanism of the zoo under timm's calling convention."""
+"""Attention layer of the zoo with timm's calling convention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attn_zoo.registry import card, stated_options
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``attention_layer`` binds into a class."""
+    """Arguments of ``attention_layer``, bound to a class."""
 
     name: str
     length: int
@@ -33,30 +33,30 @@ class Settings:
 
 
 class BoundType(type):
-    """Type of the classes that ``attention_layer`` makes. They are pickled as the call that makes them, having no address."""
+    """Type of the classes of ``attention_layer``, which have no importable name and are pickled as the call that makes them."""
 
 
 class TimmAttention(MultiHeadAttention, metaclass=BoundType):
-    """timm's calling convention around ``MultiHeadAttention``; what cannot be honoured is refused.
+    """``MultiHeadAttention`` with timm's calling convention; unsupported arguments are refused.
 
-    timm's models build it through ``attention_layer``. Of timm's own attention it has the norms of queries and keys
-    (``qk_norm``) and of the mixed values (``scale_norm``), and it loads that one's weights, so a checkpoint of timm's
-    fits: what the mechanism does not read is left out, streams are started, and parameters of its own stay as they are.
+    timm's models build it through ``attention_layer``. Like timm's own attention it has norms of queries and keys (``qk_norm``)
+    and of the attention output (``scale_norm``), and it loads timm's checkpoints: projections that the mechanism does not read
+    are left out, streams are initialised from timm's projections, and the mechanism's own parameters stay as initialised.
 
     Args:
         dim: width of the tokens, divisible by ``num_heads``.
         num_heads: number of heads.
-        qkv_bias, proj_bias: whether the projections of the tokens, and the one of the output, have a bias.
-        qk_norm: whether ``norm_layer(head_dim)`` is applied to queries and to keys, as far as the mechanism reads them.
-            A stream is treated as what it starts as. Keys are then made before they are compressed.
-        scale_norm: whether ``norm_layer(dim)`` is applied before the projection of the output.
-        attn_drop: share of attention weights set to zero in training; the option ``dropout``, where given, goes before it.
-        proj_drop: share of outputs set to zero in training.
-        attn_head_dim, dim_out, gated: of timm's attention elsewhere; other values than the default ones are refused.
+        qkv_bias, proj_bias: True for a bias of the input projections, and of the output projection.
+        qk_norm: True to apply ``norm_layer(head_dim)`` to queries and keys, if the mechanism reads them, and to streams that
+            start as queries or keys. Keys are then projected before they are compressed.
+        scale_norm: True to apply ``norm_layer(dim)`` before the output projection.
+        attn_drop: dropout rate of attention weights; the option ``dropout``, if given, takes precedence.
+        proj_drop: dropout rate of the output.
+        attn_head_dim, dim_out, gated: arguments of timm's attention, refused unless they have no effect.
 
     Raises:
-        ValueError: a size or rate breaks its rule, or a norm is asked for without ``norm_layer``.
-        UnsupportedError: the mechanism does not claim what is asked.
+        ValueError: a size or rate is out of its range, or a norm is requested without ``norm_layer``.
+        UnsupportedError: the mechanism does not support an argument.
     """
 
     settings: ClassVar[Settings]
@@ -83,7 +83,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         self._refuse_shape(dim, num_heads, attn_head_dim, dim_out, gated)
         if (qk_norm or scale_norm) and norm_layer is None:
             raise ValueError(f"{bound.name} in timm: qk_norm and scale_norm need norm_layer, the class of the norm; got None")
-        # `auto` decides for the device it is built on, and nothing can be computed on meta.
+        # `auto` chooses for the device of the build, except for meta, where nothing can run.
         building = torch.device(device) if device is not None and torch.device(device).type != "meta" else nullcontext()
         with building:
             super().__init__(
@@ -106,11 +106,11 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
 
     @property
     def proj(self) -> nn.Linear:
-        """The output's projection under timm's name for it."""
+        """Output projection, by timm's name."""
         return self.out
 
     def init_weights(self) -> None:
-        """Start the streams; timm calls it after it has drawn every linear map of a new model anew, each by itself."""
+        """Initialise the streams from their projections; timm calls this after it has re-initialised every linear layer."""
         self.start_streams()
 
     def forward(  # type: ignore[override]  # timm's own signature: masks by keyword, no context
@@ -122,13 +122,13 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         """Attend among the tokens.
 
         Args:
-            attn_mask: which tokens are padding; see ``key_valid_of``. Unlike in timm, it counts beside ``is_causal`` too.
-            is_causal: whether position i sees positions up to i only; must be what the layer was built for.
+            attn_mask: mask of padding; see ``key_valid_of``. Unlike in timm, it also applies if ``is_causal`` is True.
+            is_causal: True if position i attends to positions up to i only; must equal the ``causal`` of the layer.
 
         Raises:
             ValueError: a shape or dtype does not fit.
-            UnsupportedError: the mask is more than padding, ``is_causal`` is not what the layer was built for, or there are
-                more or fewer tokens than the mechanism takes.
+            UnsupportedError: the mask is not one of padding, ``is_causal`` differs from the layer's ``causal``, or the mechanism
+                does not support the number of tokens.
         """
         mechanism = self.mechanism
         if is_causal != mechanism.geometry.causal:
@@ -153,7 +153,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
             raise UnsupportedError(f"{name} in timm: a gate over the output is not offered; build the model with gated=False")
 
     def _refuse_length(self, length: int) -> None:
-        """Said here, because the way out is timm's."""
+        """Refuse a length with a message that names timm's ``set_input_size``."""
         card_, built = self.mechanism.card, self.mechanism.geometry.keys
         if card_.can.any_length or length == built or (card_.can.shorter and length < built):
             return
@@ -163,10 +163,10 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         )
 
     def _order(self, qk_norm: bool) -> str:
-        asked = self.settings.order
+        order = self.settings.order
         if not qk_norm:
-            return asked
-        if asked == "compress_first":
+            return order
+        if order == "compress_first":
             raise UnsupportedError(
                 f"{self.settings.name} in timm: qk_norm normalises each key before they are compressed, so order='compress_first' "
                 "would be another map; use order='auto'"
@@ -182,24 +182,24 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         return chosen
 
     def _make_norms(self, of_heads: int | None, of_tokens: int | None, norm_layer: Callable[..., nn.Module] | None) -> None:
-        def made(width: int | None) -> nn.Module | None:
+        def norm_of(width: int | None) -> nn.Module | None:
             return None if width is None or norm_layer is None else norm_layer(width)
 
         self.qk_norm = of_heads is not None
-        self.q_norm = made(of_heads) if "query" in self.reads else None
-        self.k_norm = made(of_heads) if "key" in self.reads else None
-        self.norm = made(of_tokens)
+        self.q_norm = norm_of(of_heads) if "query" in self.reads else None
+        self.k_norm = norm_of(of_heads) if "key" in self.reads else None
+        self.norm = norm_of(of_tokens)
 
-    def _set_output_bias(self, wanted: bool) -> None:
-        """Bias of the output alone; the layer has all or none."""
-        if not wanted:
+    def _set_output_bias(self, bias: bool) -> None:
+        """Set the bias of the output projection; ``MultiHeadAttention`` has biases in all projections or in none."""
+        if not bias:
             self.out.register_parameter("bias", None)
         elif self.out.bias is None:
             self.out.bias = nn.Parameter(torch.zeros(self.dim))
 
     def _normed(self, name: str, split: Tensor) -> Tensor:
         norm = {"query": self.q_norm, "key": self.k_norm}.get(name)
-        # Autocast computes norms in float32; mechanisms want one dtype.
+        # Autocast computes norms in float32; mechanisms require one dtype.
         return split if norm is None else norm(split).to(split.dtype)
 
     def _project(self, name: str, tokens: Tensor) -> Tensor:
@@ -207,14 +207,14 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
 
     def _project_all(self, tokens: Tensor, source: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
         query, key, value = super()._project_all(tokens, source)
-        if self.fused:  # then _project has no part in it
+        if self.fused:  # the fused projection does not call _project
             query = None if query is None else self._normed("query", query)
             key = None if key is None else self._normed("key", key)
         return query, key, value
 
     def _project_streams(self, of: Literal["queries", "keys"], tokens: Tensor, start: int = 0) -> dict[str, Tensor]:
-        made, starts = super()._project_streams(of, tokens, start), {stream.name: stream.starts_as for stream in self.streams}
-        return {name: self._normed(starts[name], split) for name, split in made.items()}
+        projected, starts = super()._project_streams(of, tokens, start), {stream.name: stream.starts_as for stream in self.streams}
+        return {name: self._normed(starts[name], split) for name, split in projected.items()}
 
     def _finish(self, mixed: Float[Tensor, "batch heads queries head_dim"]) -> Float[Tensor, "batch queries dim"]:
         if self.norm is None:
@@ -227,7 +227,7 @@ class TimmAttention(MultiHeadAttention, metaclass=BoundType):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _translate(self, state_dict: dict[str, Any], prefix: str) -> None:
-        """Give the weights of timm's own attention our names, in place."""
+        """Rename the weights of timm's own attention to the zoo's names, in place."""
         for kind in ("weight", "bias"):
             if (packed := state_dict.pop(f"{prefix}qkv.{kind}", None)) is not None:
                 parts = dict(zip(("query", "key", "value"), packed.chunk(3), strict=True))
@@ -259,25 +259,24 @@ def attention_layer(
     short_convolution: int = 0,
     **options: Any,
 ) -> type[TimmAttention]:
-    """A class to pass as ``attn_layer=``, with the mechanism, its options and the length bound in.
+    """Class for ``attn_layer=``, with the mechanism, its options and the length bound to it.
 
-    timm asks for a class, tells it the width and the heads, and never the length: ``length`` counts
-    patches and prefix tokens, such as the class token. Where options concern the stack of layers, call ``join_layers``
-    on the model.
+    timm requires a class and gives it the width and the heads but not the length, so that ``length`` is bound here. If options
+    concern the stack of layers, call ``join_layers`` on the model.
 
     Args:
         name: a registered attention.
-        length: positions per image that the blocks see.
+        length: tokens per image in every block: patches and prefix tokens, such as the class token.
         implementation: a name on the card, or ``auto``, the fastest that the device of the inputs can run.
-        causal: position i sees positions up to i only; the model must then be called with ``is_causal=True``.
-        fused: one weight for q, k and v.
+        causal: True if position i attends to positions up to i only; the model must then be called with ``is_causal=True``.
+        fused: True for one weight for q, k and v.
         order: see ``attn_zoo.layer.Order``.
-        short_convolution: as of ``MultiHeadAttention``, over patches in their order behind the prefix tokens.
-        **options: the mechanism's own.
+        short_convolution: width of the convolution of ``MultiHeadAttention``, over patches in order after the prefix tokens.
+        **options: options of the mechanism.
 
     Raises:
         UnknownNameError: no such attention, or no such option of it.
-        ValueError: an option breaks its rule.
+        ValueError: an option is out of its range.
         UnsupportedError: ``causal`` is not on the card.
     """
     entry = card(name)

@@ -1,4 +1,4 @@
-"""What of timm's ``attn_mask`` says which tokens are padding, and nothing else."""
+"""Conversion of timm's ``attn_mask`` to a mask of padding."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ SHAPES = "(batch, keys), (batch, 1, 1, keys) or (batch, 1, queries, keys)"
 
 
 def key_valid_of(name: str, attn_mask: Tensor, *, batch: int, length: int, causal: bool) -> Bool[Tensor, "batch keys"]:
-    """True for a real token, from a mask in the convention of ``scaled_dot_product_attention``.
+    """Mask that is True for a real token, from a mask in the convention of ``scaled_dot_product_attention``.
 
-    Taken are masks that leave the same keys out for every query, boolean (True is seen) or added to the scores (0 is
-    seen; -inf and the least number of the dtype are not). With an axis of queries, rows of padding may hold
-    anything, so timm's masks for images of several sizes (NaFlex) are taken, and with ``causal`` so is what lies above
-    the diagonal. Masks with axes of heads or queries, or that are added, are looked at, for which a GPU has to wait.
+    The mask must hide the same keys from every query. It is boolean (True is visible) or added to the scores (0 is visible; -inf
+    and the lowest number of the dtype are hidden). Rows of padding queries may hold anything, as in timm's masks for images of
+    several sizes (NaFlex), and so may, with ``causal``, entries above the diagonal. Values of additive masks, and of masks with
+    axes of heads or queries, are checked, which synchronises a GPU.
 
     Args:
-        name: the attention, for messages.
-        causal: whether the layer hides later keys anyway.
+        name: name of the attention, for messages.
+        causal: True if the layer is causal, so that later keys are hidden anyway.
 
     Raises:
-        ValueError: the mask's shape or dtype is none that timm knows.
-        UnsupportedError: the mask is a bias, or hides other keys from other queries or heads.
+        ValueError: the mask has a shape or dtype that timm does not use.
+        UnsupportedError: the mask is a bias, or depends on queries or heads.
     """
     seen = _four_axes(name, _seen(name, attn_mask), batch, length)
     if seen.shape[1] > 1:

@@ -1,4 +1,4 @@
-"""Other attention in a timm model that exists, its weights kept."""
+"""Replacement of attention in an existing timm model, with its weights preserved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attn_zoo.layer import MultiHeadAttention, join_layers
 M = TypeVar("M", bound=nn.Module)
 
 OWN = ("mechanism.", "stream_projections.", "short_convolution.")
-"""Beginnings of the names of parameters that timm's attention lacks."""
+"""Prefixes of parameters that timm's attention lacks."""
 
 OF_ANOTHER_KIND = {
     "AttentionRope": "turns queries and keys by their positions (rotary embedding)",
@@ -33,33 +33,33 @@ OF_ANOTHER_KIND = {
     "beit.Attention": "adds a bias for relative positions to its scores and has no bias for keys",
     "vision_transformer_sam.Attention": "attends inside windows, with a bias for relative positions",
 }
-"""Why timm's other attentions stay as they are, by class, or by module and class where names are used twice."""
+"""Reasons why other attentions of timm are not replaced, by class, or by module and class for ambiguous names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacedLayer:
-    """What became of one layer."""
+    """Report on one replaced layer."""
 
     path: str
-    """Where in the model."""
+    """Path in the model."""
     length: int
-    """Tokens that the mechanism is built for."""
+    """Number of tokens that the mechanism is built for."""
     kept: tuple[str, ...]
-    """Maps of timm's layer whose weights go on."""
+    """Projections and norms of timm's layer whose weights are preserved."""
     dropped: tuple[str, ...]
-    """Maps that the mechanism does not read."""
+    """Projections and norms that the mechanism does not read."""
     added: tuple[str, ...]
-    """Parameters that timm's layer had not. Streams start as copies of kept maps, the others as the mechanism starts them."""
+    """Parameters that timm's layer lacks. Streams are initialised as copies of kept projections, others by the mechanism."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What ``replace_attention`` did; its text says it in a few lines."""
+    """Report of ``replace_attention``; ``str`` gives a summary of a few lines."""
 
     attention: str
     layers: tuple[ReplacedLayer, ...]
     left: tuple[str, ...]
-    """Attention of other kinds, such as pooling by a query, that stays: path and class."""
+    """Other kinds of attention, such as pooling by a query, which are not replaced: path and class."""
 
     def __str__(self) -> str:
         groups: dict[tuple[Any, ...], list[str]] = {}
@@ -86,32 +86,32 @@ def replace_attention(
     short_convolution: int = 0,
     **options: Any,
 ) -> M:
-    """Put a mechanism in place of every ``timm.layers.Attention`` of a model, in place, its weights kept.
+    """Replace every ``timm.layers.Attention`` of a model by a mechanism, in place, with its weights preserved.
 
-    The projections of queries, keys, values and output keep their weights, biases and ``requires_grad``; norms
-    (``qk_norm``, ``scale_norm``) and dropout rates stay. A mechanism that uses one tensor as queries and keys takes
-    the projection of the queries, and what a mechanism does not read is dropped. Parameters of its own, such as
-    Linformer's E and F, and those of a short convolution are new: make the optimiser afterwards, and train them. Where the
-    mechanism is softmax attention, or is so in a limit of its options, the model computes what it did before. Layers are joined
-    (``join_layers``). All layers are built before the first is put in place, so a refusal leaves the model as it was.
+    The projections of queries, keys, values and output keep their weights, biases and ``requires_grad``; norms (``qk_norm``,
+    ``scale_norm``) and dropout rates stay. A mechanism with one tensor for queries and keys takes the projection of the queries.
+    Projections that a mechanism does not read are dropped. The mechanism's own parameters, such as Linformer's E and F, and those
+    of a short convolution are new: create the optimiser afterwards, and train them. If the mechanism equals softmax attention with
+    its options, the outputs of the model do not change. Layers are joined (``join_layers``). All layers are built before the
+    first is replaced, so that an error leaves the model unchanged.
 
     Args:
         model: a model of timm, trained or not.
         attention: a registered attention.
-        length: tokens that every layer sees, prefix tokens included, or the most where images differ in size. None:
-            read off a VisionTransformer, or counted in ``example``.
-        example: an input of the model, run once without gradient to count the tokens at every layer; for models whose
-            stages see different numbers.
-        implementation, causal, fused, order, short_convolution, **options: as of ``attention_layer``.
+        length: number of tokens in every layer, prefix tokens included; the maximum if images differ in size. None takes it from
+            a VisionTransformer, or counts it with ``example``.
+        example: an input of the model, run once without gradients to count the tokens of every layer; for models whose stages
+            have different numbers.
+        implementation, causal, fused, order, short_convolution, **options: see ``attention_layer``.
 
     Returns:
-        The model. Its attribute ``attention_replacement`` is a ``Replacement`` that tells what was kept, dropped and added.
+        The model. Its attribute ``attention_replacement`` is a ``Replacement``, which lists kept, dropped and added parameters.
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
-        ValueError: an option breaks its rule, both ``length`` and ``example`` are given, or ``model`` is a layer itself.
-        UnsupportedError: the model holds no such attention, one that is built in a way the layer cannot take over, or
-            does not say how many tokens there are; or the mechanism does not claim what is asked.
+        ValueError: an option is out of its range, both ``length`` and ``example`` are given, or ``model`` is a layer itself.
+        UnsupportedError: the model has no such attention, has one that the layer cannot reproduce, or does not state its number of
+            tokens; or the mechanism does not support an argument.
     """
     places = _places(model)
     if length is not None and example is not None:
@@ -125,18 +125,18 @@ def replace_attention(
     built: dict[nn.Module, TimmAttention] = {}
     for path, old in places.items():
         if old not in built:
-            built[old] = _in_place_of(old, path, attention_layer(attention, length=lengths[path], **bound))
+            built[old] = _replacement_of(old, path, attention_layer(attention, length=lengths[path], **bound))
     join_layers(nn.ModuleList(built.values()))
     for path, old in places.items():
         model.set_submodule(path, built[old])
     layers = (_report(path, old, built[old]) for path, old in places.items())
-    # A plain attribute, no part of the state; nn.Module's annotation knows tensors and modules only.
+    # A plain attribute, not part of the state; the annotation of nn.Module has tensors and modules only.
     model.attention_replacement = Replacement(attention, tuple(layers), tuple(_others(model)))  # type: ignore[assignment]
     return model
 
 
 def _places(model: nn.Module) -> dict[str, nn.Module]:
-    """Every place of timm's attention; one layer may stand at several."""
+    """Modules of timm's attention by path; one module may have several paths."""
     from timm.layers.attention import Attention
 
     modules = model.named_modules(remove_duplicate=False)
@@ -149,11 +149,11 @@ def _places(model: nn.Module) -> dict[str, nn.Module]:
     if any(isinstance(module, MultiHeadAttention) for module in model.modules()):
         raise UnsupportedError(f"the attention of this {name} is attn-zoo's already; replace it in a model as timm makes it")
     found = {_kind(module): _reason(module) for module in model.modules() if _attends(module)}
-    told = "; ".join(f"its {kind} {reason}" for kind, reason in found.items()) or "it has no attention"
-    raise UnsupportedError(f"{name} holds no timm.layers.Attention, the only kind that can be replaced: {told}")
+    reasons = "; ".join(f"its {kind} {reason}" for kind, reason in found.items()) or "it has no attention"
+    raise UnsupportedError(f"{name} holds no timm.layers.Attention, the only kind that can be replaced: {reasons}")
 
 
-def _in_place_of(old: Any, path: str, kind: type[TimmAttention]) -> TimmAttention:
+def _replacement_of(old: Any, path: str, kind: type[TimmAttention]) -> TimmAttention:
     for name in ("qkv", "proj"):
         if type(linear := getattr(old, name)) is not nn.Linear:
             raise UnsupportedError(
@@ -177,7 +177,7 @@ def _in_place_of(old: Any, path: str, kind: type[TimmAttention]) -> TimmAttentio
         dim_out=old.proj.out_features,
         gated=getattr(old, "gate", None) is not None,
     )
-    # The norms themselves, whatever their class and settings.
+    # The original norm modules, of any class and settings.
     new.q_norm = q_norm if "query" in new.reads else None
     new.k_norm = k_norm if "key" in new.reads else None
     new.norm = norm
@@ -206,13 +206,13 @@ def _report(path: str, old: Any, new: TimmAttention) -> ReplacedLayer:
 
 
 def _others(model: nn.Module) -> list[str]:
-    """The outermost modules that attend and are not ours."""
-    found: list[str] = []
+    """Outermost attention modules that are not of the zoo."""
+    paths: list[str] = []
     for path, module in model.named_modules():
-        inside = any(path.startswith(f"{above}.") for above in found)
+        inside = any(path.startswith(f"{above}.") for above in paths)
         if _attends(module) and not inside and not isinstance(module, MultiHeadAttention):
-            found.append(path)
-    return [f"{path} ({type(model.get_submodule(path)).__name__})" for path in found]
+            paths.append(path)
+    return [f"{path} ({type(model.get_submodule(path)).__name__})" for path in paths]
 
 
 def _attends(module: nn.Module) -> bool:

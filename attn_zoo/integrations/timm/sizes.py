@@ -1,4 +1,4 @@
-"""How many tokens the layers of a timm model see, and going over to another size of images."""
+"""Number of tokens in the layers of a timm model, and change of the image size."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from attn_zoo.integrations.timm.layer import TimmAttention
 
 
 def tokens_of(model: nn.Module) -> int:
-    """Patches and prefix tokens (class token, registers) that every block of a VisionTransformer sees.
+    """Number of patches and prefix tokens (class token, registers) in every block of a VisionTransformer.
 
     Raises:
-        UnsupportedError: the model does not say so by itself.
+        UnsupportedError: the model is no VisionTransformer.
     """
     if not _is_vision_transformer(model):
         raise UnsupportedError(
@@ -28,10 +28,10 @@ def tokens_of(model: nn.Module) -> int:
 
 @torch.no_grad()
 def count_tokens(model: nn.Module, layers: dict[str, nn.Module], example: Any) -> dict[str, int]:
-    """Tokens that each of these layers sees when the model is called with ``example``, in evaluation.
+    """Number of tokens in each layer, by path, from a call of the model with ``example`` in evaluation mode.
 
     Raises:
-        UnsupportedError: a layer is not called, or sees different numbers in one call of the model.
+        UnsupportedError: a layer is not called, or has different numbers of tokens in one call of the model.
     """
     seen: dict[str, set[int]] = {path: set() for path in layers}
 
@@ -63,20 +63,20 @@ def set_input_size(
     img_size: int | tuple[int, int] | None = None,
     patch_size: int | tuple[int, int] | None = None,
 ) -> int:
-    """timm's ``model.set_input_size``, with the zoo's layers carried over to the new number of tokens.
+    """Call timm's ``model.set_input_size``, and resize the zoo's layers to the new number of tokens.
 
-    What a mechanism stores by position is interpolated or cut as its ``resize_length`` says and becomes new parameters, as
-    the position embedding does: make the optimiser afterwards. Nothing is changed where one layer refuses.
+    Parameters for each position are interpolated or cut by the mechanism's ``resize_length`` and become new parameters, like the
+    position embedding: create the optimiser afterwards. If one layer cannot be resized, nothing is changed.
 
     Args:
         img_size: height and width of the images in pixels; None keeps them.
         patch_size: height and width of a patch in pixels; None keeps them.
 
     Returns:
-        The number of tokens from now on.
+        The new number of tokens.
 
     Raises:
-        UnsupportedError: the model is no VisionTransformer, holds no layer of the zoo, or a mechanism cannot be carried over.
+        UnsupportedError: the model is no VisionTransformer, has no layer of the zoo, or a mechanism cannot be resized.
     """
     if not _is_vision_transformer(model):
         raise UnsupportedError(f"timm's {type(model).__name__} is no VisionTransformer; build it anew for the other size of images")
@@ -99,7 +99,7 @@ def set_input_size(
 
 
 def _is_vision_transformer(model: nn.Module) -> bool:
-    # Importing timm takes seconds that who only builds a layer need not wait.
+    # Imported here, since importing timm takes seconds and building a layer does not need it.
     from timm.models.vision_transformer import VisionTransformer
 
     return isinstance(model, VisionTransformer)

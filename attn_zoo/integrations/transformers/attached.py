@@ -1,4 +1,4 @@
-"""What stands in an attention module of transformers in place of softmax."""
+"""Submodule that replaces softmax in an attention module of transformers."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:  # transformers is an extra
 
 
 class Attached(nn.Module):
-    """A mechanism between the projections of a module of transformers.
+    """Mechanism between the projections of an attention module of transformers.
 
-    It is a submodule, so that it trains, moves and is saved with the model.
+    As a submodule it is trained, moved and saved with the model.
 
     Args:
-        mechanism: built for the site's heads.
-        site: the module; only its sizes are kept.
-        convolution: of the tokens before the module projects them.
+        mechanism: mechanism built for the site's heads.
+        site: attention module; only its sizes are stored.
+        convolution: short convolution of the tokens before their projections.
 
     Raises:
-        UnsupportedError: the mechanism asks for a projection that is to start as one that is not found.
+        UnsupportedError: a stream of the mechanism starts as a projection that the module lacks.
     """
 
     def __init__(self, mechanism: Attention, site: Site, convolution: ShortConvolution | None = None) -> None:
         super().__init__()
         self.mechanism, self.convolution = mechanism, convolution
         self.newest = _over_cached_keys(mechanism) if convolution is None else None
-        """Answers one new token over the keys of a cache; None where the mechanism cannot, or tokens are lacking to convolve."""
+        """Mechanism for one new token over cached keys; None if the mechanism cannot do so, or needs past tokens to convolve."""
         self.recurrent = self.newest is None and mechanism.geometry.causal and mechanism.card.can.stepwise
-        """Whether a state takes the place of the keys and values in a cache."""
+        """True if the cache holds a recurrent state in place of keys and values."""
         self.name, self.crosses, self.rate = site.name, site.crosses, site.dropout
         self.head_dim, self.groups = site.head_dim, site.heads // site.key_heads
         self.scaling = scaling_of(site.module, site.head_dim)
@@ -52,7 +52,7 @@ class Attached(nn.Module):
             self.stream_projections[stream.name] = linear
         self.tokens: tuple[Tensor, Tensor] | None = None
         self.carried: StateLayer | None = None
-        """Of the call that is under way: the layer of the cache that holds the state."""
+        """Cache layer with the state, during a call."""
 
     def forward(
         self,
@@ -62,20 +62,20 @@ class Attached(nn.Module):
         key_valid: Bool[Tensor, "batch keys"] | None,
         scaling: float | None,
     ) -> Float[Tensor, "batch queries heads head_dim"]:
-        """Attend as the mechanism does.
+        """Apply the mechanism.
 
         Args:
-            query, key, value: as the module projected (and rotated) them; fewer heads of keys are repeated.
+            query, key, value: projected (and rotated) tokens; heads of grouped keys and values are repeated.
             key_valid: True for a real token.
-            scaling: what query · key is multiplied by; None means the module's own.
+            scaling: factor of query · key; None for the module's own.
 
         Raises:
-            UnsupportedError: the mechanism does not claim what the call needs.
+            UnsupportedError: the mechanism does not support the call.
         """
         card = self.mechanism.card
         if self.groups > 1:
             key, value = (tensor.repeat_interleave(self.groups, dim=1) for tensor in (key, value))
-        # Mechanisms divide by √d themselves; whatever else the model asks for is made up for in the queries.
+        # Mechanisms divide by √d themselves; the rest of the model's scaling is multiplied into the queries.
         factor = (self.scaling if scaling is None else scaling) * self.head_dim**0.5
         if abs(factor - 1.0) > 1e-12:
             if card.can.shares_query_key:
@@ -93,7 +93,7 @@ class Attached(nn.Module):
         return mixed.transpose(1, 2).contiguous()
 
     def _step(self, query: Tensor, key: Tensor, value: Tensor, layer: StateLayer) -> Tensor:
-        """Answer the new tokens, and keep the state after them."""
+        """Output for the new tokens; the cache layer gets the state after them."""
         state = layer.state
         if state is None:
             state = self.mechanism.initial_state(len(value), dtype=value.dtype, device=value.device)
@@ -104,12 +104,12 @@ class Attached(nn.Module):
         if not self.streams:
             return {}
         assert self.tokens is not None, "hand_tokens runs before the module that calls this"
-        (mine, source), self.tokens = self.tokens, None
+        (tokens, source), self.tokens = self.tokens, None
         if key_valid is not None:
-            # Zeros, not just a mask: a NaN in padding would reach the weights' gradients as 0 · NaN.
+            # Set to zero, not only masked: a NaN in padding would give weight gradients of 0 · NaN.
             source = source.masked_fill(~key_valid[..., None], 0)
-            mine = mine if self.crosses else source
-        of = {"queries": mine, "keys": source}
+            tokens = tokens if self.crosses else source
+        of = {"queries": tokens, "keys": source}
         return {
             s.name: self.stream_projections[s.name](of[s.of][:, : _held(s, start)])
             .unflatten(-1, (-1, self.head_dim))
@@ -119,12 +119,12 @@ class Attached(nn.Module):
 
 
 def _held(stream: Stream, start: int) -> int | None:
-    """Tokens of a stream in a piece that begins at position ``start``; None for all."""
+    """Number of tokens of a stream in a chunk that begins at position ``start``; None for all."""
     return None if stream.first is None else max(stream.first - start, 0)
 
 
 def _over_cached_keys(mechanism: Attention) -> Attention | None:
-    """Where a mechanism is exact, one new token sees all cached keys: the same mechanism without causality."""
+    """Non-causal copy of an exact mechanism, by which one new token attends to all cached keys; None for other mechanisms."""
     can, geometry = mechanism.card.can, mechanism.geometry
     if not (geometry.causal and can.exact and can.cross and can.any_length):
         return None
@@ -132,21 +132,21 @@ def _over_cached_keys(mechanism: Attention) -> Attention | None:
 
 
 def attached_to(module: nn.Module) -> Attached | None:
-    """What was attached to a module, if anything."""
-    found = getattr(module, "zoo", None)
-    return found if isinstance(found, Attached) else None
+    """Mechanism attached to a module, or None."""
+    attached = getattr(module, "zoo", None)
+    return attached if isinstance(attached, Attached) else None
 
 
 def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Before an attention module runs: refuse a cache that cannot serve or find the state in it, convolve the tokens, keep them.
+    """Pre-forward hook of an attention module: open the cache, convolve the tokens, and store them for the streams.
 
-    The interface that is called afterwards lacks them.
+    The attention interface, which is called afterwards, does not receive the tokens.
 
     Returns:
-        The module's arguments with convolved tokens, or None where they stay.
+        The module's arguments with convolved tokens, or None if they do not change.
 
     Raises:
-        UnsupportedError: the mechanism answers all tokens in one call, or the cache is of fixed size.
+        UnsupportedError: the mechanism needs all tokens in one call, or the cache has a fixed size.
     """
     attached = attached_to(module)
     if attached is None or module.config._attn_implementation != NAME:  # type: ignore[union-attr]
@@ -168,14 +168,14 @@ def hand_tokens(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None) -> StateLayer | None:
-    """Make a cache fit the mechanism.
+    """Prepare a cache for the mechanism.
 
     Returns:
-        The layer that holds the state, for a recurrent mechanism in evaluation and without padding; None where the whole sequence
-        is answered at once, or over cached keys.
+        The cache layer with the state, for a recurrent mechanism in evaluation and without padding; None if the whole sequence
+        is processed at once, or cached keys are used.
 
     Raises:
-        UnsupportedError: the mechanism cannot go on from this cache.
+        UnsupportedError: the mechanism cannot continue from this cache.
     """
     name = attached.mechanism.card.name
     reason = ""
@@ -199,16 +199,16 @@ def _open_cache(attached: Attached, module: Any, cache: Any, mask: Tensor | None
 
 
 def _mask_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Which keys are real: what ``key_mask`` made, the only boolean matrix that a module of transformers is given."""
-    given = (kwargs.get("attention_mask"), *args[1:])
-    return next((mask for mask in given if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2), None)
+    """Mask of real keys from ``key_mask``, found as the only boolean matrix among the module's arguments."""
+    candidates = (kwargs.get("attention_mask"), *args[1:])
+    return next((mask for mask in candidates if isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2), None)
 
 
 def refuse_weights(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Before a model runs: refuse to give out attention weights.
+    """Pre-forward hook of a model: refuse a request for attention weights.
 
     Raises:
-        UnsupportedError: the call asks for them.
+        UnsupportedError: ``output_attentions`` is True.
     """
     if kwargs.get("output_attentions") and model.config._attn_implementation == NAME:  # type: ignore[union-attr]
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""What a model's configuration says of its replaced attention, as plain JSON, so that it is saved and loaded with it."""
+"""Description of replaced attention in a model's configuration, as plain JSON that is saved and loaded with the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from attn_zoo.contract import UnsupportedError
 
 NAME = "attn_zoo"
-"""Our name among transformers' attention implementations, and our key in a model's configuration."""
+"""Name of the zoo's attention implementation in transformers, and its key in a model's configuration."""
 
 NOTHING_ATTACHED = (
     f"attn_implementation={NAME!r}, but no mechanism is attached to this model; use replace_attention of "
@@ -18,12 +18,12 @@ NOTHING_ATTACHED = (
 )
 
 VERSION = 1
-"""Of the layout below. A layout of another version is refused, not guessed at."""
+"""Version of the layout below; other versions are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One call of ``replace_attention``, with its length decided."""
+    """Arguments of one call of ``replace_attention``, with a number as length."""
 
     attention: str
     implementation: str
@@ -33,53 +33,53 @@ class Replacement:
     options: dict[str, Any] = field(default_factory=dict)
     short_convolution: int = 0
     origin: str = ""
-    """Where the mechanism came from, for whoever lacks it."""
+    """Module of the mechanism, for the error message if its package is missing."""
 
 
 def add(config: Any, replacement: Replacement) -> None:
-    """Write a replacement into a model's configuration, after those before it."""
-    said = asdict(replacement)
-    if not replacement.short_convolution:  # younger than the layout, which older versions still read without it
-        del said["short_convolution"]
-    said["options"] = {name: value.value if isinstance(value, Enum) else value for name, value in replacement.options.items()}
-    _write(config, replacements=[*_read(config).get("replacements", []), said])
+    """Append a replacement to those in a model's configuration."""
+    entry = asdict(replacement)
+    if not replacement.short_convolution:  # added after version 1 of the layout, which older releases read without it
+        del entry["short_convolution"]
+    entry["options"] = {name: value.value if isinstance(value, Enum) else value for name, value in replacement.options.items()}
+    _write(config, replacements=[*_read(config).get("replacements", []), entry])
 
 
 def replacements_of(config: Any) -> list[Replacement]:
-    """The replacements that a configuration tells of, in order.
+    """Replacements in a configuration, in order.
 
     Raises:
-        UnsupportedError: they are written in a layout that this version does not read.
+        UnsupportedError: the layout is not readable by this version.
     """
-    said = _read(config)
+    description = _read(config)
     try:
-        return [Replacement(**one) for one in said.get("replacements", [])]
+        return [Replacement(**one) for one in description.get("replacements", [])]
     except TypeError as error:
         raise UnsupportedError(f"config.{NAME} tells of a replacement that cannot be read: {error}") from error
 
 
 def set_directions(config: Any, causal: Iterable[bool]) -> None:
-    """Note in the configuration, which mask functions are given, whether the mechanisms under it were built causal."""
+    """Store the causality of the mechanisms under a configuration, for mask functions, which receive the configuration."""
     _write(config, causal=sorted(set(causal)))
 
 
 def directions_of(config: Any) -> list[bool]:
-    """Whether the mechanisms under a configuration were built causal; both, where the model has both."""
+    """Causality of the mechanisms under a configuration: True, False, or both values."""
     return list(_read(config).get("causal", ()))
 
 
 def _read(config: Any) -> Mapping[str, Any]:
-    said = getattr(config, NAME, None)
-    if said is None:
+    description = getattr(config, NAME, None)
+    if description is None:
         return {}
-    if not isinstance(said, Mapping) or said.get("version") != VERSION:
-        version = said.get("version") if isinstance(said, Mapping) else said
+    if not isinstance(description, Mapping) or description.get("version") != VERSION:
+        version = description.get("version") if isinstance(description, Mapping) else description
         raise UnsupportedError(
             f"config.{NAME} has version {version!r}, and this attn-zoo reads version {VERSION}; "
             "load the model with the attn-zoo that saved it"
         )
-    return said
+    return description
 
 
-def _write(config: Any, **said: Any) -> None:
-    setattr(config, NAME, {**_read(config), "version": VERSION, **said})
+def _write(config: Any, **description: Any) -> None:
+    setattr(config, NAME, {**_read(config), "version": VERSION, **description})

@@ -1,4 +1,4 @@
-"""The function that transformers calls for every attention of a model whose attention was replaced."""
+"""Attention function that transformers calls in a model with replaced attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HARMLESS = frozenset(
     + ["output_hidden_states", "return_dict", "logits_to_keep", "token_type_ids", "interpolate_pos_encoding"]
     + ["encoder_hidden_states", "encoder_attention_mask"]
 )
-"""Keywords that models pass on and that do not change attention. Any other one is refused, unless it is None or False."""
+"""Keyword arguments of models without effect on attention. Others are refused, unless they are None or False."""
 
 
 def attend(
@@ -30,29 +30,29 @@ def attend(
     is_causal: bool | None = None,
     **rest: Any,
 ) -> tuple[Float[Tensor, "batch queries heads head_dim"], None]:
-    """Attend by what is attached to ``module``; see transformers' ``AttentionInterface``.
+    """Apply the mechanism attached to ``module``; see transformers' ``AttentionInterface``.
 
     Args:
-        attention_mask: what ``key_mask`` made.
-        scaling: what query · key is multiplied by.
-        dropout: rate of this call; in training it must be the one that the model had when its attention was replaced.
-        is_causal: of this call, where the model says it.
-        **rest: passed on by models; what would change attention is refused.
+        attention_mask: result of ``key_mask``.
+        scaling: factor of query · key; None for the module's own.
+        dropout: dropout rate of this call; in training it must equal the model's rate at the time of the replacement.
+        is_causal: causality of this call; None if the model does not state it.
+        **rest: other arguments of models; those that would change attention are refused.
 
     Returns:
-        The answers, and None for the weights.
+        The output, and None in place of attention weights.
 
     Raises:
-        UnsupportedError: the call asks for something that cannot be honoured.
+        UnsupportedError: the mechanism does not support the call.
     """
     attached = attached_to(module)
     if attached is None:
         raise UnsupportedError(NOTHING_ATTACHED)
     name, mechanism = attached.mechanism.card.name, attached.mechanism
-    asked = sorted(word for word, value in rest.items() if word not in HARMLESS and value is not None and value is not False)
-    if asked:
+    unsupported = sorted(word for word, value in rest.items() if word not in HARMLESS and value is not None and value is not False)
+    if unsupported:
         raise UnsupportedError(
-            f"{attached.name}: {', '.join(asked)} cannot be honoured by {name}; call the model without, or choose one whose "
+            f"{attached.name}: {', '.join(unsupported)} cannot be honoured by {name}; call the model without, or choose one whose "
             "attention is plain softmax"
         )
     if attention_mask is not None and attention_mask.dim() != 2:

@@ -1,4 +1,4 @@
-"""The package transformers, fetched when it is first needed, and what we register with it."""
+"""Lazy import of transformers, and registration of the zoo's functions with it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from attn_zoo.integrations.transformers.description import NAME
 
 
 def require_transformers() -> Any:
-    """The package transformers, with our attention and mask functions registered under ``NAME``.
+    """Import transformers and register the zoo's attention and mask functions under ``NAME``.
 
-    Registering adds an entry to each of two tables; what other models of the process run stays as it is.
+    Registration adds one entry to each of two tables; other models of the process are not affected.
 
     Raises:
         UnsupportedError: the package is missing; the message names the extra.

@@ -1,4 +1,4 @@
-"""From transformers' description of a mask to the one thing the zoo's mechanisms ask of it: which keys are real."""
+"""Conversion of transformers' description of a mask to a mask of real keys."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ def key_mask(
     local_size: int | None = None,
     **rest: Any,
 ) -> Bool[Tensor, "batch keys"] | None:
-    """The mask function, which transformers calls once a forward pass and whose result reaches every attention layer.
+    """Mask function, which transformers calls once for each forward pass and whose result reaches every attention layer.
 
-    No mask of queries times keys is made: causality is the mechanism's own, and of padding a mechanism is told
-    which keys are real. A mask that says more cannot be honoured.
+    The mask has no axis of queries: causality belongs to the mechanism, and padding is a property of keys.
 
     Args:
         batch_size, kv_length, kv_offset: shape of the mask, and position of the first key.
         mask_function: transformers' rule for one query and one key.
-        config: of the model that asks.
+        config: configuration of the model.
         attention_mask: zero or False for padding.
-        local_size: width of a window.
-        **rest: what only other implementations need.
+        local_size: width of a window; refused unless None.
+        **rest: arguments for other implementations.
 
     Returns:
-        True for a real key, or None where all keys are real.
+        True for a real key, or None if all keys are real.
 
     Raises:
-        UnsupportedError: the mask is another than causal or bidirectional with padding, or contradicts the mechanisms.
+        UnsupportedError: the mask is neither causal nor bidirectional, or its causality differs from that of the mechanisms.
     """
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
@@ -71,5 +70,5 @@ def key_mask(
         )
     real = attention_mask.to(torch.bool)
     if not torch.compiler.is_compiling() and bool(real.all()):
-        return None  # so that a mechanism that cannot leave keys out still serves a batch without padding
+        return None  # mechanisms without padding support can then process the batch
     return real

@@ -1,4 +1,4 @@
-"""Any mechanism of the zoo in a model of transformers, in place of its softmax attention."""
+"""Replacement of softmax attention in a model of transformers by a mechanism of the zoo."""
 
 from __future__ import annotations
 
@@ -31,34 +31,33 @@ def replace_attention(
     short_convolution: int = 0,
     **options: Any,
 ) -> M:
-    """Put a mechanism of the zoo in place of a model's softmax attention, in place.
+    """Replace a model's softmax attention by a mechanism of the zoo, in place.
 
-    The weights of queries, keys, values and outputs are kept. What the mechanism holds is added as a submodule
-    ``zoo`` of each attention module. A further projection that the mechanism reads starts as a copy of the model's
-    own, without its rotary positions; a mechanism that shares queries and keys takes the model's queries for both.
-    In generation a recurrent mechanism (one that claims ``stepwise``) carries its state in the model's cache, in place of keys and
-    values. A causal mechanism that neither does so nor answers one new token from cached keys sets ``use_cache`` to False.
+    The weights of queries, keys, values and outputs are preserved. The mechanism is added as a submodule ``zoo`` of each attention
+    module. Streams (extra projections) of the mechanism are initialised as copies of the model's projections, without rotary
+    positions; a mechanism that shares queries and keys uses the model's queries for both.
+    In generation a recurrent mechanism (one that claims ``stepwise``) stores its state in the model's cache, in place of keys and
+    values. For a causal mechanism that can use neither such a state nor cached keys, ``use_cache`` is set to False.
 
     Args:
         model: a ``PreTrainedModel`` whose modules call transformers' attention interface.
         attention: name of a registered mechanism.
-        length: tokens the mechanism is built for; None means as many as the model has positions for.
+        length: number of tokens that the mechanism is built for; None for the model's number of positions.
         implementation: a name on the mechanism's card, or ``auto``, the fastest that the device of the inputs can run.
-        layers: which modules to change, counted from 0 over all that attend; None means all. Those that were never
-            changed go on with softmax.
-        attention_dropout: share of attention weights dropped in training; None means the model's own rate.
-        short_convolution: width of a depthwise convolution of the tokens before the module projects them, 0 for none; see
+        layers: indices of attention modules to change, from 0; None for all. Modules that were never changed keep softmax.
+        attention_dropout: dropout rate of attention weights; None for the model's own rate.
+        short_convolution: width of a depthwise convolution of the tokens before their projections, 0 for none; see
             ``ShortConvolution``, which starts as the identity.
-        **options: the mechanism's own.
+        **options: options of the mechanism.
 
     Returns:
         The same model.
 
     Raises:
-        TypeError: ``model`` is none of transformers'.
+        TypeError: ``model`` is no ``PreTrainedModel``.
         UnknownNameError: no such attention, implementation or option.
-        ValueError: an option or ``layers`` makes no sense, or the model does not say its length.
-        UnsupportedError: the mechanism does not claim what the model needs, or the package is missing.
+        ValueError: an option or ``layers`` is out of its range, or the model does not state its number of positions.
+        UnsupportedError: the mechanism does not support the model, or the package is missing.
     """
     library = require_transformers()
     if not isinstance(model, library.PreTrainedModel):
@@ -79,15 +78,15 @@ def replace_attention(
 
 
 def zoo_layers(model: nn.Module) -> list[Attention]:
-    """The mechanisms attached to a model, in the order in which it holds its attention modules."""
+    """Mechanisms attached to a model, in the order of its attention modules."""
     return [module.mechanism for module in model.modules() if isinstance(module, Attached)]
 
 
 def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
-    """Replace attention without writing it into the configuration. Nothing is changed where it raises.
+    """Replace attention without an entry in the configuration. An error leaves the model unchanged.
 
     Returns:
-        The mechanisms put in place, in the order of the modules.
+        The new mechanisms, in the order of the modules.
     """
     found = sites(model)
     chosen = _chosen(found, replacement.layers)
@@ -95,18 +94,18 @@ def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
     left = Replacement("softmax", "sdpa", replacement.length)
     built |= {site.name: _attach(site, left) for site in found if site.name not in built and attached_to(site.module) is None}
     _join([built[site.name] for site in chosen])
-    _switch_over(model)
+    _select_functions(model)
     for site in found:
         if site.name in built:
             _put(site, built[site.name])
-    _tell_configurations(model, found)
+    _update_configurations(model, found)
     return [built[site.name].mechanism for site in chosen]
 
 
 def _numbers_by_rule(attention: str, mechanisms: Sequence[Attention], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers that rules of length gave to options not given, so that a later rule changes no saved model.
+    """Values of omitted options that follow the length, stored so that a later change of a rule changes no saved model.
 
-    An option that has different numbers in different modules is left to its rule.
+    An option with different values in different modules is left out.
     """
     ruled = [name for name in length_rules(card(attention).options) if name not in given]
     found = {name: {getattr(one.options, name) for one in mechanisms} for name in ruled}
@@ -122,7 +121,7 @@ def _chosen(found: Sequence[Site], layers: Collection[int] | None) -> Sequence[S
 
 
 def _attach(site: Site, replacement: Replacement) -> Attached:
-    """Build a mechanism for a module, in evaluation or training as the module is."""
+    """Build a mechanism for a module, in the module's mode of training or evaluation."""
     entry = card(replacement.attention)
     if site.crosses and not entry.can.cross:
         raise UnsupportedError(
@@ -136,7 +135,7 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
     options = _with_dropout(entry.name, entry.options, site.dropout, replacement)
     geometry = Geometry(site.heads, site.head_dim, replacement.length, replacement.length, site.causal)
     device, dtype = home(site.module)
-    # In the processor's memory and in float32 whatever the context, as not every type can be drawn in.
+    # On the CPU in float32 in any context, since random numbers cannot be drawn in every dtype.
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -147,8 +146,8 @@ def _attach(site: Site, replacement: Replacement) -> Attached:
             convolution = _convolution(site, replacement.short_convolution)
     finally:
         torch.set_default_dtype(before)
-    there = None if device.type == "meta" else device
-    attached = Attached(mechanism.to(there, dtype), site, None if convolution is None else convolution.to(there, dtype))
+    target = None if device.type == "meta" else device
+    attached = Attached(mechanism.to(target, dtype), site, None if convolution is None else convolution.to(target, dtype))
     return attached.train(site.module.training)
 
 
@@ -170,7 +169,7 @@ def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replace
 
 
 def _join(stack: Sequence[Attached]) -> None:
-    """Tell mechanisms that lie over each other so, as ``join_layers`` does for the zoo's own layers."""
+    """Join the mechanisms of all layers, as ``join_layers`` does for the zoo's own layers."""
     mechanisms = [attached.mechanism for attached in stack]
     for mechanism in mechanisms:
         mechanism.check_stack(mechanisms)
@@ -178,8 +177,8 @@ def _join(stack: Sequence[Attached]) -> None:
         mechanism.join(at, mechanisms)
 
 
-def _switch_over(model: Any) -> None:
-    """Choose our functions for a model and for the models it holds."""
+def _select_functions(model: Any) -> None:
+    """Select the zoo's attention and mask functions for a model and its submodels."""
     if getattr(model.config, "output_attentions", False):
         raise UnsupportedError("config.output_attentions asks for weights, which most mechanisms never form; set it to False first")
     model.set_attn_implementation(NAME)
@@ -196,9 +195,9 @@ def _put(site: Site, attached: Attached) -> None:
         site.module.register_forward_pre_hook(hand_tokens, with_kwargs=True)
 
 
-def _tell_configurations(model: Any, found: Sequence[Site]) -> None:
-    """Note what mask functions must know, and keep generation from caching what cannot be used."""
-    # Written to config.json, where transformers reads it: without us, loading fails instead of giving softmax.
+def _update_configurations(model: Any, found: Sequence[Site]) -> None:
+    """Store causality in the configurations for mask functions, and turn off caches that the mechanisms cannot use."""
+    # Saved in config.json, where transformers reads it: without the zoo, loading fails instead of using softmax.
     model.config.attn_implementation = NAME
     configurations: dict[int, tuple[Any, list[Attached]]] = {}
     for site in found:

@@ -1,4 +1,4 @@
-"""Loading a saved model whose attention was replaced."""
+"""Loading of a saved model with replaced attention."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from attn_zoo.registry import card
 
 
 def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
-    """Load what ``save_pretrained`` of a model with replaced attention wrote, from safetensors only.
+    """Load a model with replaced attention that ``save_pretrained`` saved, from safetensors only.
 
     Args:
         kind: ``AutoModel``, another of transformers' auto classes, or the model's own class.
         folder: a folder, or a name on the hub.
-        **options: of transformers' ``from_pretrained``, such as ``dtype`` and ``device_map``.
+        **options: arguments of transformers' ``from_pretrained``, such as ``dtype`` and ``device_map``.
 
     Returns:
-        The model, in evaluation, with the mechanisms it was saved with.
+        The model, in evaluation mode, with its saved mechanisms.
 
     Raises:
-        UnsupportedError: the folder tells of no replaced attention, of a mechanism that is not installed, or of one
-            whose state was not saved whole; the package is missing.
+        UnsupportedError: the configuration names no replaced attention, the mechanism is not installed, its state was not saved
+            completely, or the package transformers is missing.
         OSError: transformers finds no such model.
     """
     library = require_transformers()
@@ -68,27 +68,27 @@ def _class_for(kind: Any, config: Any, library: Any) -> Any:
 
 
 def _with_mechanisms(model_class: Any, replacements: list[Replacement]) -> Any:
-    """The class of a model, but that one which is built has its mechanisms, so that transformers loads their weights too."""
+    """Subclass that is built with the replaced mechanisms, so that transformers loads their weights too."""
 
     def build(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         model_class.__init__(self, config, *args, **kwargs)
         for replacement in replacements:
             carry_out(self, replacement)
 
-    # Under the name of the original: transformers looks into the module of a class, and writes its name.
-    named = {"__init__": build, "__module__": model_class.__module__, "__qualname__": model_class.__qualname__}
-    return type(model_class.__name__, (model_class,), named)
+    # Named like the original: transformers imports the module of a class, and saves its name.
+    attributes = {"__init__": build, "__module__": model_class.__module__, "__qualname__": model_class.__qualname__}
+    return type(model_class.__name__, (model_class,), attributes)
 
 
 def _check_whole(model: Any, info: Any, folder: str | Path, version: str) -> None:
-    """Refuse a model in which part of a mechanism was not loaded, and so holds what it happened to be started with."""
-    named = [f"{word} {name}" for word in ("missing", "unexpected") for name in info[f"{word}_keys"] if ".zoo." in name]
+    """Refuse a model if a part of a mechanism was not loaded, and so has its initial values."""
+    misfits = [f"{word} {name}" for word in ("missing", "unexpected") for name in info[f"{word}_keys"] if ".zoo." in name]
     for mechanism in zoo_layers(model):
         unsaved = {name for name, _ in mechanism.named_buffers()} - set(mechanism.state_dict())
-        named += [f"unsaved {mechanism.card.name} {name}" for name in sorted(unsaved)]
-    if named:
+        misfits += [f"unsaved {mechanism.card.name} {name}" for name in sorted(unsaved)]
+    if misfits:
         raise UnsupportedError(
-            f"the weights in {folder} do not fit the mechanisms that its configuration tells of: {', '.join(sorted(named)[:8])}; "
+            f"the weights in {folder} do not fit the mechanisms that its configuration tells of: {', '.join(sorted(misfits)[:8])}; "
             f"they were saved by transformers {getattr(model.config, 'transformers_version', None)}, this is {version}: where "
             "modules were renamed between, load the model there, or pass key_mapping="
         )

@@ -1,4 +1,4 @@
-"""Where a model of transformers attends: its modules that call the attention interface, and what they say of themselves."""
+"""Attention modules of a model of transformers: the modules that call the attention interface, and their properties."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from torch import Tensor, nn
 from attn_zoo.contract import UnsupportedError
 
 _PROJECTIONS = (("query", "key", "value"), ("q_proj", "k_proj", "v_proj"), ("q_lin", "k_lin", "v_lin"))
-"""What models call their projections; a fused one is ``c_attn``."""
+"""Names of projections in models; a fused one is ``c_attn``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One module that attends."""
+    """One attention module."""
 
     name: str
     """Path in the model."""
     module: nn.Module
     heads: int
     key_heads: int
-    """Heads of keys and values; fewer than ``heads`` where groups of queries share them."""
+    """Number of heads of keys and values; smaller than ``heads`` for grouped queries."""
     head_dim: int
     causal: bool
     crosses: bool
-    """Keys come from another sequence."""
+    """True for cross-attention, with keys from another sequence."""
     dropout: float
-    """Share of attention weights that the model drops in training."""
+    """Dropout rate of attention weights."""
 
     @property
     def width(self) -> int:
-        """Of all heads of queries together."""
+        """Width of the queries of all heads."""
         return self.heads * self.head_dim
 
 
 def sites(model: nn.Module) -> list[Site]:
-    """The modules of a model that call the attention interface, in the order in which the model holds them.
+    """Modules of a model that call the attention interface, in their order.
 
-    They are known by what the interface itself reads of them: a configuration and ``is_causal``.
+    They are recognised by the attributes that the interface reads: a configuration and ``is_causal``.
 
     Raises:
-        UnsupportedError: there is none, or one says too little of itself.
+        UnsupportedError: there is no such module, or one does not state its number of heads.
     """
     found = [_site(name, module) for name, module in model.named_modules() if _attends(module)]
     if not found:
@@ -81,13 +81,13 @@ def _first(module: nn.Module, *names: str) -> Any:
 
 
 def _dropout(module: nn.Module) -> float:
-    """The rate by which the model would drop attention weights."""
+    """Model's dropout rate of attention weights."""
     rate = _first(module, "attn_dropout", "attention_dropout", "dropout_prob", "dropout")
     return float(rate.p if isinstance(rate, nn.Dropout) else rate or 0.0)
 
 
 def scaling_of(module: Any, head_dim: int) -> float:
-    """What query · key is multiplied by where the call does not say; older GPT-2 holds it in two flags."""
+    """Default factor of query · key; older GPT-2 has two flags for it."""
     if getattr(module, "scaling", None) is not None:
         return float(module.scaling)
     scale = head_dim**-0.5 if getattr(module, "scale_attn_weights", True) else 1.0
@@ -98,7 +98,7 @@ def projection(site: Site, which: str) -> tuple[Float[Tensor, "width dim"], Floa
     """Weight and bias of a module's query, key or value projection; those of grouped keys and values repeated for every head.
 
     Raises:
-        UnsupportedError: the module's projections have names that are not known here.
+        UnsupportedError: the module's projections have unknown names.
     """
     at = ("query", "key", "value").index(which)
     for names in _PROJECTIONS:
@@ -122,17 +122,17 @@ def _for_every_head(parameter: Tensor, site: Site, at: int) -> Tensor:
 
 
 def positions(model: Any) -> int:
-    """How many tokens or patches, prefix tokens included, a model has positions for.
+    """Number of positions of a model, in tokens or patches, prefix tokens included.
 
     Raises:
-        ValueError: the model does not say.
+        ValueError: the model does not state it.
     """
     for module in model.modules():
         table = getattr(module, "position_embeddings", None)
         if isinstance(table, nn.Parameter) and table.dim() == 3:
             return table.shape[1]
         if isinstance(table, nn.Embedding) and table.padding_idx is not None:
-            return table.num_embeddings - table.padding_idx - 1  # RoBERTa counts positions from behind its padding index
+            return table.num_embeddings - table.padding_idx - 1  # RoBERTa numbers positions from its padding index + 1
     longest = getattr(model.config, "max_position_embeddings", None)
     if not isinstance(longest, int):
         raise ValueError(f"{type(model).__name__} does not say how many positions it has; pass length=")
@@ -140,6 +140,6 @@ def positions(model: Any) -> int:
 
 
 def home(module: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Where a module's weights lie, and their type."""
+    """Device and dtype of a module's weights."""
     weight = next(parameter for parameter in module.parameters() if parameter.is_floating_point())
     return weight.device, weight.dtype

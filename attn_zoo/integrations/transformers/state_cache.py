@@ -1,4 +1,4 @@
-"""A layer of transformers' cache that holds the state of a recurrent mechanism in place of keys and values."""
+"""Cache layer of transformers with the state of a recurrent mechanism in place of keys and values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from attn_zoo.contract import UnsupportedError
 
 
 class StateLayer(CacheLayerMixin):
-    """State of one attention module during generation, of a size that the mechanism decides.
+    """State of one attention module during generation; its size depends on the mechanism.
 
-    ``update`` counts the new tokens and hands their keys and values through; the mechanism reads them into ``state``.
+    ``update`` counts the new tokens and returns their keys and values, from which the mechanism updates ``state``.
     """
 
     is_sliding = False
@@ -25,61 +25,61 @@ class StateLayer(CacheLayerMixin):
         self.forget()
 
     def forget(self) -> None:
-        """Go back to before the first token."""
+        """Clear the state of all tokens."""
         self.state: Any = None
-        """The mechanism's ``CarriedState``; None before the first token."""
+        """State of the mechanism, a ``CarriedState``; None before the first token."""
         self.tail: Float[Tensor, "batch held dim"] | None = None
-        """Last tokens that a short convolution reaches back to."""
+        """Last tokens in the receptive field of a short convolution."""
         self.length = 0
-        """Tokens read."""
+        """Number of tokens read."""
         self.closed = ""
-        """Reason why there is no state to go on from; empty where there is one."""
+        """Reason why no state exists to continue from; empty if one exists."""
 
     def lazy_initialization(self, *tensors: Tensor) -> None:
-        """Nothing to allocate."""
+        """Mark the layer as initialised; nothing is allocated."""
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Count the new tokens, (batch, heads, tokens, head_dim), and return their keys and values as they are."""
+        """Count the new tokens, (batch, heads, tokens, head_dim), and return their keys and values unchanged."""
         self.is_initialized = True
         self.length += key_states.shape[-2]
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
-        """Keys that a mask covers, and the position of the first; older versions of transformers give the positions themselves."""
+        """Number of keys of a mask, and position of the first; older versions of transformers pass positions, not a length."""
         return self.length + (query_length if isinstance(query_length, int) else len(query_length)), 0
 
     def get_seq_length(self) -> int:
-        """Tokens read."""
+        """Number of tokens read."""
         return self.length
 
     def get_max_length(self) -> int:
-        """No maximum."""
+        """Return -1, for no maximum."""
         return -1
 
     get_max_cache_shape = get_max_length  # its name in older versions
 
     def reset(self) -> None:
-        """Go back to before the first token."""
+        """Clear the state of all tokens."""
         self.forget()
 
     def reorder_cache(self, beam_idx: Int[Tensor, " beams"]) -> None:
-        """Keep the given examples, in this order."""
+        """Select the given examples, in this order."""
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: Int[Tensor, " kept"]) -> None:
-        """Keep the given examples, in this order."""
+        """Select the given examples, in this order."""
         self._change(lambda tensor: tensor.index_select(0, indices.to(tensor.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each example so many times."""
+        """Repeat each example ``repeats`` times."""
         self._change(lambda tensor: tensor.repeat_interleave(repeats, dim=0))
 
     def crop(self, *args: Any) -> None:
-        """Refuse to take tokens back.
+        """Refuse to remove tokens.
 
         Raises:
-            UnsupportedError: always; a state does not hold single tokens.
+            UnsupportedError: always; a state does not store single tokens.
         """
         raise UnsupportedError("a recurrent state holds no single tokens, so none can be taken back; generate without an assistant")
 
@@ -98,10 +98,10 @@ class StateLayer(CacheLayerMixin):
 
 
 def state_layer(cache: Cache, at: int) -> StateLayer | None:
-    """The layer of a cache that holds the state of attention module ``at``, put there where it has read nothing yet.
+    """Cache layer with the state of attention module ``at``, created if the cache is empty there.
 
     Returns:
-        The layer; None where the cache holds keys and values of these tokens already, or is of fixed size.
+        The layer; None if the cache already holds keys and values there, or has a fixed size.
     """
     cache = getattr(cache, "self_attention_cache", cache)
     if cache.is_compileable:
