@@ -11,14 +11,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import attn_zoo
-from attn_zoo.cost.zoo_times import Grid, Point, measure, times_table
+from attn_zoo.cost.experiments.zoo_times import ZooTimes
+from attn_zoo.cost.measurement import Measurement
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card
 
@@ -103,21 +103,22 @@ def _kit(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
 
 def _times(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:
     """Times of every ``auto`` beside fused softmax, in OUT/times.json."""
-    if device == "cuda":
-        grid = Grid("cuda", tuple(names), (1_024, 4_096, 16_384, 65_536), tokens=65_536)
-    else:
-        grid = Grid("cpu", tuple(names), (64, 128), tokens=128, heads=2, head_dim=16, rounds=1, repeat_seconds=0.001)
     file = out / "times.json"
-    facts: dict[str, Any] = {"grid": asdict(grid)}
-    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    done = before.get("points", []) if before.get("grid") == json.loads(json.dumps(facts["grid"])) else []
+    if file.exists():
+        data = json.loads(file.read_text(encoding="utf-8"))
+        before = Measurement.from_dict(data) if "rows" in data else None  # files of earlier versions have none
+        if before is not None and before.finished and before.grid["attentions"] == list(names):
+            print(ZooTimes.report(before), flush=True)
+            return ZooTimes.believed(before)
+    return _told([*ATTN_ZOO, *times_words(out, device, names, seconds)], seconds + 30)
 
-    def save(points: list[Point]) -> None:
-        _write(file, {**facts, "points": points})
 
-    points = measure(grid, save, done, seconds)
-    print(times_table(points), flush=True)
-    return len(points) == len(grid.cells()) and not any("failure" in point for point in points)
+def times_words(out: Path, device: str, names: Sequence[str], seconds: float) -> list[str]:
+    """Command that times every ``auto``."""
+    words = ["measure", "experiment=zoo_times", f"device={device}", f"attentions=[{','.join(names)}]"]
+    words += [f"output={out / 'times.json'}", f"seconds={max(1.0, seconds):.0f}"]
+    tiny = ["lengths=[64,128]", "tokens=128", "dim=32", "heads=2", "rounds=1", "repeat_seconds=0.001", "precision=fp32"]
+    return words if device == "cuda" else [*words, *tiny]
 
 
 def _kernels(out: Path, device: str, names: Sequence[str], seconds: float) -> bool:

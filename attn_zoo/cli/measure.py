@@ -23,7 +23,7 @@ from attn_zoo.cli.run import explain
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
 from attn_zoo.cost.grid import Grid
-from attn_zoo.cost.measurement import NO_TIME, Measurement
+from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.old_files import read_measurement
 from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
@@ -184,8 +184,7 @@ def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
         earlier = read_measurement(json.loads(output.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return
-    late = any(why.startswith(NO_TIME) for figures in earlier.cells.values() for why in figures.failures.values())
-    if (late or not earlier.complete) and _identity(grid, earlier) == _identity(grid, found):
+    if not earlier.finished and _identity(grid, earlier) == _identity(grid, found):
         found.take_over(earlier)
         tell(f"{output} holds {sum(1 for _ in found.rows())} rows of this measurement; going on from there")
 

@@ -123,6 +123,11 @@ class Measurement:
         beside.write_text(f"{head},\n{body}\n}}\n", encoding="utf-8")
         beside.replace(file)
 
+    @property
+    def finished(self) -> bool:
+        """Whether it was not cut short and had time for everything."""
+        return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
+
     def take_over(self, earlier: Measurement) -> None:
         """Go on from an earlier measurement of the same; what there was no time for in it is open again."""
         self.cells = earlier.cells

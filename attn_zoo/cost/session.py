@@ -95,10 +95,10 @@ class Session:
         """Measure what is measured once; whether there was any to do."""
         figures, probes = self.found.of(cell), self.grid.once(cell)
         missing = [probe for probe in probes if probe.quantity not in figures.values and probe.quantity not in figures.failures]
-        if missing:
+        if missing or not (figures.values or figures.failures):
             self._tell(f"{cell.label} at {cell.length}, {cell.kind}")
             if why := self.grid.refusal(cell) or self._too_slow(cell):
-                self._fail(cell, missing[0], why)
+                self._fail(cell, [*missing, *self.grid.each(cell)][0], why)
         for probe in missing:
             if probe.quantity not in figures.failures:
                 started = time.monotonic()

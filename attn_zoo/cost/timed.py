@@ -18,7 +18,7 @@ from attn_zoo.cost.levels import Rig, Sizes, rig_for
 from attn_zoo.cost.measurement import Cell
 from attn_zoo.cost.probes import JOULES, SECONDS, Probe, memory
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.subjects import label_of, subjects_of
+from attn_zoo.cost.subjects import subjects_of
 from attn_zoo.cost.workers import MEMORY_SHARE
 from attn_zoo.registry import card
 
@@ -46,14 +46,14 @@ class OfAttentions:
     """Keys that name layers of the zoo."""
 
     attentions: list[str] = option(
-        ["softmax", "linformer", "performer", "longformer", "reformer"], "NAME (auto) or NAME:IMPLEMENTATION of each layer"
+        ["softmax", "linformer", "performer", "longformer", "reformer"],
+        "rows: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...], such as linformer[projected_length=256]",
     )
-    set: dict[str, Any] = option({}, "options: set.ATTENTION.OPTION=VALUE, such as set.linformer.projected_length=256")
 
     @cached_property
     def layers(self) -> list[Cell]:
         """A cell for each layer, of no direction and length yet."""
-        return [Cell(label_of(subject), "", 0, subject=subject) for subject in subjects_of(self.attentions, self.set)]
+        return [Cell(row, "", 0, subject=subject) for row, subject in subjects_of(self.attentions).items()]
 
 
 @dataclass

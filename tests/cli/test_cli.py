@@ -298,7 +298,7 @@ def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
         (
             ["experiment=grwth"],
             "did you mean 'growth'? Known: aa_test, batch_size, cost, counted, crossover, growth, launches, "
-            "linformer_table3, peers",
+            "linformer_table3, peers, zoo_times",
         ),
         (["experiment=linformer_kernels"], "is now: python benchmarks/linformer_kernels.py OUT.json"),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import time
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +13,9 @@ import torch
 from attn_zoo.cli import main
 from attn_zoo.cli.gpu import BENCHMARK, PARTS, _kernels, table3_words
 from attn_zoo.cli.measure import compose
-from attn_zoo.cost.zoo_times import Grid, Point, measure
+from attn_zoo.cost.experiments.zoo_times import ZooTimes
+from attn_zoo.cost.measurement import Measurement
+from attn_zoo.cost.session import Session
 
 
 def test_it_asks_for_a_gpu_where_there_is_none(tmp_path, capsys, monkeypatch):
@@ -31,12 +36,13 @@ def test_a_rehearsal_writes_its_files_and_measures_nothing_twice(tmp_path, capsy
     assert main([*words, "--seconds", "600"]) == 0
     assert json.loads((tmp_path / "kit.json").read_text()) == {"none": "proved", "linear": "proved"}
     assert "linear" in (tmp_path / "kit" / "linear.txt").read_text()
-    times = json.loads((tmp_path / "times.json").read_text())
-    assert [(p["length"], p["attention"]) for p in times["points"]] == [(n, a) for n in (64, 128) for a in ("none", "linear")]
-    for point in times["points"]:
-        for kind in ("forward", "training"):
-            assert point[kind]["lowest"] <= point[kind]["quotient"] <= point[kind]["highest"]
-    assert {p["implementation"] for p in times["points"] if p["attention"] == "linear"} == {"tiled"}
+    times = Measurement.from_dict(json.loads((tmp_path / "times.json").read_text()))
+    groups = list(dict.fromkeys((cell.length, cell.group) for cell in times.cells))
+    assert groups == [(n, name) for n in (64, 128) for name in ("none", "linear")]
+    assert len(times.cells) == 4 * 4 and all(len(f.all("seconds")) == 1 for f in times.cells.values())
+    assert {cell.subject.implementation for cell in times.cells if cell.label == "linear" and cell.subject} == {"tiled"}
+    table = [line.split("|")[1:-1] for line in ZooTimes.report(times).splitlines() if line.startswith("| linear")]
+    assert [cell.strip() for cell in table[0][:2]] == ["linear", "tiled"] and all(float(cell) > 0 for cell in table[0][2:])
     assert json.loads((tmp_path / "linformer_table3.json").read_text())["complete"]
     assert json.loads((tmp_path / "environment.json").read_text())
     before = (tmp_path / "times.json").read_bytes()
@@ -89,18 +95,37 @@ def test_without_a_checkout_the_kernels_are_left_out_and_the_rest_goes_on(tmp_pa
     assert "left out: linformer_kernels.py is no part of the package" in capsys.readouterr().out
 
 
-def test_a_failure_is_a_point_and_no_time_left_ends_the_measurement():
-    grid = Grid("cpu", ("linear", "softmax"), (64,), tokens=64, heads=1, head_dim=8, rounds=1, limit=1e-3)
-    saved: list[list[Point]] = []
-    points = measure(grid, saved.append, [], 60.0)
-    assert [set(point) & {"failure", "training"} for point in points] == [{"failure"}, {"failure"}]
-    assert "time limit" in points[0]["failure"] and len(saved) == 2
-    assert measure(grid, saved.append, points[:1], 0.0) == points[:1]
+TINY: dict[str, Any] = {"device": "cpu", "lengths": [64], "tokens": 64, "dim": 8, "heads": 1, "rounds": 1, "precision": "fp32"}
+
+
+def timed(seconds: float = math.inf, found: Measurement | None = None, **changes: Any) -> Measurement:
+    grid = ZooTimes(**{**TINY, **changes})
+    made = Measurement("zoo_times", grid.identity(), grid.protocol, {}, complete=True) if found is None else found
+    Session(grid, made, ends=time.monotonic() + seconds).run()
+    return made
+
+
+def test_a_failure_is_a_cell_and_no_failure_of_others(monkeypatch):
+    found = timed(attentions=["linear", "softmax"], time_limit=1e-3)
+    assert len(found.cells) == 8
+    assert {f.failures["seconds"] for f in found.cells.values()} == {"time limit: not done after 0.001 s"}
+    assert found.finished and not ZooTimes.believed(found)
 
 
 def test_the_end_of_the_time_is_no_failure_of_a_mechanism():
-    grid = Grid("cpu", ("softmax",), (64,), tokens=64, heads=1, head_dim=8, rounds=1)
-    assert measure(grid, lambda points: None, [], 0.05) == []
+    found = timed(0.0, attentions=["softmax"])
+    assert {f.failures["seconds"].partition(":")[0] for f in found.cells.values()} == {"no time left"}
+    assert not found.finished and not ZooTimes.believed(found)
+    grid = ZooTimes(**TINY, attentions=["softmax"])
+    later = Measurement("zoo_times", grid.identity(), grid.protocol, {}, complete=True)
+    later.take_over(found)
+    assert ZooTimes.believed(timed(found=later, attentions=["softmax"])) and later.finished
+
+
+def test_what_refuses_a_length_is_no_failure():
+    found = timed(attentions=["linformer"], lengths=[1], tokens=1)
+    refused = {f.failures.get("seconds", "").partition(":")[0] for cell, f in found.cells.items() if cell.label == "linformer"}
+    assert refused <= {"refused", ""} and ZooTimes.believed(found)
 
 
 def test_shares_of_time_add_up():

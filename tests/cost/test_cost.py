@@ -54,17 +54,16 @@ def test_exponents_of_known_laws():
 
 
 def test_growth_is_measured_for_every_length_and_running_out_of_memory_is_a_cell():
-    options = {"softmax": {"dropout": 0.0}}
-    grid = Growth(attentions=["none", "softmax:eager"], set=options, lengths=[64, 2_000_000], dim=8, heads=2, rounds=2)
+    grid = Growth(attentions=["none", "softmax:eager"], lengths=[64, 2_000_000], dim=8, heads=2, rounds=2)
     found = Measurement("growth", grid.identity(), grid.protocol, {}, grid.facts())
     Session(grid, found).run()
     by_cell = {(cell.label, cell.length, cell.kind): figures for cell, figures in found.cells.items()}
-    forward, training = (by_cell["softmax (eager)", 64, kind] for kind in ("forward", "training"))
+    forward, training = (by_cell["softmax:eager", 64, kind] for kind in ("forward", "training"))
     assert not forward.failures and len(forward.all("seconds")) == len(training.all("seconds")) == 2
     peaks = [figures.one("peak_bytes") for figures in (training, forward)]
     assert None not in peaks and peaks[0] > peaks[1] > 64 * 64 * 2 * 4
     for kind in ("forward", "training"):
-        huge = by_cell["softmax (eager)", 2_000_000, kind]
+        huge = by_cell["softmax:eager", 2_000_000, kind]
         assert not huge.values and huge.failures["seconds"].startswith("OOM: ")
         assert not by_cell["none", 2_000_000, kind].failures, "one cell's failure is not another's"
     backward = training.all("backward_seconds")

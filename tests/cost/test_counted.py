@@ -341,7 +341,7 @@ def test_command_counts_to_the_longest_lengths_without_a_device(tmp_path, capsys
     assert main(["measure", *words, f"output={output}"]) == 0
     out = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in out.splitlines()]
-    assert "| softmax (sdpa) | 268 M (1×) | 4.40 T (1×) |" in lines
+    assert "| softmax:sdpa | 268 M (1×) | 4.40 T (1×) |" in lines
     assert "| linformer | refused | refused |" in lines
     assert "- linformer is refused: linformer has no causal form" in out
     assert "State, token by token" in out

@@ -26,8 +26,7 @@ needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is 
 
 GIVEN: dict[str, Any] = {
     "device": "cpu",
-    "attentions": ["linformer"],
-    "set": {"linformer": {"projected_length": 8}},
+    "attentions": ["linformer[projected_length=8]"],
     "lengths": [8, 16, 32],
     "dim": 16,
     "heads": 2,
@@ -36,7 +35,7 @@ GIVEN: dict[str, Any] = {
     "time_limit": 30.0,
     "seconds": 60.0,
 }
-LINFORMER = "linformer projected_length=8"
+LINFORMER = "linformer[projected_length=8]"
 
 
 def grid_of(**changes: Any) -> CrossoverGrid:
@@ -236,12 +235,14 @@ def empty(grid: CrossoverGrid, **more: Any) -> Measurement:
     return Measurement("crossover", grid.identity(), grid.protocol, environment, **{"facts": facts, "complete": True, **more})
 
 
-def measured(found: Measurement | None = None, saved: list[dict[str, Any]] | None = None, **changes: Any) -> Measurement:
+def measured(
+    found: Measurement | None = None, saved: list[dict[str, Any]] | None = None, *, seconds: float = 60.0, **changes: Any
+) -> Measurement:
     """A measurement, with what was saved on the way as it is read back."""
     grid = grid_of(**changes)
     made = empty(grid) if found is None else found
     kept = [] if saved is None else saved
-    Session(grid, made, save=lambda at: kept.append(json.loads(json.dumps(at.to_dict()))), ends=time.monotonic() + 60.0).run()
+    Session(grid, made, save=lambda at: kept.append(json.loads(json.dumps(at.to_dict()))), ends=time.monotonic() + seconds).run()
     return made
 
 
@@ -338,7 +339,7 @@ def test_materialised_softmax_is_refused_by_arithmetic_where_it_cannot_fit(monke
 
 
 def test_a_real_measurement_of_two_lengths():
-    small: dict[str, Any] = {"lengths": [16, 32], "rounds": 6, "time_limit": 300.0}
+    small: dict[str, Any] = {"lengths": [16, 32], "rounds": 6, "time_limit": 300.0, "seconds": 600.0}
     found, again = measured(**small), measured(**small)
     assert not any(p.failures for p in found.cells.values())
     assert all(len(p.all("seconds")) == 6 and min(p.all("seconds")) > 0 for p in found.cells.values())

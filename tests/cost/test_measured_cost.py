@@ -27,8 +27,7 @@ from attn_zoo.cost.tables import figure
 from attn_zoo.cost.workers import WorkerError
 
 GIVEN: dict[str, Any] = {
-    "attentions": ["softmax", "linformer"],
-    "set": {"linformer": {"projected_length": 64}},
+    "attentions": ["softmax", "linformer[projected_length=64]"],
     "lengths": [128],
     "device": "cpu",
     "dim": 16,
@@ -40,7 +39,7 @@ GIVEN: dict[str, Any] = {
     "energy_seconds": 1.0,
     "time_limit": 60.0,
 }
-LINFORMER = "linformer projected_length=64"
+LINFORMER = "linformer[projected_length=64]"
 
 
 def grid_of(**changes: Any) -> StepCost:
@@ -132,15 +131,15 @@ def test_without_a_gpu_cuda_is_refused(monkeypatch):
 
 def test_an_implementation_that_the_device_cannot_run_is_refused():
     with pytest.raises(ValueError, match="softmax:xformers cannot run: xformers runs on CUDA tensors only"):
-        grid_of(attentions=["softmax:xformers"], set={})
+        grid_of(attentions=["softmax:xformers"])
 
 
 def test_a_length_that_a_mechanism_refuses_is_a_cell_but_nothing_at_all_is_an_error():
     grid = grid_of(lengths=[32, 128])
     refused = [(cell.label, cell.length) for cells in grid.groups() for cell in cells if grid.refusal(cell)]
     assert refused == [(LINFORMER, 32)] * 2
-    with pytest.raises(ValueError, match=rf"none of {LINFORMER} can be built: .*64"):
-        grid_of(attentions=["linformer"], lengths=[32])
+    with pytest.raises(ValueError, match=rf"none of {re.escape(LINFORMER)} can be built: .*64"):
+        grid_of(attentions=[LINFORMER], lengths=[32])
 
 
 # The work, with processes that answer by a script
@@ -412,7 +411,7 @@ def test_the_command_measures_and_goes_on(tmp_path, capsys):
     written = json.loads(output.read_text(encoding="utf-8"))
     found = Measurement.from_dict(written)
     assert written["complete"] and not any(figures.failures for figures in found.cells.values())
-    training = at(found, "softmax (sdpa)", "training", length=64)
+    training = at(found, "softmax:sdpa", "training", length=64)
     assert all(len(training.all(name)) == 2 for name in ("seconds", "backward_seconds", "update_seconds"))
     largest, resident = training.one("largest_batch"), training.one("resident_bytes")
     assert largest is not None and largest > 0 and resident is not None and resident >= 0

@@ -14,6 +14,7 @@ from attn_zoo.cost.experiments.growth import Growth
 from attn_zoo.cost.experiments.launches import Launches
 from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3
 from attn_zoo.cost.experiments.peers import Peers
+from attn_zoo.cost.experiments.zoo_times import ZooTimes
 from attn_zoo.cost.grid import Grid
 from attn_zoo.cost.old_files import read_measurement
 
@@ -26,6 +27,7 @@ EXPERIMENTS: Mapping[str, type[Grid]] = {
     "linformer_table3": LinformerTable3,
     "peers": Peers,
     "crossover": Crossover,
+    "zoo_times": ZooTimes,
     "aa_test": AATest,
 }
 """Experiments by name; the first is the default."""

@@ -68,7 +68,7 @@ class AATest(Grid):
     Ends with status 1 where they do not.
     """
 
-    layer: str = option("softmax", "NAME (auto) or NAME:IMPLEMENTATION")
+    layer: str = option("softmax", "row of the layer")
     length: int = option(64, "length")
     dim: int = option(64, "width of the layer")
     heads: int = option(4, "heads")
@@ -93,7 +93,7 @@ class AATest(Grid):
     @cached_property
     def subject(self) -> Subject:
         """The layer that is timed."""
-        return subjects_of([self.layer], {})[0]
+        return next(iter(subjects_of([self.layer]).values()))
 
     @cached_property
     def protocol(self) -> TimingProtocol:

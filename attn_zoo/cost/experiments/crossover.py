@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from attn_zoo.cost.compare import METHOD, fewest_rounds
 from attn_zoo.cost.crossover_analysis import BASELINES, baseline, crossover, labels, value
@@ -15,8 +15,6 @@ from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.tables import failures, joined, machine, markdown
 from attn_zoo.cost.timed import KINDS, OfAttentions, Timed, softmax_layers
 
-OPTIONS = "linformer.projected_length=256, performer.features=256, longformer.window=257 and reformer.chunk=64 unless said"
-
 
 @dataclass
 class Crossover(Timed, OfAttentions):
@@ -25,10 +23,7 @@ class Crossover(Timed, OfAttentions):
     What does not fit into the time is left out, the slowest first, and said; the same command with the same output measures it.
     """
 
-    attentions: list[str] = option(
-        ["linformer", "performer", "longformer", "reformer"], "NAME or NAME:IMPLEMENTATION of each; softmax is always there"
-    )
-    set: dict[str, Any] = option({}, f"options: set.ATTENTION.OPTION=VALUE ({OPTIONS})")
+    attentions: list[str] = option(["linformer", "performer", "longformer", "reformer"], "rows; softmax is always there")
     # Null until the device is known.
     lengths: list[int] | None = option(None, "lengths (cpu: 256 to 16384, cuda: 256 to 65536)")  # type: ignore[assignment]
     precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]

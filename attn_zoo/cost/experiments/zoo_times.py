@@ -1,0 +1,125 @@
+"""Times of every mechanism alone beside PyTorch's fused softmax: what ``auto`` takes on a device, against one yardstick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from attn_zoo.contract import Geometry, UnsupportedError, choose_implementation
+from attn_zoo.cost.bench import PRECISIONS, Bench, Subject
+from attn_zoo.cost.grid import option
+from attn_zoo.cost.levels import Rig, Sizes, rig_for
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.probes import Answer, Ask, Probe, of
+from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.tables import failures, joined, machine, markdown, reason
+from attn_zoo.cost.timed import KINDS, Timed
+from attn_zoo.cost.timing import quartiles, quotients
+from attn_zoo.registry import attention_options, attentions, card
+
+SOFTMAX = Cell("softmax:sdpa", "", 0, role="baseline", subject=Subject("softmax", {}, "sdpa"))
+
+
+class Benches:
+    """A bench of softmax and one of the mechanism asked for last: starting a process on a GPU takes longer than their steps."""
+
+    def __init__(self, sizes: Sizes, device: torch.device, precision: str, protocol: TimingProtocol) -> None:
+        self._sizes, self._how = sizes, {"device": device, "precision": precision, "protocol": protocol}
+        self._benches: dict[str, tuple[Subject, Bench]] = {}
+
+    def parts(self, role: str, subject: Subject, kind: str, batch: int, length: int) -> tuple[float, ...]:
+        """Seconds of a step, as of ``Bench``."""
+        known = self._benches.get(role)
+        if known is None or known[0] != subject:
+            rig = rig_for("mechanism", subject, self._sizes)
+            self._benches[role] = subject, Bench(rig.build, feed=rig.feed, **self._how)  # type: ignore[arg-type]  # by name
+        return self._benches[role][1].parts(kind, batch, length)
+
+
+@dataclass
+class ZooTimes(Timed):
+    """Times of every mechanism alone, as ``auto`` runs it here, beside PyTorch's fused softmax in the same rounds."""
+
+    attentions: list[str] = option([], "NAME of each; all where there is none")
+    lengths: list[int] = option([1024, 4096, 16384, 65536], "lengths")
+    tokens: int = option(65536, "tokens of a step, a batch of max(1, tokens // n) sequences")
+    dim: int = option(512, "width of all heads together")
+    heads: int = option(8, "heads")
+    precision: str = option("bf16", "fp32, bf16 or fp16, of the inputs")
+    rounds: int = option(3, "rounds, each a timing of softmax and one of the mechanism")
+    repeat_seconds: float = option(0.02, "a timing repeats its step until so many seconds are covered")
+    time_limit: float = option(60.0, "seconds that one request may take")
+
+    def __post_init__(self) -> None:
+        self.attentions = self.attentions or list(attentions())
+        super().__post_init__()
+
+    def groups(self) -> list[list[Cell]]:
+        pairs = {(n, name): self._pair(name, n) for n in self.lengths for name in self.attentions}
+        return [
+            [replace(cell, kind=kind, length=n, batch=max(1, self.tokens // n), group=name) for cell in pair for kind in KINDS]
+            for (n, name), pair in pairs.items()
+        ]
+
+    def _pair(self, name: str, length: int) -> list[Cell]:
+        """Softmax, and a mechanism with the implementation that ``auto`` takes."""
+        entry, geometry = card(name), Geometry(self.heads, self.dim // self.heads, length, length)
+        try:
+            options = attention_options(entry, geometry, {})
+            taken = choose_implementation(entry, geometry, options, self.torch_device, PRECISIONS[self.precision])
+        except UnsupportedError:  # which its cell will say
+            taken = "auto"
+        return [SOFTMAX, Cell(name, "", 0, subject=Subject(name, {}, taken))]
+
+    def rig(self, cell: Cell) -> Rig:
+        assert cell.subject is not None
+        return rig_for("mechanism", cell.subject, Sizes(self.dim, self.heads, 1, 1.0))
+
+    def once(self, cell: Cell) -> Sequence[Probe]:
+        return ()
+
+    def each(self, cell: Cell) -> Sequence[Probe]:
+        return (Probe("seconds", _seconds),)
+
+    def process(self, cell: Cell) -> str:
+        return "all"
+
+    def maker(self, cell: Cell) -> tuple[Any, ...]:
+        return Benches, Sizes(self.dim, self.heads, 1, 1.0), self.torch_device, self.precision, self.protocol
+
+    @staticmethod
+    def believed(found: Measurement) -> bool:
+        return all(why.startswith("refused") for figures in found.cells.values() for why in figures.failures.values())
+
+    @staticmethod
+    def report(found: Measurement) -> str:
+        lengths = sorted({cell.length for cell in found.cells})
+        trained = {(cell.role, cell.group, cell.length): f for cell, f in found.cells.items() if cell.kind == "training"}
+        rows = []
+        for name in dict.fromkeys(cell.group for cell in found.cells):
+            own = [trained.get(("mechanism", name, n)) for n in lengths]
+            taken = next((each.cell.subject.implementation for each in own if each and each.cell.subject), "-")
+            cells = [_cell(each, trained.get(("baseline", name, n))) for n, each in zip(lengths, own, strict=True)]
+            rows.append([name, taken, *cells])
+        grid = found.grid
+        said = (
+            "Seconds of a training step over those of fused softmax in the same rounds (median); width "
+            f"{grid['dim']}, {grid['heads']} heads, {grid['precision']}, batches of max(1, {grid['tokens']} // n). "
+            f"Measured on {machine(found)}."
+        )
+        table = markdown(["attention", "auto took", *(f"{n:,}" for n in lengths)], rows, words=range(2))
+        return joined(found, table, failures(found.cells.values(), KINDS), said)
+
+
+def _seconds(ask: Ask, found: Figures) -> Answer:
+    return {"seconds": sum(ask("parts", found.cell.role, found.cell.subject, *of(found.cell)))}
+
+
+def _cell(own: Figures | None, softmax: Figures | None) -> str:
+    if own is None or softmax is None:
+        return "-"
+    taken = quotients(own.all("seconds"), softmax.all("seconds"))
+    return f"{quartiles(taken)[1]:.2f}" if taken else reason(own, "seconds")
