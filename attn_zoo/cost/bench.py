@@ -100,14 +100,12 @@ class Bench:
     _driven: dict[str, Driven] = field(default_factory=dict, init=False)
     """Of the last length, by kind: a module stays, as it does in use, but one that was used for inference is not trained."""
 
-    def seconds(self, kind: str, batch: int, length: int, at_least: float) -> tuple[float, float | None]:
-        """Seconds of one step and, in training, those of its backward half; ``at_least`` stands in for the protocol's seconds."""
-        taken = self._timed(kind, batch, length, replace(self.protocol, seconds=at_least))
-        return sum(taken), taken[1] if kind == "training" else None
-
     def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
         """Seconds by the protocol: of the forward pass; in training of forward, backward and, where there is one, optimiser."""
-        return self._timed(kind, batch, length, self.protocol)
+        protocol, parts = self.protocol, self._parts(kind, batch, length, self.protocol)
+        how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
+        with self._kernels():
+            return seconds_of_parts(parts.parts, *how) if kind == "training" else (seconds_of(parts.step, *how),)
 
     def joules(self, kind: str, batch: int, length: int) -> float:
         """Energy of one step by the protocol.
@@ -160,12 +158,6 @@ class Bench:
         step()
         peak = high_water() if restarted else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return max(0, peak - before)
-
-    def _timed(self, kind: str, batch: int, length: int, protocol: TimingProtocol) -> tuple[float, ...]:
-        parts = self._parts(kind, batch, length, protocol)
-        how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
-        with self._kernels():
-            return seconds_of_parts(parts.parts, *how) if kind == "training" else (seconds_of(parts.step, *how),)
 
     def _start_libraries(self, kind: str, lengths: Sequence[int]) -> None:
         for length in lengths:

@@ -169,8 +169,3 @@ class TimingProtocol:
         said += [] if self.threads is None else [f"{self.threads} CPU threads"]
         said += [] if self.allocator == "default" else [f"allocator {self.allocator}"]
         return f"Timing protocol {self.digest()}: {'; '.join(said)}."
-
-
-def protocol_of(found: Mapping[str, Any]) -> TimingProtocol | None:
-    """The protocol that a file of figures carries; files from before there was one have none."""
-    return TimingProtocol.from_dict(found["protocol"]) if "protocol" in found else None

@@ -66,14 +66,6 @@ def seconds_of(
     return float(start.elapsed_time(end)) * 1e-3 / repeats
 
 
-def seconds_of_halves(
-    first: Callable[[], torch.Tensor], second: Callable[[torch.Tensor], object], device: torch.device, at_least: float
-) -> tuple[float, float]:
-    """Seconds of ``second(first())`` and, of these, those of ``second``: a forward pass with its graph, and backward."""
-    one, other = seconds_of_parts((lambda _: first(), second), device, at_least)
-    return one + other, other
-
-
 def seconds_of_parts(
     parts: Sequence[Callable[[Any], Any]],
     device: torch.device,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attn_zoo.cost import timing
-from attn_zoo.cost.timing import quartiles, quotients, seconds_of, seconds_of_halves, unstable
+from attn_zoo.cost.timing import quartiles, quotients, seconds_of, seconds_of_parts, unstable
 
 CPU = torch.device("cpu")
 
@@ -60,7 +60,7 @@ def test_a_short_step_is_repeated_and_the_first_is_not_timed(clock, at_least, ti
     assert steps == 1 + timed
 
 
-def test_the_second_half_is_part_of_the_whole(clock):
+def test_each_part_gets_what_the_one_before_it_returned(clock):
     seen: list[float] = []
 
     def first() -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_the_second_half_is_part_of_the_whole(clock):
         seen.append(float(result))
         clock.now += 3.0
 
-    assert seconds_of_halves(first, second, CPU, 8.0) == (4.0, 3.0)
+    assert seconds_of_parts((lambda _: first(), second), CPU, 8.0) == (1.0, 3.0)
     assert seen == [3.0] * 3, "one to warm up and two of 4 s each"
 
 
@@ -97,5 +97,5 @@ def test_on_cuda_events_take_the_time_in_milliseconds(clock, monkeypatch):
     device = torch.device("cuda", 0)
     assert seconds_of(lambda: advance(2.0), device, 6.0) == pytest.approx(2.0)
     assert waited, "the clock is read only when the device is done"
-    halves = seconds_of_halves(lambda: advance(1.0), lambda _: advance(3.0), device, 8.0)
-    assert halves == pytest.approx((4.0, 3.0))
+    halves = seconds_of_parts((lambda _: advance(1.0), lambda _: advance(3.0)), device, 8.0)
+    assert halves == pytest.approx((1.0, 3.0))

@@ -19,7 +19,7 @@ import torch
 from scipy import stats
 
 from attn_zoo.cost.bench import Subject, build_layer
-from attn_zoo.cost.compare import METHOD, Comparison, compare, fewest_rounds
+from attn_zoo.cost.compare import METHOD, ROUNDS, Comparison, compare, fewest_rounds
 from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
@@ -73,7 +73,7 @@ class AATest(Grid):
     dim: int = option(64, "width of the layer")
     heads: int = option(4, "heads")
     repeats: int = option(100, "comparisons of each kind")
-    rounds: int = option(150, "interleaved rounds of a comparison")
+    rounds: int = option(ROUNDS, "interleaved rounds of a comparison")
     steps: int = option(3, "timed steps of a visit, of which the fastest counts")
     fresh_every: int = option(10, "repeats after which the processes are started anew")
     smallest_difference: float = option(0.02, "a difference that is not surely larger is a tie")
