@@ -31,8 +31,13 @@ class RowName:
 
     def __str__(self) -> str:
         implementation = "" if self.implementation == "auto" else f":{self.implementation}"
-        options = ",".join(f"{name}={_written(value)}" for name, value in self.options.items())
+        options = ",".join(f"{name}={written(value)}" for name, value in self.options.items())
         return f"{self.attention}{implementation}" + (f"[{options}]" if options else "")
+
+    def names(self, attention: str, options: Mapping[str, Any], implementation: str) -> bool:
+        """Whether a layer is what this row says; where it says nothing, any is."""
+        same = all(name in options and written(options[name]) == written(value) for name, value in self.options.items())
+        return attention == self.attention and same and self.implementation in ("auto", implementation)
 
 
 def rows_of(texts: str | Iterable[str], *, plain: str = "") -> list[RowName]:
@@ -177,7 +182,8 @@ def _read(part: str, text: str) -> str:
     return part[1:-1] if part[0] == "'" else part
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
+    """The value of an option as a row has it."""
     if isinstance(value, bool):
         return str(value).lower()
     text = value.name if isinstance(value, Enum) else str(value)

@@ -10,7 +10,7 @@ import multiprocessing
 from attn_zoo.cost import workers
 
 # In place: a worker asks for this list anew, which counts where it comes first.
-workers.PRELOADED += ["attn_zoo.cli.run", "attn_zoo.cli.callback", "attn_zoo.tasks"]
+workers.PRELOADED += ["attn_zoo.cli.run", "attn_zoo.tasks"]
 workers.PRELOADED += ["torch._dynamo", "timm", "sklearn.datasets"]
 
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -34,8 +34,8 @@ ALLOWED = {
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
     "runner": {"contract", "registry", "layer", "encoder", "cost", "records"},
-    "leaderboard": {"records", "published"},
-    "recommend": {"contract", "registry", "layer", "cost", "records", "leaderboard"},
+    "leaderboard": {"records", "published", "rows"},
+    "recommend": {"contract", "registry", "rows", "layer", "cost", "records", "leaderboard"},
     "conformance": {"contract", "registry", "cost"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
     | {"conformance", "analysis", "export", "layer", "rows", "scaffold", "transplant"},

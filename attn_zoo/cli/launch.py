@@ -1,114 +1,102 @@
-"""Sweeps on several processes and machines: what Hydra's launchers are told, and what is done when a worker dies."""
+"""Where runs are done: one after the other, or handed to joblib, Ray or submitit; and what is said when a worker dies."""
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import shutil
-import sys
-from collections.abc import Collection
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
 
-import torch
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from attn_zoo.cli.config import Settings
+from attn_zoo.cli.job import Job, Order, one_run
+from attn_zoo.records import RunRecord
 
-from attn_zoo.cli.search import Study
-from attn_zoo.records import Tuning
+Outcome = RunRecord | None | Exception
+"""What a worker hands back: the record of a run, None where another process is at it, or what went wrong."""
 
-_LAUNCHERS = {
-    "JoblibLauncher": "hydra.launcher.n_jobs",
-    "RayLauncher": "hydra.launcher.ray.init.num_cpus",
-    "SlurmLauncher": "hydra.launcher.array_parallelism",
-    "LocalLauncher": "hydra.sweeper.max_batch_size",
-}
-"""By class of a launcher, the key that says how many runs it does at once."""
+_NEEDS = {"ray": "ray", "slurm": "submitit", "submitit_local": "submitit", "tpe": "optuna"}
+"""Package of the extra ``sweeps`` by launcher or sampler."""
 _PACKAGES = ("joblib", "ray", "submitit")
 _DEATHS = ("TerminatedWorkerError", "UncompletedJobError", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")
 """Of their errors, those that say that a process ended; the others say that it could not be started, or that we are wrong."""
+_ANY_CLUSTER = ("name", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "timeout_min", "stderr_to_stdout")
+"""Parameters of submitit that every cluster has; SLURM's own are called slurm_NAME there."""
+_OBJECT_STORE_BYTES = 75 * 2**20
+"""Of a Ray that this command starts: the least it takes, as runs hand over next to nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What every process that does runs of a command is told, beside the configuration of each run."""
-
-    command: tuple[str, ...]
-    """As it was typed; records keep it."""
-    folder: str
-    """The one it was typed in, which relative paths are relative to."""
-    study: Study | None = None
-    """That the runs are trials of."""
-    ledger: Tuning | None = None
-    """What the runs record of the study that their settings are the best of."""
-
-    def begin(self, config: DictConfig) -> None:
-        """Make this process, whoever started it, like the one that the command was typed in.
-
-        Raises:
-            FileNotFoundError: the folder is not there.
-        """
-        if os.getcwd() != self.folder:
-            try:
-                os.chdir(self.folder)
-            except OSError as error:
-                raise FileNotFoundError(
-                    f"this worker does not see the folder {self.folder!r} that the sweep was started in; start it in a folder "
-                    "that all workers share"
-                ) from error
-        sys.argv = list(self.command)
-        if config.threads:
-            torch.set_num_threads(config.threads)
-
-    def tuning(self) -> Tuning | None:
-        """What the run that Hydra has configured in this process is to a study."""
-        if self.study is None:
-            return self.ledger
-        return Tuning(self.study.id, self.study.space, trial=HydraConfig.get().job.num)
-
-
-def launch_words(config: DictConfig, given: Collection[str]) -> list[str]:
-    """Overrides of Hydra's own that make a launcher do as many runs at once as ``workers`` and ``threads`` say.
-
-    Args:
-        config: composed, with Hydra's part.
-        given: keys that the command line has already.
+def launch(order: Order, jobs: Sequence[Job]) -> list[RunRecord | None]:
+    """Do the jobs as the settings say, and return their records in order; None for a run that another process is at.
 
     Raises:
-        ValueError: ``workers`` or ``threads`` break their rule.
+        OSError, ValueError, RuntimeError: what went wrong in a worker.
     """
-    launcher = _class_of(config.hydra.launcher)
-    for name in ("threads", "restarts"):
-        if config[name] < 0:
-            raise ValueError(f"{name} counts something, so it is not negative; got {config[name]}")
-    if config.workers is not None and config.workers < 1:
-        raise ValueError(f"workers counts processes, so it is at least 1; got {config.workers}")
-    if launcher not in _LAUNCHERS:
-        if config.workers is not None:
-            raise ValueError(
-                "workers= is for a sweep on several processes; add launch=joblib, ray, submitit_local or slurm, or leave it out"
-            )
-        return []
-    if config.threads < 1:
+    kind = kind_of(order.settings)
+    if kind is None:
+        order.begin()
+        return [one_run(order, job) for job in jobs]
+    found: list[RunRecord | None] = []
+    for outcome in _LAUNCHERS[kind](order, jobs):
+        if isinstance(outcome, Exception):
+            raise outcome
+        found.append(outcome)
+    return found
+
+
+def attempt(order: Order, job: Job) -> Outcome:
+    """Do a job in a worker; an error is handed back as one that every process can read."""
+    try:
+        order.begin()
+        return one_run(order, job)
+    except OSError as error:
+        return OSError(str(error))
+    except ValueError as error:
+        return ValueError(str(error))
+    except Exception:
+        return RuntimeError(f"a worker failed:\n{traceback.format_exc()}")
+
+
+def kind_of(settings: Settings) -> str | None:
+    """Name of the launcher, or None."""
+    return None if settings.launcher is None else str(settings.launcher["kind"])
+
+
+def check_launch(settings: Settings) -> None:
+    """Refuse what no launcher could do, before anything starts.
+
+    Raises:
+        ValueError: a number breaks its rule, or what a launcher or sampler needs is not here.
+    """
+    kind = kind_of(settings)
+    for counted in ("threads", "restarts"):
+        if getattr(settings, counted) < 0:
+            raise ValueError(f"{counted} counts something, so it is not negative; got {getattr(settings, counted)}")
+    if settings.workers is not None and settings.workers < 1:
+        raise ValueError(f"workers counts processes, so it is at least 1; got {settings.workers}")
+    if kind is None and settings.workers is not None:
+        raise ValueError(
+            "workers= is for a sweep on several processes; add launch=joblib, ray, submitit_local or slurm, or leave it out"
+        )
+    if kind is not None and settings.threads < 1:
         raise ValueError("a launcher shares cores out by the threads of a run, so threads is at least 1 with launch=; got 0")
-    if launcher == "SlurmLauncher" and shutil.which("sbatch") is None:
+    searched = settings.tuning.sampler if settings.tuning.space else None
+    for name, said in ((kind, f"launch={kind}"), (searched, f"tuning.sampler={searched}")):
+        if name in _NEEDS and find_spec(_NEEDS[name]) is None:
+            raise ValueError(f"{said} needs {_NEEDS[name]}, which is not installed; pip install 'attn-zoo[sweeps]'")
+    if kind == "slurm" and shutil.which("sbatch") is None:
         raise ValueError(
             "launch=slurm gives jobs to sbatch, which is not on PATH; give the command on a machine of the cluster, or try the "
             "sweep with launch=submitit_local"
         )
-    key = _LAUNCHERS[launcher]
-    if key in given or (launcher == "LocalLauncher" and _class_of(config.hydra.sweeper) != "BasicSweeper"):
-        return []
-    at_once = config.workers
-    if launcher in ("JoblibLauncher", "LocalLauncher"):
-        at_once = at_once or max(1, _cores() // config.threads)
-    if at_once is None:
-        return []
-    if launcher == "RayLauncher":
-        if config.hydra.launcher.ray.init.get("address"):
-            raise ValueError("a Ray cluster that is there says itself how many runs it has room for; leave workers= out")
-        return [f"+{key}={at_once * config.threads}"]
-    return [f"{key}={at_once}"]
+    if kind == "ray" and settings.workers and settings.launcher["init"].get("address"):
+        raise ValueError("a Ray cluster that is there says itself how many runs it has room for; leave workers= out")
+
+
+def at_once(settings: Settings) -> int:
+    """How many runs this machine does at once: ``workers``, or as many as its cores give threads."""
+    return settings.workers or max(1, _cores() // settings.threads)
 
 
 def is_of_a_launcher(error: BaseException) -> bool:
@@ -127,25 +115,79 @@ def in_short(error: BaseException) -> str:
     return " ... ".join(dict.fromkeys([f"{type(error).__name__}: {lines[0]}", *lines[1:][-1:]]))
 
 
-def missing_extra(text: str) -> str | None:
-    """What to install, where Hydra did not find a launcher or sweeper of the extra ``sweeps``."""
-    match = re.search(r"Could not find 'hydra/(launcher|sweeper|sweeper/sampler)/(ray|submitit_\w+|optuna|tpe|grid)'", text)
-    if match is None:
-        return None
-    return f"Hydra's {match[1].partition('/')[0]} {match[2]!r} is not installed; pip install 'attn-zoo[sweeps]'"
+def _joblib(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
+    from joblib import Parallel, delayed
+
+    # One job a batch: runs take seconds to hours, and a worker takes the next one when it is free.
+    work = Parallel(n_jobs=at_once(order.settings), backend="loky", batch_size=1)
+    return list(work(delayed(attempt)(order, job) for job in jobs))
 
 
-def quiet_optuna() -> None:
-    """Keep Optuna from naming its own studies, which live no longer than the command."""
-    import optuna
+def _ray(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
+    import ray
 
-    optuna.logging.set_verbosity(logging.WARNING)
+    started = not ray.is_initialized()
+    if started:
+        ray.init(**ray_arguments(order.settings))
+    task = ray.remote(**_given(order.settings.launcher["remote"]))(attempt)
+    try:
+        return list(ray.get([task.remote(order, job) for job in jobs]))
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def ray_arguments(settings: Settings) -> dict[str, Any]:
+    """What ``ray.init`` is told."""
+    given = _given(settings.launcher["init"])
+    room = {"num_cpus": settings.workers * settings.threads} if settings.workers else {}
+    return {**given, **room, **({} if "address" in given else {"object_store_memory": _OBJECT_STORE_BYTES})}
+
+
+def _submitit(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
+    import submitit
+
+    cluster = "slurm" if kind_of(order.settings) == "slurm" else "local"
+    options = _given({name: value for name, value in order.settings.launcher.items() if name != "kind"})
+    timeouts = {"slurm_max_num_timeout": options.pop("max_num_timeout")} if cluster == "slurm" else {}
+    executor = submitit.AutoExecutor(folder=options.pop("folder"), cluster=cluster, **timeouts)
+    if cluster == "slurm" and order.settings.workers:
+        options["array_parallelism"] = order.settings.workers
+    executor.update_parameters(**{name if name in _ANY_CLUSTER else f"slurm_{name}": value for name, value in options.items()})
+    together = len(jobs) if cluster == "slurm" else at_once(order.settings)  # a batch on this machine is waited for as a whole
+    found: list[Outcome] = []
+    for start in range(0, len(jobs), together):
+        batch = jobs[start : start + together]
+        found += [job.result() for job in executor.map_array(Requeued(), [order] * len(batch), batch)]
+    return found
+
+
+class Requeued:
+    """``attempt`` as submitit calls it, which SLURM may stop and queue again."""
+
+    def __call__(self, order: Order, job: Job) -> Outcome:
+        """Do the job."""
+        return attempt(order, job)
+
+    def checkpoint(self, order: Order, job: Job) -> Any:
+        """The same job again; its run goes on from its own checkpoint."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, order, job)
+
+
+_LAUNCHERS: Mapping[str, Callable[[Order, Sequence[Job]], list[Outcome]]] = {
+    "joblib": _joblib,
+    "ray": _ray,
+    "slurm": _submitit,
+    "submitit_local": _submitit,
+}
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {str(name): value for name, value in options.items() if value is not None}
 
 
 def _cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _class_of(node: DictConfig) -> str:
-    return str(node._target_).rpartition(".")[2]

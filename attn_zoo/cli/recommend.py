@@ -33,6 +33,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept", type=float, default=0.0, metavar="POINTS", help="accuracy that may be lost to softmax (default: 0)"
     )
+    row = "choose among these alone: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: every contender, at its defaults)"
+    parser.add_argument("--attention", nargs="+", action="extend", default=[], metavar="ROW", help=row)
     parser.add_argument("--task", help="judge accuracy by this task alone (default: that of the nearest length)")
     parser.add_argument("--records", metavar="FOLDER", help="folder of records to judge accuracy by")
     parser.add_argument(
@@ -68,6 +70,8 @@ def _recommend(parsed: argparse.Namespace) -> int:
     from attn_zoo.recommend.measuring import measure_now
     from attn_zoo.recommend.text import as_json, as_text
     from attn_zoo.records import describe_environment
+    from attn_zoo.registry import card
+    from attn_zoo.rows import rows_of
 
     need = Need(
         length=parsed.length,
@@ -82,14 +86,17 @@ def _recommend(parsed: argparse.Namespace) -> int:
         cross=parsed.cross,
         accept=parsed.accept / 100,
     )
+    rows = rows_of(parsed.attention) if parsed.attention else []
+    if controls := [str(row) for row in rows if card(row.attention).control]:
+        raise ValueError(f"controls are never recommended; leave {', '.join(controls)} out of --attention")
     figures = [figure for path in parsed.measured for figure in read_figures(_json(Path(path)), Path(path).name)]
     tables = _tables(parsed.records, parsed.task)
     if parsed.measure:
         resolve_device(need.device)
-        layers = [layer for layer in unmeasured_candidates(need, []) if refusal(need, layer) is None]
+        layers = [layer for layer in unmeasured_candidates(need, [], rows) if refusal(need, layer) is None]
         figures += measure_now(need, layers, rounds=_ROUNDS, tell=_tell)
     here = machine_of(describe_environment(need.device), "").name
-    found = recommend(need, figures, tables, here=here)
+    found = recommend(need, figures, tables, here=here, rows=rows)
     print(as_json(found) if parsed.format == "json" else as_text(found))
     return 0 if found.ranked else 1
 

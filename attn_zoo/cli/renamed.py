@@ -7,30 +7,37 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 _OPTION = re.compile(r"(?:set\.|dials\.)?(?P<name>\w+)\.(?P<option>\w+)=(?P<values>.+)")
-_PLACES = {
-    "analyze": "--attention {}",
-    "transplant": "attention={}",
-    "measure": "attentions=[{}]",
-    "export": "attn-zoo export {} ...",
-}
+_PLACES = {"analyze": "--attention {}", "transplant": "attention={}", "measure": "attentions=[{}]", "export": "attn-zoo export {}"}
 """By command, where a row stands."""
+_KEYS = {
+    "hydra.launcher.ray.": "launcher.",
+    "hydra.launcher.n_jobs": "workers",
+    "hydra.launcher.": "launcher.",
+    "hydra.sweeper.n_trials": "tuning.trials",
+    "hydra.sweeper.n_jobs": "tuning.at_once",
+}
+"""By earlier beginning of a key, the present one; the first that fits counts."""
 
 
 def refuse_old_spelling(words: Sequence[str]) -> None:
-    """Refuse options of a mechanism that do not stand in its row.
+    """Refuse options of a mechanism that do not stand in its row, and keys that were Hydra's.
 
     Raises:
         ValueError: saying in one line how the word is written.
     """
     command, rest = (words[0], words[1:]) if words else ("", [])
-    for word in _old_words(command, rest):
+    for word in rest if command in ("run", "tune") else ():
+        for old, new in _KEYS.items():
+            if word.lstrip("+").startswith(old):
+                raise ValueError(f"{word!r} is an earlier spelling; {new}{word.lstrip('+').removeprefix(old)} is written now")
+    for word in _options_beside_rows(command, rest):
         match = _OPTION.fullmatch(word)
         row = "{name}[{option}={values}]".format(**match.groupdict()) if match else "NAME[OPTION=VALUE]"
         new = _PLACES[command].format(row.replace(",", "|"))
         raise ValueError(f"{word!r} is an earlier spelling; options stand in the row, {new} (in quotes where the shell needs them)")
 
 
-def _old_words(command: str, words: Sequence[str]) -> list[str]:
+def _options_beside_rows(command: str, words: Sequence[str]) -> list[str]:
     if command == "analyze":
         return [word for flag, word in pairwise(words) if flag in ("--set", "--dial")]
     if command == "measure":

@@ -19,7 +19,9 @@ def fill(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
     parser.description = "All about one row of the leaderboard, or about one run."
     parser.add_argument(
-        "row", metavar="ROW", help="an attention, attention@task, a run id (six digits do), or the path of a record"
+        "row",
+        metavar="ROW",
+        help="NAME or NAME[OPTION=VALUE,...], perhaps @TASK; a run id (six digits do); or the path of a record",
     )
     parser.add_argument("--records", default="runs", help="folder of records (default: runs)")
     parser.add_argument(

@@ -17,6 +17,7 @@ from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.rows import CurvePoint, Row, Table
 from attn_zoo.records import RunRecord
+from attn_zoo.rows import read_rows
 
 _SPLITS = ("test", "valid", "train")
 _POINTS = 12
@@ -33,7 +34,7 @@ class Shown:
 
 
 def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
-    """The rows that ``wanted`` means: a run id (or six or more of its digits), or an attention or label, ``@TASK`` after it or not.
+    """The rows that ``wanted`` means: a run id (or six or more of its digits), or a row or label, ``@TASK`` after it or not.
 
     Raises:
         ValueError: nothing recorded is called so; the message lists what is.
@@ -46,14 +47,23 @@ def find(wanted: str, records: Sequence[RunRecord]) -> tuple[Shown, ...]:
         return rows_of(ids)
     name, _, task = wanted.partition("@")
     every = rows_of(records)
-    found = tuple(s for s in every if name in (s.row.attention, s.row.label) and task in ("", s.table.task["name"]))
+    found = tuple(s for s in every if _is_called(s.row, name) and task in ("", s.table.task["name"]))
     if not found:
         there = sorted({f"{s.row.label}@{s.table.task['name']}" for s in every})
         raise ValueError(
-            f"no row is called {wanted!r}; ROW is an attention, attention@task, a run id or the path of a record; "
+            f"no row is called {wanted!r}; ROW is NAME or NAME[OPTION=VALUE,...], perhaps @TASK, a run id or a file; "
             f"recorded: {', '.join(there) or 'nothing'}"
         )
     return found
+
+
+def _is_called(row: Row, name: str) -> bool:
+    """Whether a row has this label, or is among those that a row of the command line says."""
+    try:
+        said = read_rows(name)
+    except ValueError:
+        said = []
+    return row.label == name or any(one.names(row.attention, row.options, row.provenance.implementation) for one in said)
 
 
 def rows_of(records: Sequence[RunRecord]) -> tuple[Shown, ...]:

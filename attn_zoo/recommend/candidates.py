@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.recommend.evidence import Figure
 from attn_zoo.recommend.need import Need
 from attn_zoo.registry import attention_options, attentions, build_attention, card, stated_options
+from attn_zoo.rows import RowName
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,11 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """Name in tables: the attention, its implementation unless auto or eager, and options that are not the defaults."""
+        """Its row, with options that are not the defaults, and the back end."""
         defaults = stated_options(card(self.attention), {})
-        changed = [f"{name}={value}" for name, value in self.options.items() if defaults.get(name) != value]
-        kernel = ", ".join(word for word in (self.implementation, self.backend) if word and word not in ("auto", "eager"))
-        return " ".join([self.attention, *([f"({kernel})"] if kernel else []), *changed])
+        changed = {name: value for name, value in self.options.items() if defaults.get(name) != value}
+        implementation = "auto" if self.implementation == "eager" else self.implementation
+        return str(RowName(self.attention, changed, implementation)) + (f" ({self.backend})" if self.backend else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +87,26 @@ def measured_candidates(figures: Iterable[Figure]) -> tuple[dict[str, list[Figur
     return grouped, layers, list(dict.fromkeys(notes))
 
 
-def unmeasured_candidates(need: Need, measured: Iterable[Candidate]) -> list[Candidate]:
-    """One layer for each unmeasured attention, without controls, with its defaults at this length."""
-    measured_names = {layer.attention for layer in measured}
-    missing = [name for name in attentions() if not card(name).control and name not in measured_names]
-    defaults = {name: plain_options(attention_options(card(name), need.geometry, {})) for name in missing}
-    return [candidate(name, options, _fastest(need, name)) for name, options in defaults.items()]
+def is_among(layer: Candidate, rows: Iterable[RowName]) -> bool:
+    """Whether one of the rows names the layer."""
+    return any(row.names(layer.attention, layer.options, layer.implementation) for row in rows)
+
+
+def unmeasured_candidates(need: Need, measured: Iterable[Candidate], rows: Sequence[RowName] = ()) -> list[Candidate]:
+    """One layer for each unmeasured row, with its defaults at this length.
+
+    Args:
+        rows: rows to build layers for; all attentions but controls unless given.
+    """
+    layers = list(measured)
+    asked = rows or [RowName(name) for name in attentions() if not card(name).control]
+    missing = [row for row in asked if not any(is_among(layer, [row]) for layer in layers)]
+    found = []
+    for row in missing:
+        options = plain_options(attention_options(card(row.attention), need.geometry, row.options))
+        implementation = _fastest(need, row.attention) if row.implementation == "auto" else row.implementation
+        found.append(candidate(row.attention, options, implementation))
+    return found
 
 
 def _fastest(need: Need, name: str) -> str:

@@ -14,6 +14,7 @@ from attn_zoo.recommend.candidates import (
     Counted,
     Refusal,
     counted,
+    is_among,
     measured_candidates,
     refusal,
     unmeasured_candidates,
@@ -22,6 +23,7 @@ from attn_zoo.recommend.candidates import (
 from attn_zoo.recommend.evidence import Figure, Machine, Reading, read_at
 from attn_zoo.recommend.need import Need
 from attn_zoo.registry import attentions, card
+from attn_zoo.rows import RowName
 
 FLOAT = 4
 """Bytes of an fp32 number, the precision of all counts."""
@@ -73,6 +75,7 @@ def recommend(
     tables: Sequence[Table],
     *,
     here: str,
+    rows: Sequence[RowName] = (),
 ) -> Recommendation:
     """Rank every attention that meets the requirements, without controls.
 
@@ -83,12 +86,13 @@ def recommend(
         figures: measurements of any machine and size; those that do not fit are listed in the notes.
         tables: leaderboard tables of the records.
         here: name of this machine, from ``machine_of``.
+        rows: rows to choose among; all attentions but controls unless given.
     """
     fitting, notes = _fitting(need, figures)
     machine, used, left_out = _one_machine(fitting, here)
     grouped, measured, unknown = measured_candidates(used)
-    kept = [layer for layer in measured.values() if not card(layer.attention).control]
-    candidates = [*kept, *unmeasured_candidates(need, kept)]
+    kept = [layer for layer in measured.values() if (is_among(layer, rows) if rows else not card(layer.attention).control)]
+    candidates = [*kept, *unmeasured_candidates(need, kept, rows)]
     refused, choices = [], []
     recorded = bool(tables)
     readings = {layer.key: read_at(grouped.get(layer.key, []), need.length, need.batch) for layer in candidates}

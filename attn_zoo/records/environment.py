@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,8 +39,13 @@ def describe_environment(device: str) -> dict[str, Any]:
         "commit": commit,
         "dirty": dirty,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join([Path(sys.argv[0]).name, *(_without_folders(word) for word in sys.argv[1:])]),
+        "command": command_line(sys.argv),
     }
+
+
+def command_line(words: Sequence[str]) -> str:
+    """A command as records keep it: without the folders that files lay in."""
+    return " ".join([Path(words[0]).name, *(_without_folders(word) for word in words[1:])])
 
 
 def _version(package: str) -> str | None:

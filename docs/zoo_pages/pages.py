@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.registry import attentions, task_names
 from zoo_pages.attentions import attention_index, attention_page
-from zoo_pages.commands import ask_for_help_of_run, command_page
+from zoo_pages.commands import command_page
 from zoo_pages.results import Results
 from zoo_pages.tasks import board, heat_map_picture, overview, task_index, task_page
 
@@ -17,16 +17,15 @@ PICTURES = {"crossover.svg": "attention", "error.svg": "attention", "transplant.
 
 def generated_pages(results: Results, folder: Path) -> dict[str, bytes]:
     """Content of every file below ``folder``, by its path in there."""
-    with ask_for_help_of_run() as help_of_run:
-        pages = {
-            "attention/index.md": attention_index(results, attention_table()),
-            "task/index.md": task_index(task_table()),
-            "board.md": board(results),
-            "overview.md": overview(results),
-        }
-        pages |= {f"attention/{name}.md": attention_page(name, results, folder / "attention") for name in attentions()}
-        pages |= {f"task/{name}.md": task_page(name, results, folder / "task") for name in task_names()}
-        pages |= {"heatmap.svg": drawn} if (drawn := heat_map_picture(results)) else {}
-        pages["command-line.md"] = command_page(help_of_run)
+    pages = {
+        "attention/index.md": attention_index(results, attention_table()),
+        "task/index.md": task_index(task_table()),
+        "board.md": board(results),
+        "overview.md": overview(results),
+    }
+    pages |= {f"attention/{name}.md": attention_page(name, results, folder / "attention") for name in attentions()}
+    pages |= {f"task/{name}.md": task_page(name, results, folder / "task") for name in task_names()}
+    pages |= {"heatmap.svg": drawn} if (drawn := heat_map_picture(results)) else {}
+    pages["command-line.md"] = command_page()
     pictures = {str(PurePosixPath(shown, name)): results.picture(name) for name, shown in PICTURES.items()}
     return {path: text.encode() for path, text in pages.items()} | {path: raw for path, raw in pictures.items() if raw}

@@ -29,6 +29,9 @@ from attn_zoo.cli.measure import compose
 from attn_zoo.cli.plan import plan
 from attn_zoo.cost.experiments import report
 from attn_zoo.cost.measurement import Measurement
+from attn_zoo.leaderboard import tables
+from attn_zoo.leaderboard.plots.tradeoff import curves_of
+from attn_zoo.records import Store
 
 SMALL = ["budget.steps=6", "budget.evaluate_every=3", "model.dim=16", "model.heads=2"]
 LISTOPS = ["task=listops", "task.length=24", "task.train=200", "task.valid=50", "task.test=50"]
@@ -91,6 +94,12 @@ def test_leaderboard_formats_and_filters(swept):
         ),
         (["attention=linformer", "attention.projected_length=many"], "could not be converted to Integer"),
         (["attention=linfomer"], "linformer"),
+        (["attention=linformer[projected_lenght=3]"], "did you mean 'projected_length'?"),
+        (["attention=linformer[projected_length=3"], "brackets and quotes of a row stand in pairs"),
+        (["attention=linformer[projected_length=3]", "attention.projected_length=4"], "attention.projected_length is given twice"),
+        (["attention=linformer:spda"], "no implementation of linformer is called 'spda'; did you mean 'sdpa'?"),
+        (["attention=linformer:sdpa", "implementation=eager"], "implementation is given twice"),
+        (["--cfg=job"], "runs are told by KEY=VALUE, with -m where they are several; got '--cfg=job'"),
         (["task=digits", "task.patch=3"], "digits.patch must be 1, 2 or 4"),
         (["task=nope"], "listops"),
         (["attention=longformer", "attention.window=4"], "write 5 for 2 on either side"),
@@ -111,6 +120,20 @@ def test_bad_input_is_refused_in_words_before_work_starts(words, message, sweep,
     assert message in outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_sweep_holds_several_settings_of_one_mechanism_which_make_a_curve(tmp_path):
+    rows = "attention=linformer[projected_length=4|8],linformer:sdpa[projected_length=4],softmax"
+    outcome = zoo("run", "-m", rows, "seed=1,2", *LISTOPS, *SMALL, cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith("8 runs, 0 of them recorded already")
+    records, _ = Store(tmp_path / "runs").load()
+    found = {(r.spec.attention, r.spec.options.get("projected_length"), r.spec.implementation) for r in records}
+    assert found == {("linformer", 4, "auto"), ("linformer", 8, "auto"), ("linformer", 4, "sdpa"), ("softmax", None, "auto")}
+    assert {str(r.environment["command"]).split()[3] for r in records} == {rows}
+    (table,) = tables(records)
+    (curve,) = curves_of(table, "FLOPs")
+    assert (curve.name, curve.varied, len(curve.rows)) == ("linformer", "projected_length 4 to 8", 2)
 
 
 def test_one_bad_run_refuses_its_whole_sweep(tmp_path):
@@ -186,7 +209,6 @@ def test_what_is_composed_is_a_copy_and_what_is_stored_stays():
 def test_quickstart_is_five_mechanisms_two_controls_two_tasks_three_seeds():
     store_groups()
     planned = plan(["-m", "experiment=quickstart"])
-    assert planned is not None
     cells = {(spec.attention, spec.task, spec.seed) for spec in planned.specs}
     assert len(cells) == len(planned.specs) == 42
     assert {spec.implementation for spec in planned.specs} == {"auto"}

@@ -12,7 +12,7 @@ from attn_zoo.runner.count import count_mechanisms
 def test_every_row_has_the_same_time_at_a_constant_rate_and_fits_the_task():
     store_groups()
     planned = plan(["-m", "experiment=equal_time"])
-    assert planned is not None and planned.records == "equal_time"
+    assert planned.settings.records == "equal_time"
     (shared,) = {(spec.task, spec.model, spec.budget, str(spec.task_options)) for spec in planned.specs}
     assert (shared[2].seconds, shared[2].schedule) == (1800, "constant")
     task = build_task(shared[0], **planned.specs[0].task_options).spec
@@ -25,6 +25,5 @@ def test_every_row_has_the_same_time_at_a_constant_rate_and_fits_the_task():
 def test_budgets_can_be_given_a_time():
     store_groups()
     planned = plan(["attention=linear", "task=listops", "budget.seconds=90", "budget.schedule=constant", "budget.steps=100000"])
-    assert planned is not None
     (spec,) = planned.specs
     assert (spec.budget.seconds, spec.budget.schedule, spec.budget.steps) == (90, "constant", 100_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,10 @@ from attn_zoo.records import RunRecord, Store
 
 HERE = Machine("Some CPU, 2 cores, 2 threads", "cpu", "fp32")
 GROWTH = Path(__file__).parents[2] / "results" / "growth.json"
+
+
+def name_of(label: str) -> str:
+    return re.split(r"[\[: ]", label)[0]
 
 
 def figure(attention: str, length: int, seconds: float | None, **changes: Any) -> Figure:
@@ -156,7 +161,7 @@ def test_controls_are_never_recommended_even_when_measured():
 )
 def test_what_cannot_be_had_is_refused_with_its_reason(need, refused):
     found = asked(quadratic_and_linear(), [], **need)
-    reasons = {item.label.split()[0]: item.reason for item in found.refused}
+    reasons = {name_of(item.label): item.reason for item in found.refused}
     assert set(refused) <= set(reasons)
     assert all(words in reasons[name] for name, words in refused.items())
     assert not set(refused) & set(order(found))
@@ -165,7 +170,7 @@ def test_what_cannot_be_had_is_refused_with_its_reason(need, refused):
 def test_a_plain_need_refuses_nobody_and_a_small_length_refuses_what_would_be_full_rank():
     assert asked([], []).refused == ()
     tiny = asked([], [], length=1)
-    assert "linformer" in {item.label.split()[0] for item in tiny.refused}
+    assert "linformer" in {name_of(item.label) for item in tiny.refused}
 
 
 def test_running_out_of_memory_at_a_smaller_length_refuses():
@@ -177,7 +182,7 @@ def test_running_out_of_memory_at_a_smaller_length_refuses():
 
 def test_memory_that_was_only_counted_is_a_bound_in_training():
     found = asked([], [], memory=30 * 2**20, direction="training", length=16384)
-    reason = {i.label.split()[0]: i.reason for i in found.refused}["softmax"]
+    reason = {name_of(i.label): i.reason for i in found.refused}["softmax"]
     assert reason.startswith("autograd alone keeps ") and "and 16 MiB of tokens (counted), more than 30 MiB" in reason
     assert "pooling" in order(found), "it keeps almost nothing of its own"
 
@@ -324,7 +329,7 @@ def test_the_command_says_what_it_recommends_in_two_sentences_with_its_evidence(
     assert main(words) == 0
     said = capsys.readouterr().out
     first = said.splitlines()[0]
-    assert first.startswith("Take linformer projected_length=256: ")
+    assert first.startswith("Take linformer[projected_length=256]: ")
     assert first.count(". ") == 1 and first.endswith("."), "two sentences"
     assert "times: measured, growth.json; accuracy: linformer in linformer-digits-s1-" in said
     assert main([*words, "--format", "json", "--task", "digits"]) == 0
@@ -332,6 +337,17 @@ def test_the_command_says_what_it_recommends_in_two_sentences_with_its_evidence(
     assert data["verdict"] == first
     assert data["ranked"][0]["attention"] == "linformer"
     assert len(data["ranked"][0]["accuracy"]["files"]) == 4
+
+
+def test_rows_are_chosen_among_where_they_are_named(capsys):
+    words = ["recommend", "--length", "8192", "--measured", str(GROWTH), "--device", "cpu", "--format", "json"]
+    assert main([*words, "--attention", "softmax", "linformer[projected_length=64|256]"]) == 0
+    ranked = {choice["label"]: choice for choice in json.loads(capsys.readouterr().out)["ranked"]}
+    by_name = {label.partition(":")[0]: label for label in ranked}
+    assert set(by_name) >= {"softmax", "linformer[projected_length=256]"} and any(
+        "projected_length=64]" in label for label in ranked
+    )
+    assert {choice["attention"] for choice in ranked.values()} == {"softmax", "linformer"}
 
 
 def test_nothing_fits_is_status_1(capsys):
@@ -358,6 +374,9 @@ def test_nothing_fits_is_status_1(capsys):
         (["--length", "64", "--task", "digits"], "give --records FOLDER as well"),
         (["--length", "64", "--records", "nowhere"], "there is no folder of records 'nowhere'"),
         (["--length", "64", "--records", "."], "'.' holds no records"),
+        (["--length", "64", "--attention", "linfromer"], "did you mean 'linformer'?"),
+        (["--length", "64", "--attention", "linformer[k=8]"], "no option of attention linformer is called 'k'"),
+        (["--length", "64", "--attention", "softmax", "uniform"], "controls are never recommended; leave uniform out"),
     ],
 )
 def test_bad_input_is_refused_in_words(words, message, tmp_path, monkeypatch, capsys):

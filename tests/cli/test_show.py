@@ -110,6 +110,11 @@ def test_rows_that_differ_in_an_option_have_names_of_their_own(tmp_path):
     assert len(find("linformer", records)) == 2
     (shown,) = find("linformer k=16@digits", records)
     assert shown.row.options == {"k": 16}
+    assert find("linformer[k=16]@digits", records) == find("linformer:eager[k=16]", records) == (shown,)
+    assert len(find("linformer[k=8|16]", records)) == 2
+    for wanted in ("linformer[k=9]", "linformer[j=8]", "linformer:triton", "linformer[k=16]@text"):
+        with pytest.raises(ValueError, match="no row is called"):
+            find(wanted, records)
 
 
 def test_check_runs_the_kit_and_its_verdict_is_the_exit_status(folder, capsys, monkeypatch):
@@ -149,7 +154,6 @@ def test_the_command_of_a_recorded_run_is_that_run(name):
     path = next((ROOT / "results" / room).glob(f"{stem}-*.json"))
     (record,) = [r for r in Store(path.parent).load()[0] if r.source == path.name]
     planned = plan(shlex.split(command(record.spec))[2:])
-    assert planned is not None
     assert [spec.run_id(record.task_card["version"], record.protocol) for spec in planned.specs] == [record.run_id]
 
 
@@ -170,7 +174,6 @@ def test_the_command_carries_every_kind_of_value():
     )
     version = task_card("listops").version
     planned = plan(shlex.split(command(spec))[2:])
-    assert planned is not None
     assert planned.specs == (spec,)
     swept = plan(shlex.split(command(spec, [4, 5, 6]))[2:])
     assert swept is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import pickle
 import signal
 import sys
 import threading
@@ -14,11 +14,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 
 from attn_zoo.cli import main
 from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.job import Order
+from attn_zoo.cli.launch import at_once, attempt, ray_arguments
 from attn_zoo.cli.plan import plan
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.verify import verify
@@ -177,8 +178,8 @@ def test_slurm_is_asked_for_what_the_configuration_says(tmp_path, monkeypatch):
         (commands / name).write_text(text, encoding="utf-8")
         (commands / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
-    asked = ["launch=slurm", "threads=1", "workers=1", "+hydra.launcher.additional_parameters={mail-type: FAIL}"]
-    words = ["attention=none", *SMALL[:-1], *asked, "hydra.launcher.partition=long", "report=false"]
+    asked = ["launch=slurm", "threads=1", "workers=1", "launcher.additional_parameters={mail-type: FAIL}"]
+    words = ["attention=none", *SMALL[:-1], *asked, "launcher.partition=long", "report=false"]
     assert zoo("run", *words, folder=tmp_path) == 0
     assert [record.status for record in Store(tmp_path / "runs").load()[0]] == ["done"]
     script = seen.read_text(encoding="utf-8")
@@ -193,7 +194,7 @@ def test_slurm_is_asked_for_what_the_configuration_says(tmp_path, monkeypatch):
         (["workers=2"], "add launch=joblib, ray, submitit_local or slurm"),
         (["launch=joblib", "workers=0"], "workers counts processes, so it is at least 1; got 0"),
         (["launch=joblib", "threads=0"], "threads is at least 1 with launch="),
-        (["launch=ray", "workers=2", "hydra.launcher.ray.init.address=auto"], "leave workers= out"),
+        (["launch=ray", "workers=2", "launcher.init.address=auto"], "leave workers= out"),
         (["launch=dask"], "launch/dask"),
         (["launch=slurm"], "sweep with launch=submitit_local"),
         (["restarts=-1"], "restarts counts something"),
@@ -220,58 +221,72 @@ def test_a_queue_that_takes_no_jobs_is_said_and_not_asked_again(tmp_path, monkey
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["launch=joblib", "workers=3"], ["hydra.launcher.n_jobs=3"]),
-        (["launch=submitit_local", "workers=3"], ["hydra.sweeper.max_batch_size=3"]),
-        (["launch=ray", "workers=3", "threads=2"], ["+hydra.launcher.ray.init.num_cpus=6"]),
-        (["launch=slurm", "workers=3"], ["hydra.launcher.array_parallelism=3"]),
-        (["launch=joblib", "hydra.launcher.n_jobs=5"], []),
-        (["launch=ray"], []),
+        (["launch=joblib", "workers=3"], 3),
+        (["launch=submitit_local", "workers=3"], 3),
+        (["launch=joblib", "threads=4"], 3),
+        (["launch=joblib", "threads=24"], 1),
     ],
 )
-def test_workers_reach_each_launcher(words, expected, groups, monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda name: f"bin/{name}")
-    planned = plan(words)
-    assert planned is not None
-    assert list(planned.words) == expected
-
-
-def test_workers_take_as_many_cores_as_there_are(groups, monkeypatch):
+def test_as_many_runs_at_once_as_workers_say_or_cores_give(words, expected, groups, monkeypatch):
     monkeypatch.setattr("attn_zoo.cli.launch._cores", lambda: 12)
-    planned = plan(["launch=joblib", "threads=4"])
-    assert planned is not None and planned.words == ("hydra.launcher.n_jobs=3",)
+    assert at_once(plan(words).settings) == expected
+
+
+def test_ray_is_given_the_cores_of_its_workers_or_a_cluster(groups):
+    own = ray_arguments(plan(["launch=ray", "workers=3", "threads=2"]).settings)
+    assert (own["num_cpus"], own["include_dashboard"]) == (6, False)
+    there = ray_arguments(plan(["launch=ray", "launcher.init.address=auto"]).settings)
+    assert there["address"] == "auto" and not {"num_cpus", "object_store_memory"} & set(there)
+    assert plan(["launch=ray", "launcher.remote.num_gpus=1", "threads=2"]).settings.launcher["remote"] == {
+        "num_cpus": 2,
+        "num_gpus": 1,
+        "max_retries": 3,
+    }
 
 
 @pytest.mark.parametrize(
-    ("group", "name", "words"),
-    [("launcher", "ray", ["launch=ray"]), ("sweeper", "optuna", ["experiment=tune"])],
+    ("words", "new"),
+    [
+        (["hydra.launcher.partition=gpu"], "launcher.partition=gpu"),
+        (["launch=ray", "+hydra.launcher.ray.remote.num_gpus=1"], "launcher.remote.num_gpus=1"),
+        (["hydra.launcher.ray.init.address=auto"], "launcher.init.address=auto"),
+        (["hydra.launcher.n_jobs=2"], "workers=2"),
+        (["experiment=tune", "hydra.sweeper.n_trials=3"], "tuning.trials=3"),
+    ],
 )
-def test_without_the_extra_a_message_names_it(group, name, words, groups, tmp_path, monkeypatch, capsys):
-    plan([])  # Hydra has found its plugins then
-    monkeypatch.delitem(ConfigStore.instance().repo["hydra"][group], f"{name}.yaml")
+def test_an_earlier_spelling_of_a_launcher_is_refused_with_the_new_one(words, new, tmp_path, capsys):
     assert zoo("run", *words, folder=tmp_path) == 2
-    assert "pip install 'attn-zoo[sweeps]'" in capsys.readouterr().err
+    assert f"{new} is written now" in capsys.readouterr().err
 
 
-def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
-    from omegaconf import OmegaConf
+@pytest.mark.parametrize(
+    ("package", "words"), [("ray", ["launch=ray"]), ("optuna", ["experiment=tune"]), ("submitit", ["launch=submitit_local"])]
+)
+def test_without_the_extra_a_message_names_it(package, words, groups, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("attn_zoo.cli.launch.find_spec", lambda name: None if name == package else name)
+    assert zoo("run", *words, folder=tmp_path) == 2
+    assert f"needs {package}, which is not installed; pip install 'attn-zoo[sweeps]'" in capsys.readouterr().err
 
-    from attn_zoo.cli.launch import Order
 
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    order = Order(("attn-zoo",), str(gone))
-    shutil.rmtree(gone)
-    with pytest.raises(FileNotFoundError, match="start it in a folder that all workers share"):
-        order.begin(OmegaConf.create({"threads": 1}))
+def test_a_worker_that_does_not_see_the_folder_says_so(groups, tmp_path):
+    planned = plan(SMALL)
+    outcome = attempt(Order(("attn-zoo",), str(tmp_path / "gone"), planned.settings), planned.jobs[0])
+    assert isinstance(outcome, OSError) and "start it in a folder that all workers share" in str(outcome)
+
+
+def test_jobs_are_plain_data_for_every_worker(groups):
+    planned = plan([*SWEEP[1:], "attention=performer[features=8|16],none", "tracking.every=3"])
+    assert pickle.loads(pickle.dumps(planned)) == planned
+    assert [job.spec.options.get("features") for job in planned.jobs] == [8, 16, None]
 
 
 def test_a_worker_that_dies_every_time_ends_the_command_with_what_is_left(tmp_path, capfd, monkeypatch):
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-    def dies(_: object) -> None:
+    def dies(*_: object) -> None:
         raise TerminatedWorkerError("A worker process managed by the executor was unexpectedly terminated.")
 
-    monkeypatch.setattr("attn_zoo.cli.run._hydra_main", lambda order: lambda: dies(order))
+    monkeypatch.setattr("attn_zoo.cli.run.launch", dies)
     assert zoo("run", "-m", "launch=joblib", "seed=1,2", "restarts=1", *SMALL, folder=tmp_path) == 1
     output, errors = capfd.readouterr()
     assert errors.count("a worker ended before its run did") == 2

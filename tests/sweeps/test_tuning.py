@@ -16,9 +16,10 @@ from omegaconf import OmegaConf
 from attn_zoo import registry
 from attn_zoo.cli import main
 from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.job import with_tuning
 from attn_zoo.cli.plan import plan
-from attn_zoo.cli.trial import objective, with_tuning
-from attn_zoo.cli.tune import _all_planned, read_request
+from attn_zoo.cli.search import draws, objective
+from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.records.tuning import trials_of
 
@@ -118,7 +119,7 @@ def test_a_search_that_was_cut_short_draws_the_same_trials(tuned, tmp_path):
     kept = [r for r in recorded(folder) if r.is_trial and r.spec.attention == "linformer" and r.tuning and r.tuning.trial != 1]
     for record in kept:
         Store(tmp_path / "runs").add(record)
-    status, output, _ = zoo("run", "experiment=tune", "attention=linformer", "hydra.sweeper.n_trials=3", *SMALL, folder=tmp_path)
+    status, output, _ = zoo("run", "experiment=tune", "attention=linformer", "tuning.trials=3", *SMALL, folder=tmp_path)
     assert status == 0
     assert output.count(": recorded already") == 2
     there = {
@@ -145,7 +146,9 @@ def groups() -> None:
         (["attention=linformer", "attention.projected_length=int(interval(4,17))"], "not below the 17 keys"),
         (["attention=linformer", "attention.projected_length=range(4,17)"], "not below the 17 keys"),
         (["budget.learning_rate=0.001"], "nothing is left to search"),
-        (["hydra.sweeper.n_trials=0"], "at least 1"),
+        (["tuning.trials=0"], "at least 1"),
+        (["tuning.sampler=random"], "tuning.sampler is grid or tpe"),
+        (["tuning.sampler=grid"], "has no end of values"),
     ],
 )
 def test_a_bad_search_is_refused_before_any_trial(words, message, groups):
@@ -153,9 +156,21 @@ def test_a_bad_search_is_refused_before_any_trial(words, message, groups):
         plan(["experiment=tune", *words])
 
 
-def test_a_space_without_its_sweeper_is_refused(groups):
-    with pytest.raises(ValueError, match="use experiment=tune"):
-        plan(["+tuning.space={budget.learning_rate: 'choice(1,2)'}"])
+def test_a_grid_needs_no_optuna_and_draws_every_combination(groups, monkeypatch):
+    monkeypatch.setattr("attn_zoo.cli.launch.find_spec", lambda name: None)
+    space = "+tuning.space={budget.learning_rate: 'choice(0.001,0.01)', attention.projected_length: 'range(2,8,3)'}"
+    study = plan([space, "attention=linformer"]).study
+    assert study is not None and study.trials == 6
+    drawing = draws(study)
+    batch = next(drawing)
+    specs = [study.spec(values) for values in batch]
+    assert [(s.options["projected_length"], s.budget.learning_rate) for s in specs] == [
+        (k, rate) for rate in (0.001, 0.01) for k in (2, 5, 8)
+    ]
+    with pytest.raises(StopIteration):
+        drawing.send([0.0] * 6)
+    fewer = plan([space, "attention=linformer", "tuning.trials=2"]).study
+    assert fewer is not None and next(draws(fewer)) == batch[:2] and fewer.id == study.id
 
 
 @pytest.mark.parametrize(
@@ -178,24 +193,24 @@ def test_bad_input_to_tune_is_refused_before_any_trial(words, message, tmp_path)
 
 
 def test_a_written_down_search_has_its_rows_and_leaves_out_those_that_refuse(groups, capsys):
-    causal = _all_planned(read_request(["experiment=profile_encoder", "task=mqar", "task.causal=true"]))
-    taken = {search.specs[0].attention for _, search in causal}
+    causal = plan_searches(read_request(["experiment=profile_encoder", "task=mqar", "task.causal=true"]))
+    taken = {search.specs[0].attention for search in causal}
     assert {"softmax", "linear", "none"} <= taken and not {"linformer", "nystrom"} & taken
     assert "attention=nystrom task=mqar is left out" in capsys.readouterr().out
     with pytest.raises(ValueError, match="nystrom has no causal form"):
-        _all_planned(read_request(["experiment=profile_encoder", "attention=nystrom", "task=mqar", "task.causal=true"]))
+        plan_searches(read_request(["experiment=profile_encoder", "attention=nystrom", "task=mqar", "task.causal=true"]))
 
 
 @pytest.mark.parametrize("name", ["profile_encoder", "profile_decoder"])
 def test_a_profile_searches_the_same_rates_for_every_row_at_the_level_of_each_task(name, groups):
-    searches = _all_planned(read_request([f"experiment={name}"]))
-    spaces = {(plan.specs[0].attention, plan.study.task): dict(plan.study.space) for _, plan in searches if plan.study}
+    searches = plan_searches(read_request([f"experiment={name}"]))
+    spaces = {(plan.study.base.attention, plan.study.base.task): dict(plan.study.space) for plan in searches if plan.study}
     assert {str(space) for space in spaces.values()} == {"{'budget.learning_rate': 'choice(0.001,0.003,0.01)'}"}
     tasks = {task for _, task in spaces}
     for task in tasks:
         rows = {attention for attention, of in spaces if of == task}
         assert {"softmax", "none", "uniform", "convolution", "frozen_random"} <= rows
-        specs = [plan.specs[0] for _, plan in searches if plan.study and plan.study.task == task]
+        specs = [plan.study.base for plan in searches if plan.study and plan.study.base.task == task]
         assert len({(str(s.model), str(s.budget.steps), str(s.task_options)) for s in specs}) == 1
     if name == "profile_encoder":
         assert {attention for attention, _ in spaces} == set(registry.attentions()), "the whole zoo"
@@ -204,25 +219,44 @@ def test_a_profile_searches_the_same_rates_for_every_row_at_the_level_of_each_ta
         assert {attention for attention, _ in spaces} == causal
 
 
-@pytest.mark.parametrize("word", ["tuning.attention=[softmax]", "tuning.task=[mqar]", "tuning.settings={}"])
+@pytest.mark.parametrize("word", ["tuning.attention=[softmax]", "tuning.task=[mqar]", "tuning.attention=[]"])
 def test_what_an_experiment_writes_down_is_not_given_twice(word, groups):
-    with pytest.raises(ValueError, match="on the command line write attention=NAME"):
+    with pytest.raises(ValueError, match="on the command line write attention=ROW"):
         read_request(["experiment=profile_encoder", word])
 
 
 def test_photographs_are_asked_of_the_named_mechanisms_and_controls(groups):
-    searches = _all_planned(read_request(["experiment=profile_vision"]))
-    rows = {(plan.study.task, plan.specs[0].attention) for _, plan in searches if plan.study}
+    searches = plan_searches(read_request(["experiment=profile_vision"]))
+    rows = {(plan.study.base.task, plan.study.base.attention) for plan in searches if plan.study}
     named = {"softmax", "linformer", "performer", "longformer", "reformer", "linear", "nystrom", "pooling"}
     assert rows == {("cifar10", name) for name in named | {"none", "uniform", "convolution"}}
 
 
+def rows(*words: str) -> list[str]:
+    return [str(row) for row, _ in read_request(["task=mqar", *words]).searches]
+
+
 def test_a_curve_is_one_search_for_each_setting_unless_one_is_typed(groups):
-    curve = read_request(["experiment=curves", "attention=linformer,softmax", "task=mqar"])
-    settings = [search[2:] for search in curve.searches]
-    assert settings == [*((f"attention.projected_length={k}",) for k in (4, 8, 16, 32, 48)), ()]
-    typed = read_request(["experiment=curves", "attention=linformer", "task=mqar", "attention.projected_length=7"])
-    assert [search[2:] for search in typed.searches] == [()] and typed.rest == ("attention.projected_length=7",)
+    curve = [f"linformer[projected_length={k}]" for k in (4, 8, 16, 32, 48)]
+    assert rows("experiment=curves", "attention=linformer,softmax") == [*curve, "softmax"]
+    assert rows("experiment=curves", "attention=linformer", "attention.projected_length=7") == ["linformer"]
+    assert rows("experiment=curves", "attention=linformer[projected_length=7],softmax") == [
+        "linformer[projected_length=7]",
+        "softmax",
+    ]
+    assert len(rows("experiment=curves")) == 4 + 5 * 5
+    assert rows("attention=linformer[projected_length=4|8],none") == [
+        "linformer[projected_length=4]",
+        *rows("attention=linformer[projected_length=8],none"),
+    ]
+
+
+def test_an_option_of_a_row_is_not_searched(groups):
+    (searched,) = plan_searches(read_request(["attention=linformer[projected_length=8]", "task=digits"]))
+    assert searched.study and list(searched.study.space) == ["budget.learning_rate"]
+    assert searched.study.base.options["projected_length"] == 8
+    beside = plan(["experiment=tune", "attention=linformer", "task=digits", "attention.projected_length=8"]).study
+    assert beside and beside.id == searched.study.id, "one study, however it is written"
 
 
 def test_what_the_command_line_says_goes_before_the_usual_space(groups):
@@ -233,7 +267,7 @@ def test_what_the_command_line_says_goes_before_the_usual_space(groups):
     given = plan(["experiment=tune", "attention=linformer", "budget.learning_rate=tag(log, interval(0.001, 0.002))"])
     assert given and given.study and given.study.space["budget.learning_rate"] == "tag(log,interval(0.001,0.002))"
     assert len({usual.study.id, fixed.study.id, given.study.id}) == 3
-    more = plan(["experiment=tune", "attention=linformer", "task=digits", "hydra.sweeper.n_trials=99"])
+    more = plan(["experiment=tune", "attention=linformer", "task=digits", "tuning.trials=99"])
     assert more and more.study and more.study.id == usual.study.id, "a study is gone on with, whatever the number of trials"
 
 
@@ -245,9 +279,16 @@ def test_candidates_that_a_mechanism_refuses_at_the_length_are_left_out(groups):
 
 
 def test_a_metric_that_is_better_when_lower_is_minimised(groups):
-    words = ["experiment=tune", "attention=none", "task=masked_language", "level=smoke"]
-    planned = plan(words)
-    assert planned and "hydra.sweeper.direction=minimize" in planned.words
+    study = plan(["experiment=tune", "attention=none", "task=masked_language", "level=smoke", "tuning.trials=30"]).study
+    assert study is not None
+    drawing, drawn = draws(study), list[float]()
+    batch = next(drawing)
+    with contextlib.suppress(StopIteration):
+        while True:
+            drawn += [values["budget.learning_rate"] for values in batch]
+            batch = drawing.send([values["budget.learning_rate"] for values in batch])
+    assert len(drawn) == 30
+    assert sum(rate < 0.001 for rate in drawn[15:]) > 10, "where low rates score low, low rates are drawn"
 
 
 def test_every_candidate_is_an_option_of_its_mechanism(groups):

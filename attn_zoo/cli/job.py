@@ -1,0 +1,169 @@
+"""One run of a command, in whichever process does it: claimed, done and recorded, unless an equal one is recorded."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attn_zoo.cli.config import Settings
+from attn_zoo.cli.progress import RichProgress
+from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
+from attn_zoo.records.environment import command_line
+from attn_zoo.records.tuning import setting
+from attn_zoo.registry import task_card
+from attn_zoo.runner import Progress, run
+from attn_zoo.runner.checkpoint import Checkpoint
+from attn_zoo.runner.processes import Processes
+from attn_zoo.runner.tracking import Tracking, Watchers, check_trackers
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run to be done."""
+
+    spec: RunSpec
+    """Resolved."""
+    locations: Mapping[str, Any] = field(default_factory=dict)
+    """Task options that say where data lie."""
+    tuning: Tuning | None = None
+    """Its part in a study."""
+
+    @property
+    def run_id(self) -> str:
+        """Id of its record."""
+        return self.spec.run_id(task_card(self.spec.task).version)
+
+    @property
+    def label(self) -> str:
+        """Words for it, with what a trial was drawn to be."""
+        label = f"{self.spec.attention} on {self.spec.task}, seed {self.spec.seed}"
+        if self.tuning is None or self.tuning.trial is None:
+            return label
+        return f"{label}, trial {self.tuning.trial} with {searched_values(self.spec, self.tuning)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What every process that does runs of a command is told beside the runs."""
+
+    command: tuple[str, ...]
+    """As it was typed; records keep it."""
+    folder: str
+    """The one it was typed in, which relative paths are relative to."""
+    settings: Settings
+
+    def begin(self) -> None:
+        """Make this process, whoever started it, like the one that the command was typed in.
+
+        Raises:
+            FileNotFoundError: the folder is not there.
+        """
+        if os.getcwd() != self.folder:
+            try:
+                os.chdir(self.folder)
+            except OSError as error:
+                raise FileNotFoundError(
+                    f"this worker does not see the folder {self.folder!r} that the sweep was started in; start it in a folder "
+                    "that all workers share"
+                ) from error
+        if self.settings.threads:
+            torch.set_num_threads(self.settings.threads)
+
+
+def one_run(order: Order, job: Job) -> RunRecord | None:
+    """Do a run and record it, unless an equal one is recorded with a final status or another process is at it.
+
+    Returns:
+        The record of the run, whoever did it; None where another process is at it.
+
+    Raises:
+        OSError: the folder cannot take the record; where it was written instead, the message says so.
+    """
+    processes = Processes.join(job.spec.device)
+    processes.check_batch(job.spec.budget.batch_size)
+    check_trackers(order.settings.tracking.to)
+    store, run_id = Store(order.settings.records), job.run_id
+    if processes.is_main:
+        store.check_writable()  # before each run, since disks fill up in the course of a sweep
+    with store.claim(run_id) if processes.is_main else nullcontext(True) as claimed:
+        found = store.find(run_id, job.tuning) if processes.is_main else None
+        theirs, known, ours = processes.share((run_id, found, claimed))
+        if theirs != run_id:
+            raise ValueError("the processes were given different runs; launch each with the same command")
+        if known:
+            print(f"{job.label}: recorded already", flush=True)
+            return known
+        if not ours:
+            print(f"{job.label}: left to another process, which is at it; the same command will show whether it ended", flush=True)
+            return None
+        record = _do(order, job)
+    print(f"{job.label}: {_outcome(record)}", flush=True)
+    return record
+
+
+def searched_values(spec: RunSpec, tuning: Tuning) -> str:
+    """The values that a spec has for what its study searched over."""
+    found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
+    return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found)
+
+
+def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
+    """The record with its part in the study; of a trial without test scores, so that nobody can choose by them."""
+    if tuning is None:
+        return record
+    kept = {name: score for name, score in record.scores.items() if name in ("valid", "train")}
+    return replace(record, tuning=tuning, scores=record.scores if tuning.trial is None else kept)
+
+
+def _do(order: Order, job: Job) -> RunRecord:
+    """The run itself, its state kept and its course told as the settings have it; the main process records it."""
+    settings, run_id, is_main = order.settings, job.run_id, Processes().is_main
+    keep, told = settings.checkpoint, settings.tracking
+    checkpoint = None
+    if keep.every or keep.minutes:
+        checkpoint = Checkpoint(settings.records, run_id, keep.every, keep.minutes)
+        if is_main and (words := checkpoint.open()):
+            print(f"{job.label}: {words}", flush=True)
+    trackers: AbstractContextManager[Tracking | None] = nullcontext()
+    if told.to and is_main:
+        trackers = Tracking(told.to, job.spec, run_id, project=told.project, folder=told.folder, every=told.every)
+    with trackers as tracking:
+        watchers: list[Progress] = [RichProgress(by_time=bool(job.spec.budget.seconds))] if is_main else []
+        progress = Watchers(*watchers, *([tracking] if tracking else []))
+        record = with_tuning(run(job.spec, progress, job.locations, checkpoint), job.tuning)
+        record = replace(record, environment={**record.environment, "command": command_line(order.command)})
+        if is_main:
+            path = _keep(record, Store(settings.records))
+            if tracking:
+                tracking.finish(record, path)
+            if checkpoint:
+                checkpoint.remove()
+    return record
+
+
+def _keep(record: RunRecord, store: Store) -> Path:
+    """Add the record; where its folder takes no more, write it to the system's temporary one, as it may have taken hours."""
+    try:
+        return store.add(record)
+    except OSError as error:
+        try:
+            kept = Store(tempfile.mkdtemp(prefix="attn-zoo-kept-")).add(record)
+        except OSError:
+            raise error from None
+        raise OSError(f"{error}; it is not lost: copy {str(kept)!r} to there first") from error
+
+
+def _outcome(record: RunRecord) -> str:
+    if record.status != "done":
+        return f"{record.status}: {record.reason}"
+    seconds = record.measured.get("train_seconds")
+    took = "" if seconds is None else f" after {seconds:.1f} s of training"
+    split = "valid" if record.is_trial else "test"
+    return f"{split} {record.task_card['metric']} {100 * record.scores[split]:.1f} %{took}"
