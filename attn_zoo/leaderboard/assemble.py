@@ -49,7 +49,7 @@ def tables(
     if attention is not None:
         made = [replace(t, rows=tuple(row for row in t.rows if row.attention == attention)) for t in made]
     made = [table for table in made if table.rows]
-    return sorted(made, key=lambda table: (table.task["name"], _key(table.task_options), -len(table.rows)))
+    return sorted(made, key=lambda table: (table.task["name"], key_of(table.task_options), -len(table.rows)))
 
 
 def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
@@ -61,7 +61,7 @@ def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     for record in records:
         spec = record.spec
         shared = [spec.task, spec.task_options, spec.model, shared_budget(record), spec.precision, spec.device]
-        by_spec[_key([record.protocol, record.task_card["version"], *shared])][_key(record.data) if record.data else ""].append(
+        by_spec[key_of([record.protocol, record.task_card["version"], *shared])][key_of(record.data) if record.data else ""].append(
             record
         )
     groups = []
@@ -241,7 +241,7 @@ def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
 def _values(option: str, records: Iterable[RunRecord]) -> set[str]:
     """What rows have for an option; one that was searched over it stands for itself."""
     fixed = [record for record in records if option in own_options(record) or option not in record.spec.options]
-    return {_key(record.spec.options[option]) if option in record.spec.options else "" for record in fixed}
+    return {key_of(record.spec.options[option]) if option in record.spec.options else "" for record in fixed}
 
 
 def _told_apart(settings: Mapping[str, str], tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
@@ -257,10 +257,11 @@ def _told_apart(settings: Mapping[str, str], tables: Sequence[Mapping[str, RunRe
 
 def _row_key(record: RunRecord) -> str:
     tuned = [] if record.tuning is None else [record.tuning.study]
-    return _key([record.spec.attention, own_options(record), record.spec.implementation, *tuned])
+    return key_of([record.spec.attention, own_options(record), record.spec.implementation, *tuned])
 
 
-def _key(value: Any) -> str:
+def key_of(value: Any) -> str:
+    """Text that is equal for equal settings."""
     return json.dumps(value, sort_keys=True, default=lambda other: dict(other) if isinstance(other, Mapping) else repr(other))
 
 

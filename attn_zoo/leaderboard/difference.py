@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.assemble import measured_as, tables
+from attn_zoo.leaderboard.assemble import key_of, measured_as, tables
 from attn_zoo.leaderboard.gate import Change, Finding, Judged, Pair, cost_changes, judged
 from attn_zoo.leaderboard.rows import SHARES
 from attn_zoo.leaderboard.statistics import Estimate, estimate
@@ -161,7 +160,7 @@ def _cells(records: Iterable[RunRecord]) -> dict[str, _Cell]:
     """Rows by all of their spec but the seed."""
     runs: dict[str, dict[int, RunRecord]] = defaultdict(dict)
     for record in sorted(records, key=lambda r: (r.status == "done", str(r.environment.get("started")))):
-        runs[_key({**record.spec.to_dict(), "seed": None})][record.spec.seed] = record
+        runs[key_of({**record.spec.to_dict(), "seed": None})][record.spec.seed] = record
     return {key: _Cell(dict(sorted(by_seed.items()))) for key, by_seed in sorted(runs.items())}
 
 
@@ -196,7 +195,7 @@ class _Names:
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self._labels = {
-            _key([row.attention, row.options, row.costs.block.measured_as]): row.label
+            key_of([row.attention, row.options, row.costs.block.measured_as]): row.label
             for table in tables(records)
             for row in table.rows
         }
@@ -204,13 +203,13 @@ class _Names:
         for record in records:
             by_task[record.spec.task][self._setting_key(record)] = self._setting(record)
         self._dials = {
-            task: [name for name in next(iter(found.values())) if len({_key(s.get(name)) for s in found.values()}) > 1]
+            task: [name for name in next(iter(found.values())) if len({key_of(s.get(name)) for s in found.values()}) > 1]
             for task, found in by_task.items()
         }
 
     def row(self, record: RunRecord) -> str:
         spec = record.spec
-        key = _key([spec.attention, spec.options, measured_as(record)])
+        key = key_of([spec.attention, spec.options, measured_as(record)])
         return self._labels.get(key, f"{spec.attention} (tuned)")  # of one study in A and B tables show what was chosen last
 
     def task(self, record: RunRecord) -> str:
@@ -224,7 +223,7 @@ class _Names:
         return _flat({**shared, "precision": spec.precision, "device": spec.device})
 
     def _setting_key(self, record: RunRecord) -> str:
-        return _key(self._setting(record))
+        return key_of(self._setting(record))
 
 
 def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -232,7 +231,3 @@ def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in nested.items():
         found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return found
-
-
-def _key(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=repr)

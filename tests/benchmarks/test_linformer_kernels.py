@@ -102,6 +102,12 @@ def test_what_is_timed_and_all_of_ours_is_checked():
     assert all(p.precision != "bf16" for p in interpreted.problems()), "the interpreter computes nonsense in it"
 
 
+@pytest.fixture(autouse=True)
+def environment(monkeypatch) -> None:
+    """What ``main`` sets is gone after each test."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
 @pytest.fixture
 def scripted(monkeypatch) -> dict[str, Exception]:
     """A device on which all results are right and each step takes a millisecond, but for the errors that a test adds by key."""

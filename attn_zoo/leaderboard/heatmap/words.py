@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap, Line
-from attn_zoo.leaderboard.render.text import estimated, is_share, unit
+from attn_zoo.leaderboard.render.text import estimated, is_share, seed_count, unit
 from attn_zoo.leaderboard.rows import Table
 
 _SHORT = {"out_of_memory": "OOM", "timed_out": "time-out"}
@@ -74,16 +74,6 @@ def metric(column: Column) -> str:
     return name if column.table.higher_is_better else f"{name} ↓"
 
 
-def seeds(found: HeatMap) -> str:
-    """``3 seeds``, ``1 to 3 seeds``."""
-    counts = found.seeds
-    if not counts:
-        return "no seed"
-    if len(counts) > 1:
-        return f"{counts[0]} to {counts[-1]} seeds"
-    return "one seed" if counts == (1,) else f"{counts[0]} seeds"
-
-
 def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     """How to read the map, and what it leaves out, a sentence each.
 
@@ -92,7 +82,7 @@ def footnotes(found: HeatMap, leads: str = "Bold") -> list[str]:
     """
     cells = [cell for line in found.lines for cell in line.cells]
     ranked = any(cell.row and cell.row.standing.rank is not None for cell in cells)
-    notes = [f"Test scores of {seeds(found)}{', which tells nothing of noise' if found.seeds == (1,) else ''}."]
+    notes = [f"Test scores of {seed_count(found.seeds)}{', which tells nothing of noise' if found.seeds == (1,) else ''}."]
     notes.append(f"{leads}: cannot be told from the best of its task." if ranked else f"{leads}: the best mean, without ranks.")
     if any(cell.shade for cell in cells):
         notes.append("Rows by average shade, an empty cell counting as none.")

@@ -99,15 +99,18 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
     ends = _axis(table)
     used: set[str] = set()
     rows = tuple(
-        _line(
-            row,
-            table,
-            _id(f"{id}--{row.label}", used),
-            NAMES[style.colours[row.attention]],
-            runs,
-            tuple(column.cell(row) for column in heads),
-            tuple(difference_lines(compared, published[row.label])) if compared and row.label in published else (),
-            ends,
+        Line(
+            id=_id(f"{id}--{row.label}", used),
+            row=row,
+            colour=NAMES[style.colours[row.attention]],
+            score=score(row, table),
+            unit=unit(table, " %"),
+            whisker=_whisker(row, ends),
+            cells=tuple(column.cell(row) for column in heads),
+            runs=tuple(runs.lines(row, table)),
+            again=runs.again(row) if row.provenance.files else "",
+            published=tuple(difference_lines(compared, published[row.label])) if compared and row.label in published else (),
+            costs=_costs(row),
         )
         for row in table.rows
     )
@@ -131,36 +134,11 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
     )
 
 
-def _line(
-    row: Row,
-    table: Table,
-    id: str,
-    colour: str,
-    runs: Runs,
-    held: tuple[Cell, ...],
-    published: tuple[str, ...],
-    ends: tuple[float, float],
-) -> Line:
-    spread = row.scores.test.half_width or 0.0 if row.scores.test else 0.0
-    return Line(
-        id=id,
-        row=row,
-        colour=colour,
-        score=score(row, table),
-        unit=unit(table, " %"),
-        whisker=None
-        if row.scores.test is None
-        else (
-            _share(row.scores.test.mean - spread, ends),
-            _share(row.scores.test.mean, ends),
-            _share(row.scores.test.mean + spread, ends),
-        ),
-        cells=held,
-        runs=tuple(runs.lines(row, table)),
-        again=runs.again(row) if row.provenance.files else "",
-        published=published,
-        costs=_costs(row),
-    )
+def _whisker(row: Row, ends: tuple[float, float]) -> tuple[float, float, float] | None:
+    if row.scores.test is None:
+        return None
+    mean, spread = row.scores.test.mean, row.scores.test.half_width or 0.0
+    return _share(mean - spread, ends), _share(mean, ends), _share(mean + spread, ends)
 
 
 def _axis(table: Table) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from attn_zoo.leaderboard.plots import cost, curves, tradeoff
 from attn_zoo.leaderboard.plots.style import DARK, MUTED, SIZE, Style, settings, style_of
+from attn_zoo.leaderboard.render.text import seed_count
 from attn_zoo.leaderboard.rows import COUNTED, Row, Table
 
 __all__ = ["DARK", "Picture", "draw", "missing_plots", "pictures", "svg", "tradeoffs", "write"]
@@ -190,10 +191,7 @@ def _curve_caption(name: str, drawn: Sequence[Row], table: Table) -> str:
 
 
 def _seeds(rows: Iterable[Row]) -> str:
-    counts = sorted({len(row.scores.seeds) for row in rows})
-    if len(counts) > 1:
-        return f"{counts[0]} to {counts[-1]} seeds"
-    return "one seed" if counts == [1] else f"{counts[0]} seeds"
+    return seed_count(len(row.scores.seeds) for row in rows)
 
 
 def _machines(rows: Iterable[Row]) -> str:

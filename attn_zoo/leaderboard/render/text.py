@@ -42,6 +42,16 @@ def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{', '.join(labels)}: {text}" for text, labels in about.items()]
 
 
+def seed_count(counts: Iterable[int]) -> str:
+    """Numbers of seeds of several rows: ``3 seeds``, ``1 to 3 seeds``."""
+    known = sorted(set(counts))
+    if not known:
+        return "no seed"
+    if len(known) > 1:
+        return f"{known[0]} to {known[-1]} seeds"
+    return "one seed" if known == [1] else f"{known[0]} seeds"
+
+
 def spent(cost: str, amount: float | None) -> str:
     """An amount of a cost with its unit, ``-`` where there is none."""
     if amount is None:
