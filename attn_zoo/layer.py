@@ -104,7 +104,7 @@ class MultiHeadAttention(nn.Module):
     Raises:
         ValueError: ``dim`` is not divisible by ``heads``, or a rate or order is unknown.
         UnknownNameError: no such attention, implementation or option.
-        UnsupportedError: the mechanism does not claim what is asked, or a short convolution is asked for with a context.
+        UnsupportedError: the mechanism does not claim what is requested, or a short convolution is requested with a context.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises:
             ValueError: a shape or dtype does not fit.
-            UnsupportedError: the mechanism makes queries and keys by one projection, or does not claim what is asked.
+            UnsupportedError: the mechanism makes queries and keys by one projection, or does not claim what is requested.
         """
         self.check_remembers()
         if context.dim() != 3 or context.shape[-1] != self.context_dim:

@@ -1,4 +1,4 @@
-"""The kit that any attention or task must pass: each claim on a card is proved and each non-claim is refused."""
+"""Conformance kit for attentions and tasks: each claim on a card is tested, and so is the refusal of each non-claim."""
 
 from attn_zoo.conformance.attention_suite import attention_checks, check_attention, resolve
 from attn_zoo.conformance.harness import Case, NotApplicable, Report, Result, Violation, require, run_cases

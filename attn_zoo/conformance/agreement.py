@@ -1,4 +1,4 @@
-"""Checks against something else that computes the same: softmax attention, the eager maths, the order of products."""
+"""Checks against references: softmax attention, the definition, ``eager``, and the other order of products."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_rows_without_keys, real_tokens
 
 TWICE = 2.0
-"""A kernel may err twice as much as eager does at the same precision, both against float64."""
+"""Largest error of a kernel, as a multiple of eager's at the same precision, both against float64."""
 ULPS = 8
 
 
@@ -52,7 +52,7 @@ def _require_softmax(subject: Subject, module: Attention, padded: bool) -> None:
 
 
 def _softmax_attention(request: Request, allowed: Tensor) -> Tensor:
-    """PyTorch's own, with zeros where no key is allowed."""
+    """PyTorch's softmax attention, with zeros where no key is allowed."""
     query, key = request.query, request.key
     if query is None or key is None:
         raise NotApplicable("softmax attention needs queries and keys, and the card does not read both")
@@ -77,7 +77,7 @@ def eager_agrees_with_the_definition(subject: Subject) -> str:
         for mask in masks:
             padded = request.padded(mask)
             want, got = answers(padded, naive), answers(padded, own)
-            largest = max(answer.abs().max().item() for answer in want.values()) or 1.0  # pooling of one token is zero
+            largest = max(answer.abs().max().item() for answer in want.values()) or 1.0  # the output of pooling one token is zero
             for name in want:
                 where = f"{geometry}, padded={mask is not None}: {name}"
                 require(got[name].isfinite().all(), f"{where}: NaN or infinite")
@@ -108,12 +108,12 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
             if subject.single is torch.float32:
                 mine = answers(padded, own)
             else:
-                mine = answers(_moved(padded.cast(torch.float64), subject.single), exact)
+                mine = answers(_perturbed(padded.cast(torch.float64), subject.single), exact)
             rounding = ULPS * torch.finfo(subject.single).eps
             largest = {name: answer.abs().max().item() for name, answer in want.items()}
             for name in want:
                 where = f"{geometry}, padded={mask is not None}: {name}"
-                # A gradient may cancel to nothing, so roundings are those of the largest number on the way back.
+                # A gradient may cancel to zero, so roundings are relative to the largest number of the backward pass.
                 floor = rounding * (largest[name] if name == "output" else max(largest.values()))
                 worst = max(worst, _require_within(got[name], mine[name], want[name], floor, where))
     return f"errs at most {worst:.2f} times what eager and {ULPS} roundings err"
@@ -128,15 +128,15 @@ def _geometries(subject: Subject) -> list[Geometry]:
     return found
 
 
-def _moved(request: Request, dtype: torch.dtype) -> Request:
-    """Every number a rounding of ``dtype`` larger or smaller, at random."""
+def _perturbed(request: Request, dtype: torch.dtype) -> Request:
+    """Perturb every number at random by plus or minus one rounding of ``dtype``."""
     generator, eps = torch.Generator().manual_seed(3), torch.finfo(dtype).eps
 
-    def move(_: str, tensor: Tensor) -> Tensor:
+    def perturb(_: str, tensor: Tensor) -> Tensor:
         up = torch.rand(tensor.shape, generator=generator).to(tensor.device) < 0.5
         return tensor * torch.where(up, 1 + eps, 1 - eps)
 
-    return request.changed(move)
+    return request.changed(perturb)
 
 
 def _require_within(got: Tensor, eager: Tensor, want: Tensor, floor: float, where: str) -> float:

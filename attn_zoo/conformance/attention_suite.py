@@ -1,4 +1,4 @@
-"""The kit for attentions: which checks run on which settings of a card."""
+"""The kit for attentions: selection of checks for each setting of a card."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from attn_zoo.registry import attention_options, task_card, task_names
 from attn_zoo.registry import card as card_of
 
 THEMES = (claims, padding, causality, stepwise, batch, state, gradients, numerics, agreement, cost)
-"""The modules whose checks make up the kit, in the order in which they run; importing them enlists the checks."""
+"""Modules of checks in the order in which they run; importing them registers the checks."""
 
 DEFAULT = "default"
 
 
 def resolve(target: str) -> AttentionCard | TaskCard:
-    """The card of a registered attention or task, or of a class anywhere: ``package.module:Class``.
+    """Return the card of a registered attention or task, or of a class given as ``package.module:Class``.
 
     Raises:
         UnknownNameError: nothing has this name.
@@ -33,7 +33,7 @@ def resolve(target: str) -> AttentionCard | TaskCard:
     module_name, _, class_name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a stranger's module may raise anything
+    except Exception as error:  # a module outside the zoo may raise anything
         raise ValueError(f"{target!r}: module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not hasattr(module, class_name):
         raise ValueError(f"{target!r}: module {module_name!r} has no attribute {class_name!r}")
@@ -49,13 +49,13 @@ def resolve(target: str) -> AttentionCard | TaskCard:
 
 
 def attention_checks(attention: str | AttentionCard, device: torch.device | None = None) -> Iterator[Case]:
-    """Every check of every setting of an attention, as cases to call.
+    """Iterate over every check of every setting of an attention, as callable cases.
 
-    The defaults and each of ``card.variants`` are proved, each in every implementation that this
+    Settings are the defaults and each of ``card.variants``, each in every implementation that this
     machine can run; an implementation that it cannot run is one case with the reason.
 
     Args:
-        device: prove every implementation there; None takes the CPU for what runs on it.
+        device: device of every implementation; None takes the CPU for those that run on it.
 
     Raises:
         UnknownNameError: no attention has this name.
@@ -67,7 +67,7 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
     for variant, given in {DEFAULT: {}, **card.variants}.items():
         try:
             options = attention_options(card, DEFAULTS_AT, given)
-        except Exception as error:  # rules of the entry's own may raise anything; the other settings are still proved
+        except Exception as error:  # an entry's own rules may raise anything; other settings are still checked
             yield _unbuildable(card.name, variant, error)
             continue
         for implementation in card.implementations:
@@ -80,14 +80,14 @@ def attention_checks(attention: str | AttentionCard, device: torch.device | None
                 continue
             subject = Subject(card, variant, options, implementation, home)
             if subject.interpreted and variant != DEFAULT:
-                continue  # minutes each, for the same kernels
+                continue  # takes minutes each, for the same kernels
             for check in sorted(ATTENTION_CHECKS.values(), key=_place):
                 if _concerns(check.scope, variant, implementation):
                     yield Case(card.name, check.name, check.contract, partial(check.prove, subject), variant, implementation)
 
 
 def check_attention(attention: str | AttentionCard, *, expected_failures: Mapping[str, str] | None = None) -> Report:
-    """Prove an attention's card.
+    """Run the kit on an attention.
 
     Args:
         attention: a registered name, ``package.module:Class`` or a card.
@@ -111,7 +111,7 @@ def _unbuildable(name: str, variant: str, error: Exception) -> Case:
 
 
 def _place(check: AttentionCheck) -> int:
-    """By theme; checks enlisted by others come last."""
+    """Rank of a check by theme; checks registered elsewhere come last."""
     names = [theme.__name__ for theme in THEMES]
     return names.index(check.prove.__module__) if check.prove.__module__ in names else len(names)
 
@@ -123,4 +123,4 @@ def _concerns(scope: Scope, variant: str, implementation: str) -> bool:
 
 
 def _never() -> None:
-    """Stands in the cases that this machine cannot run; calling such a case reports the reason."""
+    """Placeholder in cases that this machine cannot run; calling such a case reports the reason."""

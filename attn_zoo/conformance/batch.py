@@ -1,4 +1,4 @@
-"""Checks that examples, memory layout and callers' tensors are left apart."""
+"""Checks that examples are independent, memory layout is irrelevant and callers' tensors are unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
 REPEATS = 350
-"""Thousands of examples, so that temporaries which are worked off in blocks of some MiB need several."""
+"""Copies of the examples, thousands in all, so that temporaries processed in blocks of some MiB need several blocks."""
 
 
 def _requests(subject: Subject, module: Attention) -> list[Request]:

@@ -18,7 +18,7 @@ FUTURES: dict[str, Callable[[Tensor], Tensor]] = {
     "numbers 10000 times as large": lambda tensor: -1e4 * tensor,
     "zeros": torch.zeros_like,
 }
-"""A maximum or a sum taken over the whole length betrays itself only when the future outgrows the past."""
+"""Changes of the future; a maximum or a sum over the whole length shows only where the future exceeds the past."""
 
 
 @attention_check("implementation")
@@ -29,7 +29,7 @@ def causal_output_ignores_the_future(subject: Subject) -> None:
         return
     for module in _causal(subject):
         plain = subject.draw(module)
-        # A maximum over a loud past and a quiet future hides the past where the features shrink with the inputs' size.
+        # With a large past and a small future, a maximum over both underflows the past where features shrink with large inputs.
         for request, past in ((plain, ""), (plain.changed(lambda _, tensor: 30 * tensor), " and the past is 30 times as large")):
             before = request(module)
             for cut in _cuts(module):
@@ -70,14 +70,14 @@ def causal_output_sees_the_past(subject: Subject) -> None:
 
 
 def _causal(subject: Subject) -> list[Attention]:
-    """Causal modules at the length of the proof and at a longer one."""
+    """Causal modules at the length of the check and at a longer one."""
     if not subject.causal:
         raise NotApplicable("causal is not claimed")
     return [subject.build(geometry) for geometry in subject.short_and_long() if geometry.causal]
 
 
 def _cuts(module: Attention) -> list[int]:
-    """Where to part the past from the future: near both ends and in between."""
+    """Positions at which the future begins: near both ends and in between."""
     length = module.geometry.keys
     return sorted({1, length // 3, length // 2, length - 1})
 
@@ -87,7 +87,7 @@ def _with_future(request: Request, cut: int, change: Callable[[Tensor], Tensor])
 
 
 def _influence(out: Tensor, request: Request, position: int, module: Attention) -> Tensor:
-    """How strongly each position's value, or a stream standing in for it, moves one output."""
+    """Absolute gradient of one output by each position's value, or by a stream that replaces it."""
     values = [request.value]
     values += [request.streams[s.name] for s in module.card.streams(module.geometry, module.options) if s.starts_as == "value"]
     grads = torch.autograd.grad(out[:, :, position].sum(), values, retain_graph=True, allow_unused=True)

@@ -1,4 +1,4 @@
-"""Checks of the card: that it is complete, that what it claims runs and that the rest is refused."""
+"""Checks of the card: it is complete, its claims run, and the rest is refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _check_options(subject: Subject) -> None:
 
 @attention_check("card")
 def defaults_suit_every_length(subject: Subject) -> str:
-    """Defaults that follow the length build at every length from 2, and the mechanism doubts none of them from 64 tokens on."""
+    """Defaults that follow the length build at every length from 2, and the mechanism warns of none of them from 64 tokens on."""
     if not length_rules(subject.card.options):
         raise NotApplicable("no default follows the length")
     card, sizes = subject.card, ((n, d) for n in LENGTHS_OF_DEFAULTS for d in (8, 64))
@@ -78,8 +78,8 @@ def defaults_suit_every_length(subject: Subject) -> str:
                     card.build(geometry, options)
             except (UnsupportedError, ValueError) as error:
                 raise Violation(f"the defaults are refused at {geometry}: {error}") from error
-            doubts = card.build.warnings(geometry, options) if n >= 64 else ()
-            require(not doubts, f"the defaults are doubted at {geometry}: {'; '.join(doubts)}")
+            warnings = card.build.warnings(geometry, options) if n >= 64 else ()
+            require(not warnings, f"the defaults are doubted at {geometry}: {'; '.join(warnings)}")
     return "; ".join(f"{name} = {rule.words}" for name, rule in length_rules(card.options).items())
 
 
@@ -227,14 +227,14 @@ def unfit_requests_are_refused(subject: Subject) -> None:
 
 
 def must_raise_value_error(what: str, call: Callable[[], object]) -> None:
-    """Prove that a request that does not fit is refused.
+    """Check that a call with arguments that do not fit raises ``ValueError``.
 
     Raises:
         Violation: it ran, or failed in another way than by ``ValueError``.
     """
     try:
         call()
-    except (ValueError, TypeCheckError):  # the latter where shapes in annotations are checked at run time
+    except (ValueError, TypeCheckError):  # TypeCheckError where annotations are checked at run time
         return
     except Exception as error:
         raise Violation(f"{what} must raise ValueError, got {type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Checks that the cost on the card is the cost of the code."""
+"""Checks that the cost on the card is that of the code."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from attn_zoo.contract import Attention, Geometry, Growth
 from attn_zoo.cost.counted.counter import Tally, tally
 
 SLACK, LOG_SLACK = 0.15, 0.15
-"""How far a fitted exponent may lie from the printed one; a factor log n may add to it."""
+"""Tolerance of a fitted exponent, and the addition to it for a factor log n."""
 
 READ, LATER = 5, 17
-"""Tokens of the past and after it in the proof of the state; few, and enough later ones to tell all of the past apart."""
+"""Numbers of past and of later tokens in the check of the state; few, with enough later ones to depend on all of the past."""
 
 MANY = 2**16
-"""Tokens after which a state that does not grow is less than what was read."""
+"""Number of tokens after which a state that does not grow is smaller than the tokens read."""
 
 FLOAT_BYTES = 4
 
@@ -56,7 +56,7 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
 
 @attention_check("variant")
 def state_bytes_are_needed_and_enough(subject: Subject) -> str:
-    """The state is no less than the ways in which later answers depend on the past, and no more than all that they depend on."""
+    """The state holds no fewer numbers than later outputs depend on independently, and no more than all past inputs they use."""
     cost, options = subject.card.cost, subject.options
     without = cost(subject.geometry(), options).state_bytes
     require(without is None, f"the card states {without} bytes of state without causality")
@@ -85,9 +85,9 @@ def state_bytes_are_needed_and_enough(subject: Subject) -> str:
 
 
 def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]:
-    """How many independent numbers of the first tokens the answers after them depend on, and in which tensors they lie.
+    """Rank of the Jacobian of later outputs by the first tokens, and names of the tensors with a non-zero part in it.
 
-    That is the rank of their Jacobian: whatever is carried from token to token holds at least so many numbers.
+    A state carried from token to token holds at least as many numbers as the rank.
 
     Args:
         built_for: keys that the mechanism is built for; the first ``READ`` are the past of the ``LATER`` ones that follow.
@@ -97,8 +97,8 @@ def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]
     request = subject.draw(module, batch=1, queries=total, keys=total).leaves()
     later = request(module)[:, :, READ : READ + LATER].flatten()
     rows: dict[str, list[Tensor]] = {name: [] for name in request.tensors}
-    for answer in later:
-        grads = torch.autograd.grad(answer, list(request.tensors.values()), retain_graph=True, allow_unused=True)
+    for output in later:
+        grads = torch.autograd.grad(output, list(request.tensors.values()), retain_graph=True, allow_unused=True)
         for (name, tensor), grad in zip(request.tensors.items(), grads, strict=True):
             rows[name].append((torch.zeros_like(tensor) if grad is None else grad)[:, :, :READ].flatten())
     blocks = {name: torch.stack(found) for name, found in rows.items()}
@@ -108,7 +108,7 @@ def past_in_the_future(subject: Subject, built_for: int) -> tuple[int, set[str]]
 
 @attention_check("variant")
 def shapes_flow_without_numbers(subject: Subject) -> None:
-    """Built on the meta device, which holds shapes and no numbers, it runs: so the cost of a long model is counted in no time."""
+    """The mechanism runs on the meta device, which has shapes and no data, so that costs of long models are counted quickly."""
     for geometry in subject.plain_and_causal():
         request = subject.draw(subject.build(geometry), batch=1).changed(lambda name, tensor: tensor.to("meta"))
         try:
@@ -130,7 +130,7 @@ def _geometries(subject: Subject) -> Iterator[Geometry]:
 
 
 def count(subject: Subject, module: Attention) -> Tally:
-    """What PyTorch counts of one example."""
+    """FLOPs that PyTorch counts for one example."""
     request = subject.draw(module, batch=1).leaves()
     return tally(partial(request, module), _there_anyway(request, module))
 
@@ -141,7 +141,7 @@ def _there_anyway(request: Request, module: Attention) -> list[Tensor]:
 
 @attention_check("variant")
 def time_grows_as_printed(subject: Subject) -> str:
-    """FLOPs grow with the length as the card's big-O says, numbers written no faster, and both of ``eager`` beside ``tiled``."""
+    """FLOPs grow with the length as the card's big-O, numbers written no faster; both of ``eager`` beside ``tiled`` no faster."""
     claim, eager, subject = subject.card.time, subject, subject.as_counted()
     slack = SLACK + (LOG_SLACK if claim.has_log else 0)
     remarks = []
@@ -166,7 +166,7 @@ def time_grows_as_printed(subject: Subject) -> str:
 
 
 def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> None:
-    """FLOPs counted and numbers written grow no faster than the claim."""
+    """Require that counted FLOPs and written numbers grow no faster than the claim."""
     slack = SLACK + (LOG_SLACK if claim.has_log else 0)
     traces = [trace(subject, geometry.causal, length) for length in _lengths(subject, claim.exponent)]
     for what, sizes in (("FLOPs", [seen.flops for seen in traces]), ("numbers written", [seen.written for seen in traces])):
@@ -177,9 +177,9 @@ def _require_no_faster(subject: Subject, geometry: Geometry, claim: Growth) -> N
 
 @attention_check("variant")
 def memory_grows_as_printed(subject: Subject) -> str:
-    """The largest tensor made, forward and backward, grows no faster than the card's big-O of memory.
+    """The largest tensor, forward and backward, grows no faster than the card's big-O of memory.
 
-    Of ``eager`` beside ``tiled`` no faster than the big-O of time: it holds what it computes, and nothing besides.
+    That of ``eager`` beside ``tiled`` grows no faster than the big-O of time.
     """
     forms = [(subject.as_counted(), subject.card.memory)]
     if forms[0][0].implementation != "eager":
@@ -203,19 +203,19 @@ def _largest_tensors(subject: Subject, claim: Growth) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one example cost at one length, forward and backward."""
+    """Measured cost of one example at one length, forward and backward."""
 
     length: int
     flops: int
-    """Of the matrix products of the forward pass."""
+    """FLOPs of the matrix products of the forward pass."""
     written: int
-    """Numbers written by all operations together, a proxy of time that also sees sums, sorts and exponentials."""
+    """Numbers written by all operations, a proxy of time that includes sums, sorts and exponentials."""
     largest: int
     """Bytes of the largest tensor."""
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes the memory behind every result; views and broadcasts count as what they stand on."""
+    """Dispatch mode that records the storage of every result; views and broadcasts count as their storage."""
 
     written = largest = 0
 
@@ -243,10 +243,10 @@ def trace(subject: Subject, causal: bool, length: int) -> Trace:
 
 
 def exponent(sizes: Sequence[int], ratio: int) -> float:
-    """The power of n in sizes at three lengths, each ``ratio`` times the one before.
+    """Fit the power of n to sizes at three lengths, each ``ratio`` times the one before.
 
-    Fitted to the increments, which a constant term does not reach; where the sizes start out
-    constant, to the two ends. No growth counts as 0.
+    The fit uses increments, which have no constant term; where the first sizes are equal, it uses
+    the two ends. No growth counts as 0.
     """
     first, second, third = sizes
     if third <= second:
@@ -256,7 +256,7 @@ def exponent(sizes: Sequence[int], ratio: int) -> float:
 
 
 def _lengths(subject: Subject, claimed: float) -> tuple[int, int, int]:
-    """Long enough for windows and buckets to fill, short enough for what is quadratic."""
+    """Three lengths, long enough to fill windows and buckets, short enough for quadratic cost."""
     shortest = max(1024 if claimed < 2 else 256, 2 ** (subject.length - 1).bit_length())
     return shortest, 2 * shortest, 4 * shortest
 

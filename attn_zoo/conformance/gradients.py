@@ -1,4 +1,4 @@
-"""Checks that gradients reach what the card says is read, and that they are right."""
+"""Checks that gradients reach all inputs that the card reads, and that they are correct."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attn_zoo.contract import Attention, Geometry
 
 @attention_check("implementation")
 def every_position_gets_a_gradient(subject: Subject) -> None:
-    """Each valid position of each input and stream moves the output, itself or through a stream that stands in for it."""
+    """Each valid position of each input and stream influences the output, itself or through a stream that replaces it."""
     module = subject.build()
     masks: list[Tensor | None] = [None]
     if subject.card.can.key_padding:
@@ -39,14 +39,14 @@ def every_position_gets_a_gradient(subject: Subject) -> None:
 
 
 def _reached(request: Request, module: Attention) -> dict[str, Tensor]:
-    """Which positions of each tensor get a gradient. A stream counts for the input it starts as a copy of."""
+    """Mask of the positions of each tensor with a gradient. A stream also counts for the input it is initialised as a copy of."""
     found = answers(request, module)
     reached = {}
     for name in request.tensors:
-        moved = found[f"gradient of {name}"]
-        bad = int((~moved.isfinite()).sum())
+        grad = found[f"gradient of {name}"]
+        bad = int((~grad.isfinite()).sum())
         require(bad == 0, f"{bad} gradients of the {name} are NaN or infinite")
-        reached[name] = (moved != 0).any(dim=3).any(dim=0).any(dim=0)
+        reached[name] = (grad != 0).any(dim=3).any(dim=0).any(dim=0)
     for stream in module.card.streams(module.geometry, module.options):
         source = "query" if stream.starts_as == "key" and request.shared else stream.starts_as
         if source in reached and stream.of in request.sides[source]:
@@ -57,13 +57,13 @@ def _reached(request: Request, module: Attention) -> dict[str, Tensor]:
 
 @attention_check("implementation")
 def every_parameter_gets_a_gradient(subject: Subject) -> None:
-    """No parameter is idle: the output moves with each of them."""
+    """Every parameter influences the output."""
     module = subject.build()
     parameters = dict(module.named_parameters())
     if not parameters:
         raise NotApplicable("there are no parameters")
     with torch.no_grad():
-        for parameter in parameters.values():  # away from a start at zero, which may hide what stands behind it
+        for parameter in parameters.values():  # away from zero, where the gradients of others vanish
             parameter.add_(0.01 * torch.randn_like(parameter))
     request = subject.draw(module)
     found = answers(request, module)

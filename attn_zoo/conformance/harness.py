@@ -1,4 +1,4 @@
-"""Cases, results and reports: what the kit is made of, whoever the entry under check is."""
+"""Cases, results and reports of the kit, for attentions and tasks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import torch
 from attn_zoo.contract import UnknownNameError
 
 Status = Literal["passed", "failed", "skipped", "waived"]
-"""``waived``: failed as the caller said it would."""
+"""Outcome of a check; ``waived`` is a failure that the caller expected."""
 
 
 class Violation(AssertionError):
-    """An entry breaks what a check states; the message says what was found, with its size."""
+    """An entry violates the contract of a check; the message says what was found, with its size."""
 
 
 class NotApplicable(SkipTest):
@@ -28,10 +28,10 @@ class NotApplicable(SkipTest):
 
 
 def require(holds: object, message: str) -> None:
-    """State a rule. Unlike ``assert``, it also holds under ``python -O``.
+    """Require a condition; unlike ``assert``, also under ``python -O``.
 
     Raises:
-        Violation: the rule does not hold.
+        Violation: the condition is false.
     """
     if not holds:
         raise Violation(message)
@@ -39,40 +39,40 @@ def require(holds: object, message: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One check on one setting of one entry. Calling it raises what is wrong or returns a remark."""
+    """One check on one setting of one entry. Calling it raises ``Violation`` or returns a remark."""
 
     subject: str
     check: str
     contract: str
-    """The sentence the check proves."""
+    """Sentence that the check tests."""
     run: Callable[[], str | None]
     variant: str = "default"
     implementation: str = ""
-    """Empty where the entry has no implementations to choose from."""
+    """Implementation under check; empty where the entry has none to choose from."""
     unavailable: str | None = None
-    """Why this machine cannot run the case."""
+    """Reason why this machine cannot run the case, or None."""
 
     @property
     def setting(self) -> str:
-        """``variant-implementation-check``, the part of the id that an expected failure may name."""
+        """Setting ``variant-implementation-check``, the part of the id that an expected failure may name."""
         return "-".join(part for part in (self.variant, self.implementation, self.check) if part)
 
     @property
     def id(self) -> str:
-        """Readable and unique: ``name[variant]-implementation-check``."""
+        """Unique id ``name[variant]-implementation-check``."""
         return f"{self.subject}[{self.variant}]" + self.setting.removeprefix(self.variant)
 
     def __call__(self) -> str | None:
-        """Run the check on one thread, leaving the caller's threads and random numbers as they were.
+        """Run the check on one thread; the caller's number of threads and random state are restored.
 
         Raises:
             Violation: the entry breaks the contract.
-            NotApplicable: there is nothing to prove here.
+            NotApplicable: there is nothing to check here.
         """
         if self.unavailable:
             raise NotApplicable(self.unavailable)
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # at the sizes of a proof, threads spend their time waiting for each other
+        torch.set_num_threads(1)  # at the sizes of a check, threads mostly wait for each other
         try:
             with torch.random.fork_rng():
                 return self.run()
@@ -82,7 +82,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a case ended. ``detail`` is the fault, the reason or the remark."""
+    """Result of a case. ``detail`` is the violation, the reason of a skip or the remark."""
 
     case: Case
     status: Status
@@ -95,23 +95,23 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results for one entry, in the order they were found."""
+    """Results for one entry, in the order of the cases."""
 
     subject: str
     results: tuple[Result, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed and something was proved."""
+        """True where nothing failed and something passed."""
         return not self.failures and any(result.status == "passed" for result in self.results)
 
     @property
     def failures(self) -> tuple[Result, ...]:
-        """The failed results, stale waivers included."""
+        """Failed results, stale waivers included."""
         return tuple(result for result in self.results if result.status == "failed")
 
     def raise_on_failure(self) -> None:
-        """Turn failures into an exception.
+        """Raise an exception where there are failures.
 
         Raises:
             Violation: with the report as its message.
@@ -120,13 +120,13 @@ class Report:
             raise Violation(str(self))
 
     def __str__(self) -> str:
-        """A summary line, then failures and waivers, then the reasons for skips, each fault and reason once."""
+        """Format a summary line, then failures and waivers, then the reasons of skips, each message once."""
         count = Counter(result.status for result in self.results)
         seconds = sum(result.seconds for result in self.results)
         parts = [f"{count[status]} {status}" for status in ("passed", "failed", "waived", "skipped") if count[status]]
         lines = [f"{self.subject}: {', '.join(parts) or 'no check ran'} in {seconds:.1f} s"]
-        told = Counter((result.status, result.detail) for result in self.results if result.status in ("failed", "waived"))
-        for (status, detail), times in told.items():
+        details = Counter((result.status, result.detail) for result in self.results if result.status in ("failed", "waived"))
+        for (status, detail), times in details.items():
             first = next(result for result in self.results if (result.status, result.detail) == (status, detail))
             lines.append(f"  {status:8}{first.case.id}{f' and {times - 1} more' if times > 1 else ''}: {detail}")
         reasons = Counter((result.case.check, result.detail) for result in self.results if result.status == "skipped")
@@ -177,7 +177,7 @@ def _run(case: Case) -> Result:
         status, detail = "skipped", str(reason)
     except Violation as fault:
         status, detail = "failed", str(fault)
-    except Exception as error:  # the entry may raise anything, and the other checks should still be heard
+    except Exception as error:  # the entry may raise anything, and other checks still run
         frame = traceback.extract_tb(error.__traceback__)[-1]
         status, detail = "failed", f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
     return Result(case, status, detail, time.perf_counter() - start)

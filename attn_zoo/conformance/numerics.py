@@ -15,10 +15,10 @@ from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
 SINGLE = 1e-4
-"""float32 against float64, relative to the largest output: a thousand roundings of the largest intermediate."""
+"""Tolerance of float32 against float64, relative to the largest output: a thousand roundings of the largest intermediate."""
 HALF_MEDIAN, HALF_MEAN = 0.05, 0.5
-"""bfloat16 against float64, relative to the root mean square of the outputs. The mean is lenient, because one
-rounded hash may send a position into another bucket; the median is not."""
+"""Tolerances of bfloat16 against float64, relative to the root mean square of the outputs. The mean is lenient,
+because a rounded hash may send a position into another bucket; the median is not."""
 COPIES, FEW_COPIES = 512, 8
 DEVIATIONS = 6.0
 
@@ -102,9 +102,9 @@ def compiled_agrees(subject: Subject) -> None:
         request = _request(subject, module)
         prove = partial(_require_compiled, subject, request, module, answers(request, module))
         try:
-            prove("aot_eager")  # traces the call, as "eager" does, and then its backward pass
+            prove("aot_eager")  # traces the call, as "eager" does, and its backward pass
         except Exception:
-            prove("eager")  # where the trace of the call is at fault already, this says so
+            prove("eager")  # fails here too if the forward trace is at fault
             raise
 
 
@@ -118,7 +118,7 @@ def _require_compiled(subject: Subject, request: Request, module: Attention, wan
 
 @attention_check("implementation")
 def dropout_acts_in_training_only(subject: Subject) -> str:
-    """Dropout leaves eval alone; in training it follows the seed, strikes, and keeps the mean output."""
+    """Dropout changes nothing in eval mode; in training it follows the seed, has an effect, and keeps the mean output."""
     names = [option.name for option in fields(subject.options) if option.name == "dropout" or option.name.endswith("_dropout")]
     if not names:
         raise NotApplicable("there is no dropout option")
@@ -136,7 +136,7 @@ def dropout_acts_in_training_only(subject: Subject) -> str:
 
 def _mean_holds(request: Request, module: Attention, want: Tensor, name: str, copies: int) -> float:
     def drawn(times: int, seed: int | None = 0) -> Tensor:
-        """Outputs of so many copies; of a fresh module, since a call in training may change what it keeps, such as hashes."""
+        """Outputs for ``times`` copies, of a new module, since a call in training may change its buffers, such as hashes."""
         if seed is not None:
             torch.manual_seed(seed)
         return request.changed(lambda _, tensor: tensor.expand(times, -1, -1, -1))(copy.deepcopy(module))
@@ -150,7 +150,7 @@ def _mean_holds(request: Request, module: Attention, want: Tensor, name: str, co
     found = drawn(copies).double()
     error = found.std(dim=0) / copies**0.5
     gap = (found.mean(dim=0) - want[0]).abs()
-    # Rounding is allowed for where nothing varies.
+    # The second term allows for rounding where nothing varies.
     deviations = (gap / (error + 1e-4 * want.abs().max())).max().item()
     message = f"with {name}=0.5 the mean of {copies} training outputs is {deviations:.1f} standard errors from the eval output"
     require(deviations <= DEVIATIONS, f"{message}; survivors must be scaled up")

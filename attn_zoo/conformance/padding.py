@@ -1,4 +1,4 @@
-"""Checks that padded keys take no part, whatever stands in them."""
+"""Checks that padded keys have no influence, whatever their content."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def padding_has_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_gets_no_weight(subject: Subject) -> str | None:
-    """Where outputs are averages of the values, padding has no share in them: neither the caller's nor what fills up a block."""
+    """Where outputs are averages of the values, padding has no weight in them: neither the caller's nor a block's."""
     remarks = []
     geometries = subject.short_and_long()
     for geometry in geometries:
@@ -62,7 +62,7 @@ def padding_gets_no_weight(subject: Subject) -> str | None:
 
 
 def _with_equal_values(request: Request, module: Attention) -> tuple[Request, Attention]:
-    """The same value everywhere, in streams that stand in for values as well."""
+    """Set all values to the same one, also in streams that replace values."""
     constant = request.value[:1, :, :1]
     stand_ins = {f"stream {s.name}" for s in module.card.streams(module.geometry, module.options) if s.starts_as == "value"}
     change = {"value"} | stand_ins
@@ -78,7 +78,7 @@ def _distance(request: Request, module: Attention) -> float:
 
 @attention_check("implementation")
 def padded_queries_have_no_influence(subject: Subject) -> None:
-    """What stands in the queries of padded positions changes no output at a valid position."""
+    """The content of queries at padded positions changes no output at a valid position."""
     _require_padding(subject)
     if "query" not in subject.card.reads:
         raise NotApplicable("queries are not read")
@@ -93,21 +93,21 @@ def padded_queries_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
-    """Where shorter inputs go, a little padding on the right gives what the inputs without it give: padding takes no place."""
+    """Where shorter inputs run, a little padding on the right gives the outputs of the inputs without it."""
     _require_padding(subject)
     can = subject.card.can
     if not (can.any_length or can.shorter):
         raise NotApplicable("neither any_length nor shorter is claimed")
     remarks = []
     for geometry in subject.plain_and_causal():
-        # What any length does not fix, shorter inputs must fit into.
+        # Without any_length, the module is built for longer inputs, and shorter ones must fit into it.
         module = subject.build(geometry if can.any_length else replace(geometry, queries=95, keys=95))
         for length, kept in ((31, 30), (31, 29), (95, 93)):
             gap = _gap_to_shorter(subject, module, length, kept)
             message = f"{kept} positions padded to {length} and the {kept} positions alone"
             require(gap <= subject.tolerance, f"{message} differ by {gap:.2g} of the largest output, causal={geometry.causal}")
-        # What follows the length in steps, such as a number of buckets, may change when most of it is padding, unless the card
-        # says that shorter inputs are padded ones.
+        # Numbers that follow the length in steps, such as that of buckets, may change when most of the input is padding, unless
+        # the card claims that shorter inputs equal padded ones.
         much = _gap_to_shorter(subject, module, 95, 31)
         if can.shorter:
             require(
@@ -119,7 +119,7 @@ def padding_amounts_to_shorter_inputs(subject: Subject) -> str:
 
 
 def _gap_to_shorter(subject: Subject, module: Attention, length: int, kept: int) -> float:
-    """Largest difference that padding makes, relative to the largest output. No block of a power of two ends between the two."""
+    """Largest difference due to padding, relative to the largest output. No power of two lies between both lengths."""
     request = subject.draw(module, queries=length, keys=length)
     mask = torch.arange(length, device=subject.device).lt(kept).expand(request.value.shape[0], -1)
     padded, short = request.padded(mask)(module)[:, :, :kept], request.first(kept)(module)

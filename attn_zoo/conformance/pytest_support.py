@@ -1,4 +1,4 @@
-"""The kit as pytest tests, written in a test file. Needs pytest only when it is called; ``pytest --attn-zoo`` needs no file."""
+"""The kit as pytest tests in a test file; pytest is imported on use. ``pytest --attn-zoo`` needs no file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def parametrize_with_checks(
 
     Args:
         targets: registered names, ``package.module:Class``, ``file.py``, ``file.py:Class`` or cards.
-        expected_failures: reasons, by check or by ``variant-implementation-check``. What it names is an expected failure
-            (xfail), and fails where it holds or has nothing to prove.
+        expected_failures: reasons, by check or by ``variant-implementation-check``. The named checks are expected failures
+            (xfail), and fail where they pass or have nothing to check.
 
     Raises:
         UnknownNameError: nothing has this name, or an expected failure names no check.
@@ -49,7 +49,7 @@ def parametrize_with_checks(
 
 
 def told(case: Case, fault: Violation) -> str:
-    """What is wrong, and the sentence that it breaks."""
+    """Message of a violation, with the sentence of the contract that it breaks."""
     return f"{fault}\n{case.check}: {case.contract}"
 
 
@@ -72,7 +72,7 @@ def _run(case: Case) -> None:
         case()
     except NotApplicable as why:
         pytest.skip(str(why))
-    except Violation as fault:  # where in the kit it was found tells nothing
+    except Violation as fault:  # the traceback within the kit is of no use
         raise Violation(told(case, fault)) from None
 
 

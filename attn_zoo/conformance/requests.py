@@ -1,4 +1,4 @@
-"""Drawing the inputs an attention's card asks for, and changing some of them."""
+"""Random inputs as an attention's card requires them, and their modifications."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Change = Callable[[str, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of one call. Streams are named ``stream NAME`` among the tensors."""
+    """Arguments of one call. Streams are named ``stream NAME`` among the tensors."""
 
     query: Tensor | None
     key: Tensor | None
@@ -25,16 +25,16 @@ class Request:
     key_valid: Tensor | None = None
     streams: Mapping[str, Tensor] = field(default_factory=dict)
     sides: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Whose tokens each tensor stands for, by its name: ``queries``, ``keys`` or, where shared, both."""
+    """Origin of each tensor by its name: ``queries``, ``keys`` or, where shared, both."""
 
     @property
     def shared(self) -> bool:
-        """Whether one tensor serves as queries and keys."""
+        """True where one tensor serves as queries and keys."""
         return self.query is not None and self.key is self.query
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The distinct tensors by name; a shared key is the query."""
+        """Distinct tensors by name; a shared key is the query."""
         named = {"query": self.query, "key": None if self.shared else self.key, "value": self.value}
         named |= {f"stream {name}": tensor for name, tensor in self.streams.items()}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
@@ -45,7 +45,7 @@ class Request:
         return (self.value if self.query is None else self.query).shape[2]
 
     def __call__(self, module: Callable[..., Any]) -> Tensor:
-        """What the module makes of it."""
+        """Call the module with these arguments."""
         out: Tensor = module(self.query, self.key, self.value, key_valid=self.key_valid, streams=self.streams or None)
         return out
 
@@ -57,32 +57,32 @@ class Request:
         return replace(self, query=new.get("query"), key=key, value=new["value"], streams=streams)
 
     def padded(self, key_valid: Tensor | None) -> Request:
-        """The same tensors with another mask."""
+        """Copy with another padding mask."""
         return replace(self, key_valid=key_valid)
 
     def rows(self, index: Tensor | slice) -> Request:
-        """Some examples of the batch."""
+        """Select some examples of the batch."""
         mask = None if self.key_valid is None else self.key_valid[index]
         return self.changed(lambda _, tensor: tensor[index]).padded(mask)
 
     def first(self, length: int) -> Request:
-        """The first positions of every tensor, without a mask."""
+        """Select the first positions of every tensor, without a mask."""
         return self.changed(lambda _, tensor: tensor[:, :, :length]).padded(None)
 
     def between(self, start: int, stop: int | None) -> Request:
-        """Some positions of every tensor, without a mask; streams that are over have none."""
+        """Select some positions of every tensor, without a mask; streams that end earlier have none."""
         return self.changed(lambda _, tensor: tensor[:, :, start:stop]).padded(None)
 
     def leaves(self) -> Request:
-        """The same memory as tensors that collect gradients."""
+        """Copy with leaf tensors that require gradients and share memory."""
         return self.changed(lambda _, tensor: tensor.detach().requires_grad_())
 
     def cast(self, dtype: torch.dtype) -> Request:
-        """The same numbers in another precision."""
+        """Copy in another precision."""
         return self.changed(lambda _, tensor: tensor.to(dtype))
 
     def filled_at_padding(self, fill: Callable[[Tensor], Tensor], side: str = "keys") -> Request:
-        """Replace what stands at padded positions of the tensors of one side by ``fill(tensor)``."""
+        """Replace padded positions in the tensors of one side by ``fill(tensor)``."""
         mask = self.key_valid
         if mask is None:
             return self
@@ -107,12 +107,12 @@ def draw(
     unread: bool = False,
     tied: bool = False,
 ) -> Request:
-    """Standard normal inputs for ``module``, with what its card asks for.
+    """Draw standard normal inputs for ``module``, with the streams that its card requires.
 
     Args:
         queries, keys: lengths; those of the geometry by default.
-        unread: give the inputs that the card does not read as well, instead of None.
-        tied: let each stream be the copy it starts training as, instead of a draw of its own.
+        unread: also draw the inputs that the card does not read, instead of None.
+        tied: make each stream equal to the input it is initialised as a copy of, instead of drawing it.
     """
     card, geometry = module.card, module.geometry
     lengths = {"queries": queries or geometry.queries, "keys": keys or geometry.keys}
@@ -138,17 +138,17 @@ def draw(
 
 
 def without_padded_queries(request: Request, out: Tensor) -> Tensor:
-    """Zeros where a shared query is padding: what comes out there is the caller's business."""
+    """Set outputs to zero where a shared query is padding, which the contract leaves undefined."""
     if request.shared and request.key_valid is not None:
         return out.masked_fill(~request.key_valid[:, None, :, None], 0)
     return out
 
 
 def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """The output and the gradients of every input, stream and parameter, zeros where none arrives.
+    """Output, and gradients of every input, stream and parameter, zeros where there is none.
 
     Args:
-        call: stands in for ``module`` when it is to be called in another way.
+        call: called in place of ``module``.
     """
     leaves = request.leaves()
     out = without_padded_queries(request, leaves(module if call is None else call))
@@ -163,7 +163,7 @@ def answers(request: Request, module: Attention, call: Callable[..., Any] | None
 
 
 def key_masks(keys: int, device: torch.device | str = "cpu") -> Bool[Tensor, "6 keys"]:
-    """Six kinds of padding: none, right, left, both ends, holes, and all keys but one."""
+    """Masks of six kinds of padding: none, right, left, both ends, holes, and all keys but one."""
     valid = torch.ones(6, keys, dtype=torch.bool)
     third = max(1, keys // 3)
     valid[1, keys - third :] = False

@@ -1,4 +1,4 @@
-"""Checks of what a module keeps: its randomness, its state and what it shares with other modules."""
+"""Checks of a module's randomness, its state and its independence of other modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.contract import Attention
 
 @attention_check("implementation")
 def eval_is_deterministic(subject: Subject) -> None:
-    """In eval mode the same call gives the same bits, whatever the random generator did in between."""
+    """In eval mode the same call gives the same bits, whatever the state of the random generator."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -80,7 +80,7 @@ def instances_share_nothing(subject: Subject) -> None:
 
 @attention_check("implementation")
 def earlier_calls_leave_no_trace(subject: Subject) -> None:
-    """What was called before, at whatever length, scale or inference mode, changes no output and blocks no gradient."""
+    """Earlier calls, at any length, scale or inference mode, change no output and block no gradient."""
     for geometry in subject.plain_and_causal():
         fresh, used = subject.build(geometry), subject.build(geometry)
         request = subject.draw(fresh)

@@ -1,4 +1,4 @@
-"""Checks that a sequence read in steps from a carried state is answered as one that is read at once."""
+"""Checks that outputs in steps from a carried state equal those of one call."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _stepping(subject: Subject) -> Attention:
 
 
 def _ways(length: int) -> dict[str, Sequence[int]]:
-    """How to cut a sequence into pieces."""
+    """Sizes of the pieces of a sequence, by name."""
     generator = torch.Generator().manual_seed(length)
     cuts = torch.randperm(length - 1, generator=generator)[: 5 + length // 20].add(1).sort().values
     edges = torch.cat([torch.tensor([0]), cuts, torch.tensor([length])])
@@ -146,7 +146,7 @@ def _ways(length: int) -> dict[str, Sequence[int]]:
 def _in_steps(
     module: Attention, sizes: Sequence[int], query: Any, key: Any, value: Tensor, *, key_valid: Tensor | None, streams: Any
 ) -> Tensor:
-    """What the module answers, piece after piece, in the place of one call."""
+    """Concatenated outputs of the module, piece after piece, in place of one call."""
     whole = Request(query, key, value, None, streams or {})
     state: CarriedState = module.initial_state(value.shape[0], dtype=value.dtype, device=value.device)
     out = []

@@ -1,4 +1,4 @@
-"""What a check is given: one attention under one option set and one implementation, and how checks are enlisted."""
+"""Subject of a check (one attention with options and an implementation), and the registry of checks."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from attn_zoo.conformance.requests import Request, draw
 from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, UnsupportedError, unavailable
 
 Scope = Literal["card", "variant", "implementation", "twin"]
-"""How often a check runs: once, for each option set, for each option set and implementation, or for each but eager."""
+"""Scope of a check: once, for each option set, for each option set and implementation, or for each but eager."""
 
 LENGTHS = (33, 65, 129, 257, 513, 1025)
-"""Odd, so that blocks do not divide them; the first that the options allow is the length of the proof."""
+"""Odd lengths, which blocks do not divide; the first that the options allow is the length of the check."""
 
 DEFAULTS_AT = Geometry(2, 8, 72, 72)
-"""Geometry whose defaults every check keeps at all lengths, which blocks of its quarter do not divide."""
+"""Geometry whose defaults every check uses at all lengths; blocks of a quarter of it do not divide ``LENGTHS``."""
 
 LONG = 300
-"""Several blocks of the usual sizes, and a whole number of none of them."""
+"""Length of several blocks of the usual sizes, and a multiple of none."""
 
 
 HALF = 0.03
-"""Tolerance of 16-bit types: some eight roundings of the largest number."""
+"""Tolerance of 16-bit types: about eight roundings of the largest number."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One attention as a check meets it."""
+    """One attention under check: card, options, implementation and device."""
 
     card: AttentionCard
     variant: str
@@ -41,21 +41,21 @@ class Subject:
     implementation: str
     device: torch.device
     traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
-    """What the cost checks recorded, so that they run each length once."""
+    """Cache of the cost checks, so that they run each length once."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """float64 where rounding can be told from mistakes; kernels for one device know float32 at most, or less."""
+        """Type of the inputs: float64, where rounding is far below mistakes, or the widest type of device-specific kernels."""
         return torch.float64 if self.device.type == "cpu" and self.single is torch.float32 else self.single
 
     @property
     def single(self) -> torch.dtype:
-        """float32, or the only type in which the implementation multiplies."""
+        """Single precision of this implementation: float32, or the only type in which it multiplies."""
         return FLA_DTYPE if self.implementation == "fla" else torch.float32
 
     @property
     def interpreted(self) -> bool:
-        """Whether kernels for a GPU run in Triton's interpreter, a thousand times slower than they would."""
+        """True where kernels for a GPU run in Triton's interpreter, a thousand times slower."""
         return self.implementation == "triton" and self.device.type == "cpu"
 
     @property
@@ -65,12 +65,12 @@ class Subject:
 
     @property
     def exactness(self) -> float:
-        """The same where the arithmetic is the same as well; kernels may still add gradients up in any order."""
+        """Tolerance between runs of the same arithmetic; kernels may still add gradients in any order."""
         return 1e-12 if self.dtype is torch.float64 else self.tolerance
 
     @cached_property
     def length(self) -> int:
-        """The shortest of ``LENGTHS`` that the options allow; an option may refuse shorter inputs by name."""
+        """Shortest of ``LENGTHS`` that the options allow; an option may refuse shorter inputs by name."""
         for length in LENGTHS:
             try:
                 self.card.build(self._sized(length), self.options)
@@ -81,19 +81,19 @@ class Subject:
         return LENGTHS[-1]
 
     def _sized(self, length: int, heads: int = 2, head_dim: int | None = None, causal: bool = False) -> Geometry:
-        wide = 8 if self.dtype is torch.float64 else 16  # kernels on matrix units take no fewer than 16
+        wide = 8 if self.dtype is torch.float64 else 16  # kernels on matrix units need at least 16
         return Geometry(heads, head_dim or wide, length, length, causal)
 
     def geometry(
         self, length: int | None = None, *, heads: int = 2, head_dim: int | None = None, causal: bool | None = None
     ) -> Geometry:
-        """A small geometry with as many queries as keys, without causality unless asked for or all that the implementation has."""
+        """Small geometry with equally many queries and keys; causal by default only where the implementation is always so."""
         return self._sized(length or self.length, heads, head_dim, self.always_causal if causal is None else causal)
 
     def build(
         self, geometry: Geometry | None = None, *, seed: int = 0, options: Any = None, dtype: torch.dtype | None = None
     ) -> Attention:
-        """Build in eval mode.
+        """Build the mechanism in eval mode.
 
         Raises:
             NotApplicable: an implementation other than eager refuses this geometry or these options.
@@ -106,7 +106,7 @@ class Subject:
         return self.card.build(geometry, options, self.implementation).to(self.device, dtype or self.dtype).eval()
 
     def build_if_allowed(self, geometry: Geometry) -> Attention | None:
-        """Build, or None where an option refuses a length shorter than the length of the proof."""
+        """Build, or return None where an option refuses a length shorter than that of the check."""
         try:
             return self.build(geometry)
         except UnsupportedError:
@@ -115,42 +115,42 @@ class Subject:
             return None
 
     def draw(self, module: Attention, **settings: Any) -> Request:
-        """Inputs for ``module``; see ``requests.draw``."""
+        """Draw inputs for ``module``; see ``requests.draw``."""
         return draw(module, self.dtype, self.device, **settings)
 
     @property
     def causal(self) -> bool:
-        """Whether a causal form is claimed. Options other than the defaults may lack it, which ``refuses`` then says."""
+        """True where a causal form is claimed and ``refuses`` does not exclude it for these options."""
         return self.card.can.causal and not self.card.build.refuses("eager", self.geometry(causal=True), self.options)
 
     @cached_property
     def always_causal(self) -> bool:
-        """True for an implementation that has the causal form alone."""
+        """True for an implementation with the causal form alone."""
         plain, causal = (self._refused(self._sized(LENGTHS[0], causal=causal)) for causal in (False, True))
         return self.card.can.causal and plain is not None and causal is None
 
     def plain_and_causal(self) -> tuple[Geometry, ...]:
-        """The geometries that are claimed at the length of the proof, but for those that the implementation refuses."""
+        """Claimed geometries at the length of the check, without those that the implementation refuses."""
         forms = ([] if self.always_causal else [False]) + ([True] if self.causal else [])
         return tuple(self.geometry(causal=causal) for causal in forms)
 
     def _refused(self, geometry: Geometry, options: Any = None) -> str | None:
-        """Why the implementation refuses a geometry, or None; ``eager`` refuses when it is built."""
+        """Reason why the implementation refuses a geometry, or None; ``eager`` refuses when it is built."""
         if self.implementation == "eager":
             return None
         return self.card.build.refuses(self.implementation, geometry, self.options if options is None else options)
 
     def short_and_long(self) -> tuple[Geometry, ...]:
-        """The claimed geometries at the length of the proof and at one that spans several blocks."""
+        """Claimed geometries at the length of the check and at one of several blocks."""
         plain = self.plain_and_causal()
         return plain + tuple(replace(geometry, queries=LONG, keys=LONG) for geometry in plain if geometry.keys < LONG)
 
     def as_eager(self) -> Subject:
-        """The same options in the implementation the others are held against."""
+        """Subject with ``eager``, the reference of other implementations."""
         return replace(self, implementation="eager", traces={})
 
     def as_counted(self) -> Subject:
-        """The implementation whose cost the card states."""
+        """Subject with the implementation whose cost the card states."""
         return replace(self, implementation=self.card.counted_implementation)
 
     def equal(self, got: Tensor, want: Tensor, what: str, tolerance: float | None = None) -> float:
@@ -176,7 +176,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class AttentionCheck:
-    """A named sentence about every attention and the function that proves it."""
+    """Named contract of every attention, and the function that checks it."""
 
     name: str
     contract: str
@@ -185,13 +185,13 @@ class AttentionCheck:
 
 
 ATTENTION_CHECKS: dict[str, AttentionCheck] = {}
-"""All checks by name."""
+"""Registered checks by name."""
 
 Prove = Callable[[Subject], str | None]
 
 
 def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
-    """Enlist a function as a check; its name is the check's and its docstring is the contract it proves.
+    """Register a function as a check; its name is the check's and its docstring is the contract.
 
     Raises:
         ValueError: the name is taken or the contract is missing.
@@ -211,7 +211,7 @@ def attention_check(scope: Scope) -> Callable[[Prove], Prove]:
 
 
 def must_refuse(what: str, request: Callable[[], object]) -> None:
-    """Prove that a request outside the card is refused.
+    """Check that a request outside the card is refused with ``UnsupportedError``.
 
     Raises:
         Violation: it ran, or failed in another way than by ``UnsupportedError``.
@@ -228,10 +228,10 @@ def must_refuse(what: str, request: Callable[[], object]) -> None:
 
 
 def home_of(implementation: str, device: torch.device | None = None) -> tuple[torch.device, None] | tuple[None, str]:
-    """The device of this machine that can run an implementation, or the reason why none can.
+    """Device of this machine that can run an implementation, or the reason why none can.
 
     Args:
-        device: the one to run on; None takes the CPU where it can.
+        device: device to run on; None takes the CPU where it can.
     """
     if device is not None:
         refused = unavailable(implementation, device)

@@ -1,4 +1,4 @@
-"""What may be asked to be checked: a registered name, ``package.module:Class``, ``file.py`` or ``file.py:Class``."""
+"""Targets of the kit: a registered name, ``package.module:Class``, ``file.py`` or ``file.py:Class``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Card = AttentionCard | TaskCard
 
 
 def entries(targets: Iterable[str | Card]) -> list[Card]:
-    """The cards that targets stand for, each once, in the order of the targets.
+    """Return the cards of the targets, each once, in the order of the targets.
 
     Raises:
         UnknownNameError: nothing has this name.
@@ -33,7 +33,7 @@ def entries(targets: Iterable[str | Card]) -> list[Card]:
 
 
 def cases_of(card: Card, device: torch.device | None = None) -> Iterator[Case]:
-    """Every check of an attention, on ``device`` where it is given, or of a task, as cases to call."""
+    """Iterate over every check of an attention, on ``device`` where it is given, or of a task, as callable cases."""
     return task_checks(card) if isinstance(card, TaskCard) else attention_checks(card, device)
 
 
@@ -51,15 +51,15 @@ def _named(target: str) -> list[Card]:
         raise ValueError(f"{target} is a folder; check takes the name that it registers, package.module:Class, or FILE.py")
     unknown = UnknownNameError("attention or task", target, names)
     if failures:
-        told = "; ".join(f"{name} ({reason})" for name, reason in failures.items())
-        raise ValueError(f"{unknown}. Plugins that could not be loaded: {told}") from unknown
+        reasons = "; ".join(f"{name} ({reason})" for name, reason in failures.items())
+        raise ValueError(f"{unknown}. Plugins that could not be loaded: {reasons}") from unknown
     raise unknown
 
 
 def _in_file(path: Path, class_name: str) -> list[Card]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    registry.load_plugins()  # which may hold this very file; registered once more it would clash with itself
+    registry.load_plugins()  # a plugin may contain this file, which must not be registered twice
     module = _module_of(path.resolve())
     if class_name:
         return [resolve(f"{module.__name__}:{class_name}")]
@@ -72,7 +72,7 @@ def _in_file(path: Path, class_name: str) -> list[Card]:
 
 
 def _module_of(path: Path) -> ModuleType:
-    """The module of a file, which is imported under its full name unless it is loaded already."""
+    """Import a file as a module under its full name, unless it is loaded already."""
     for module in list(sys.modules.values()):
         if _file_of(module) == path:
             return module
@@ -80,11 +80,11 @@ def _module_of(path: Path) -> ModuleType:
     while (root / "__init__.py").exists():
         root = root.parent
     name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-    # As Python does with the folder of a script; it stays, as tasks are built again in a process that gets the same path.
+    # As Python does for the folder of a script; it stays, since another process that rebuilds tasks gets the same path.
     sys.path.insert(0, str(root))
     try:
         module = importlib.import_module(name)
-    except Exception as error:  # a stranger's file may raise anything
+    except Exception as error:  # a file outside the zoo may raise anything
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno}"
         raise ValueError(f"{path} cannot be imported as {name}: {type(error).__name__}: {error} ({where})") from error

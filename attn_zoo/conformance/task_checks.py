@@ -1,4 +1,4 @@
-"""The kit for tasks: data that can be trusted, split by split."""
+"""The kit for tasks: checks of their data, split by split."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TASK_CHECKS: dict[str, TaskCheck] = {}
 
 
 def task_check(function: TaskCheck) -> TaskCheck:
-    """Enlist a check under its name; its docstring is the sentence that it proves."""
+    """Register a check under its name; its docstring is the contract."""
     TASK_CHECKS[function.__name__] = function
     return function
 
 
 def task_checks(task: str | TaskCard) -> Iterator[Case]:
-    """Every check on a task's defaults and on each of ``card.variants``, as cases to call.
+    """Iterate over every check on a task's defaults and on each of ``card.variants``, as callable cases.
 
     Raises:
         UnknownNameError: no task has this name.
@@ -55,7 +55,7 @@ def check_task(task: str | TaskCard, *, expected_failures: Mapping[str, str] | N
 
 
 def _prove(check: TaskCheck, task: Task) -> str | None:
-    """Run a check where the data are; looked for now, as listing the checks reads none."""
+    """Run a check, or skip it where the data are missing; data are opened only here, not when checks are listed."""
     try:
         task.examples("test")
     except FileNotFoundError as error:
@@ -76,7 +76,7 @@ def card_is_complete(task: Task) -> None:
 
 
 def _require_options(card: TaskCard, given: Mapping[str, Any], what: str) -> None:
-    """Require that a card's own proposal fits its own options."""
+    """Require that options proposed by a card, such as those of a level, fit its options class."""
     try:
         make_options(f"task {card.name}", card.options, given)
     except (LookupError, ValueError) as error:
@@ -85,7 +85,7 @@ def _require_options(card: TaskCard, given: Mapping[str, Any], what: str) -> Non
 
 @task_check
 def splits_are_disjoint(task: Task) -> str:
-    """No input stands in two splits."""
+    """No input is in two splits."""
     seen: dict[str, set[bytes]] = {split: set(_contents(task.examples(split))) for split in SPLITS}
     for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
         shared = len(seen[one] & seen[other])
@@ -95,7 +95,7 @@ def splits_are_disjoint(task: Task) -> str:
 
 @task_check
 def labels_are_classes(task: Task) -> str:
-    """Labels are integers from 0 to classes - 1, one an example or one a position asked, and every class can be learned."""
+    """Labels are integers from 0 to classes - 1, one per example or scored position, and every class is in the training split."""
     classes = task.spec.classes
     for split in SPLITS:
         examples = task.examples(split)
@@ -109,14 +109,14 @@ def labels_are_classes(task: Task) -> str:
             labels.dtype == torch.long and labels.dim() == axes,
             f"{split} labels are {labels.dtype} of shape {tuple(labels.shape)}, not integers with {axes} axes",
         )
-        asked = labels[labels != UNASKED]
+        scored = labels[labels != UNASKED]
         if axes == 2:
             require(bool((labels != UNASKED).any(dim=1).all()), f"{split} has an example that asks nothing")
-        low, high = int(asked.min()), int(asked.max())
+        low, high = int(scored.min()), int(scored.max())
         require(low >= 0 and high < classes, f"{split} labels run from {low} to {high}, outside 0 to {classes - 1}")
     trained = task.examples("train").labels()
     counts = torch.bincount(trained[trained != UNASKED], minlength=classes)
-    if task.card.metric != "perplexity":  # of a vocabulary, rare words may be asked in no training example
+    if task.card.metric != "perplexity":  # rare words of a vocabulary may be in no training example
         require(int(counts.min()) > 0, f"classes without a training example: {(counts == 0).nonzero()[:, 0].tolist()}")
     return f"the largest class is {100 * float(counts.max() / counts.sum()):.1f} % of train"
 
@@ -137,7 +137,7 @@ def inputs_fit_the_spec(task: Task) -> None:
 
 
 def _pieces(examples: Examples, size: int = 2048) -> Iterator[Batch]:
-    """All examples in batches that fit a small memory."""
+    """Iterate over all examples in batches that fit a small memory."""
     for at in range(0, len(examples), size):
         yield examples.batch(range(at, min(at + size, len(examples))))
 
@@ -174,13 +174,13 @@ def _require_tokens(split: str, batch: Batch, spec: TaskSpec) -> None:
 
 @task_check
 def batches_keep_the_order(task: Task) -> None:
-    """A batch holds the examples asked for, in the order asked for, each equal to itself alone."""
+    """A batch holds the requested examples in the requested order, each equal to itself alone."""
     for split in SPLITS:
         examples = task.examples(split)
-        asked = [len(examples) - 1, 0, len(examples) // 2, 0]
-        batch = examples.batch(asked)
-        require(torch.equal(batch.labels, examples.labels()[asked]), f"{split}: labels of a batch are not those of its indices")
-        for row, index in enumerate(asked):
+        requested = [len(examples) - 1, 0, len(examples) // 2, 0]
+        batch = examples.batch(requested)
+        require(torch.equal(batch.labels, examples.labels()[requested]), f"{split}: labels of a batch are not those of its indices")
+        for row, index in enumerate(requested):
             alone = examples.batch(torch.tensor([index]))
             require(torch.equal(alone.inputs[0], batch.inputs[row]), f"{split}: example {index} differs in a batch and alone")
             require((alone.valid is None) == (batch.valid is None), f"{split}: valid is None for some batches and not for others")
@@ -190,7 +190,7 @@ def batches_keep_the_order(task: Task) -> None:
 
 @task_check
 def order_tells_nothing(task: Task) -> str:
-    """Neighbours share a class no more often than any two examples, so the first so many can stand for a split."""
+    """Neighbours share a class no more often than any two examples, so that the first examples are a fair sample of a split."""
     worst = 0.0
     if task.spec.labels == "position":
         raise NotApplicable("labels are of positions, not of examples")
@@ -212,7 +212,7 @@ def order_tells_nothing(task: Task) -> str:
 
 @task_check
 def examples_are_reproducible(task: Task) -> str:
-    """Built anew, from nothing, the task has the same content, and its digest speaks of that content."""
+    """Built again without caches, the task has the same content and digests, and splits of other content have other digests."""
     digests, made = [], {split: task.examples(split) for split in SPLITS}
     _forget(task)
     anew = type(task)(task.options)
@@ -241,7 +241,7 @@ print("digests", *(kind(options).examples(split).digest() for split in sys.argv[
 
 @task_check
 def another_process_agrees(task: Task) -> None:
-    """A new process, where hashes and the order of sets are others, finds the same digests."""
+    """A new process, with other hashes and another order of sets, computes the same digests."""
     if task.options != type(task.options)():
         raise NotApplicable("shown on the defaults, as it takes seconds")
     try:
@@ -252,10 +252,10 @@ def another_process_agrees(task: Task) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", _ANOTHER_PROCESS, *SPLITS]
     done = subprocess.run(command, input=sent, capture_output=True, env=environment, check=False)
-    said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-    if said[0].startswith("cannot be imported"):
-        raise NotApplicable(f"in another process the task {said[0]}")
-    require(done.returncode == 0, f"another process fails to make the examples: {said[0]}")
+    message = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+    if message[0].startswith("cannot be imported"):
+        raise NotApplicable(f"in another process the task {message[0]}")
+    require(done.returncode == 0, f"another process fails to make the examples: {message[0]}")
     theirs = done.stdout.decode().splitlines()[-1].split()[1:]
     ours = [task.examples(split).digest() for split in SPLITS]
     differing = [split for split, one, other in zip(SPLITS, ours, theirs, strict=True) if one != other]
@@ -264,7 +264,7 @@ def another_process_agrees(task: Task) -> None:
 
 @task_check
 def augmentation_is_reproducible(task: Task) -> None:
-    """What training makes of a batch keeps its shapes and labels, follows the given generator and touches no other."""
+    """Augmentation keeps the shapes and labels of a batch, follows the given generator and uses no other."""
     batch = task.examples("train").batch(range(min(8, len(task.examples("train")))))
     before = torch.random.get_rng_state()
     made = [task.augment(_copy(batch), torch.Generator().manual_seed(5)) for _ in range(2)]
@@ -292,7 +292,7 @@ def data_seed_changes_the_data(task: Task) -> None:
 
 @task_check
 def slices_fit_their_split(task: Task) -> str:
-    """A part that is scored apart marks examples, or positions that are asked."""
+    """A subset with a score of its own marks examples, or scored positions."""
     if not (names := list(task.slices("test"))):
         raise NotApplicable("no part is scored apart")
     for split in SPLITS:
@@ -309,13 +309,13 @@ def slices_fit_their_split(task: Task) -> str:
 
 
 def _contents(examples: Examples) -> Iterator[bytes]:
-    """A digest of each input, in order."""
+    """Iterate over the digests of all inputs, in order."""
     for row in (row for piece in _pieces(examples) for row in piece.inputs):
         yield hashlib.blake2b(row.contiguous().numpy().tobytes(), digest_size=16).digest()
 
 
 def _forget(task: Task) -> None:
-    """Empty the memory of the modules that make the examples, so that they are made again."""
+    """Clear the caches of the modules that make the examples, so that they are made again."""
     for kind in type(task).__mro__:
         for value in vars(importlib.import_module(kind.__module__)).values():
             clear: Any = getattr(value, "cache_clear", None)

@@ -1,1 +1,1 @@
-"""Triton kernels, one folder per mechanism. Nothing here is imported until an implementation called ``triton`` is built."""
+"""Implementations for one kind of machine: CPU tiles, Triton, FlexAttention, fla. Triton is imported only where it is used."""

@@ -1,4 +1,4 @@
-"""E X along the length by an implementation's kernels: Triton's, a CPU's tiles for ``tiled`` and ``sdpa``, else PyTorch's."""
+"""Projections E X along the length by implementation: Triton's kernels, CPU tiles for ``tiled`` and ``sdpa``, else PyTorch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from attn_zoo.shapes import Keys
 
 KeyValid = Bool[Tensor, "batch keys"] | None
 Pair = tuple[Float[Tensor, "*batch r width"], Float[Tensor, "*batch r width"]]
-"""E X and F X."""
+"""Projected tokens E X and F X."""
 
 
 def project_heads(
     implementation: str, matrix: Float[Tensor, "#heads r keys"], tokens: Keys, valid: KeyValid
 ) -> Float[Tensor, "batch heads r head_dim"]:
-    """E X of every head, by one matrix for all heads or one for each."""
+    """Compute E X of every head, by one matrix for all heads or one for each."""
     if _tiled(implementation, tokens):
         return cpu.project_heads(matrix, tokens)
     if implementation == "triton":
@@ -32,7 +32,7 @@ def project_heads(
 def compress(
     implementation: str, weight: Float[Tensor, "roles 1 r n"], tokens: Float[Tensor, "batch keys width"], valid: KeyValid
 ) -> Pair:
-    """E X and F X of tokens that have no heads yet."""
+    """Compute E X and F X of tokens before they are split into heads."""
     stacked = _stacked(weight, tokens)
     if _tiled(implementation, tokens):
         return _split(cpu.mix(stacked, tokens)[0], weight)
@@ -46,7 +46,7 @@ def compress(
 def compress_and_weigh(
     implementation: str, weight: Float[Tensor, "roles 1 r n"], tokens: Float[Tensor, "batch keys width"], valid: KeyValid
 ) -> tuple[Pair, Pair]:
-    """E X and F X, E 1 and F 1 with ones at the real tokens."""
+    """Compute E X and F X, and E 1 and F 1 with ones at the real tokens."""
     if not _tiled(implementation, tokens):
         masses = cpu.masses_of(_stacked(weight, tokens), valid)
         return compress(implementation, weight, tokens, valid), _split(masses[..., None], weight)
@@ -59,12 +59,12 @@ def _tiled(implementation: str, tokens: Tensor) -> bool:
 
 
 def _stacked(weight: Tensor, tokens: Tensor) -> Float[Tensor, "rows keys"]:
-    """E and F one below the other, so that tokens are read once; a view, so that the gradient is not copied."""
+    """Stack the rows of E and F, so that tokens are read once; a view, so that the gradient is not copied."""
     rows, keys = weight.flatten(0, 2), tokens.shape[1]
     return rows[:, :keys] if keys < weight.shape[3] else rows
 
 
 def _split(both: Float[Tensor, "*batch rows width"], weight: Tensor) -> Pair:
-    """The rows of E and those of F."""
+    """Split into the rows of E and those of F."""
     r = weight.shape[2]
     return both[..., :r, :], both[..., -r:, :]

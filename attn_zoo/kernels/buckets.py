@@ -1,4 +1,4 @@
-"""Tables of positions by bucket, which plain PyTorch and tiles read alike."""
+"""Tables of positions by hash bucket, for plain PyTorch and tiles."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from attn_zoo.shapes import KeyValid
 
 
 class Layout(NamedTuple):
-    """Positions of each round by bucket, in chunks that hold positions of one bucket in their order.
+    """Positions of each round sorted by bucket, in chunks of one bucket each.
 
-    The rank of a position in its bucket counts earlier valid positions only, so which chunk it shares with whom depends on
-    nothing later, and padding takes no place. Each bucket starts a chunk of its own.
+    The rank of a position in its bucket counts earlier valid positions only, so that its chunk does not depend on later positions,
+    and padding is left out. Each bucket starts a new chunk.
     """
 
     position: Int[Tensor, "rounds batch heads slots"]
-    """The position in each of ``chunks × chunk`` slots; n where a slot is empty."""
+    """Position in each of ``chunks × chunk`` slots; n where a slot is empty."""
     slot: Int[Tensor, "rounds batch heads n"]
-    """The inverse; padding lies in one place behind all slots."""
+    """Slot of each position; for padding the number of slots."""
     before: Int[Tensor, "rounds batch heads chunks"]
-    """Chunk before each one in the same bucket, or -1. If the layout wraps, the last chunk of a bucket is before its first."""
+    """Chunk before each one in the same bucket, or -1. If the layout wraps, the last chunk of a bucket precedes its first."""
 
     @classmethod
     def make(cls, bucket: Int[Tensor, "rounds batch heads n"], valid: KeyValid, buckets: int, chunk: int, *, wraps: bool) -> Layout:
-        """Lay out all rounds."""
+        """Build the layout of all rounds from the bucket of each position."""
         n, count = bucket.shape[-1], most_chunks(bucket.shape[-1], buckets, chunk)
         if valid is not None:
-            bucket = bucket.masked_fill(~valid[:, None, :], buckets)  # padding is a bucket behind all others
+            bucket = bucket.masked_fill(~valid[:, None, :], buckets)  # padding is a last bucket of its own
         in_order, order = bucket.sort(dim=-1, stable=True)
         rank = torch.arange(n, device=bucket.device) - torch.searchsorted(in_order, in_order)
         number = ((rank % chunk == 0).cumsum(dim=-1) - 1).masked_fill(in_order == buckets, count)
@@ -44,12 +44,12 @@ class Layout(NamedTuple):
         return cls(position.int(), torch.empty_like(slot).scatter(-1, order, slot).int(), before.int())
 
     def of_positions(self) -> tuple[Int[Tensor, "rounds batch heads n"], Int[Tensor, "rounds batch heads n"]]:
-        """Number of each position's chunk, and of the one before it, or -1."""
+        """Chunk of each position, and chunk before it, or -1."""
         chunk = self.slot.long() // (self.position.shape[3] // self.before.shape[3])
         return chunk, F.pad(self.before.long(), (0, 1), value=-1).gather(3, chunk)
 
     def pairs(self) -> tuple[Int[Tensor, "rounds batch heads chunks c"], Int[Tensor, "rounds batch heads chunks 2*c"]]:
-        """Positions of each chunk, and of the chunk before it and itself; n for none."""
+        """Positions of each chunk (queries), and of the chunk before it and itself (keys); n for none."""
         n, chunks = self.slot.shape[3], self.before.shape[3]
         own = self.position.long().unflatten(3, (chunks, -1))
         before = self.before.long().masked_fill(self.before < 0, chunks)[..., None].expand_as(own)
@@ -57,5 +57,5 @@ class Layout(NamedTuple):
 
 
 def most_chunks(n: int, buckets: int, chunk: int) -> int:
-    """Chunks that are enough however the positions fall: each bucket wastes less than one."""
+    """Number of chunks that suffices for every distribution of positions: each bucket wastes less than one chunk."""
     return (n + min(buckets, n) * (chunk - 1)) // chunk

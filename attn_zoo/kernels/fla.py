@@ -17,10 +17,10 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 DTYPE = torch.bfloat16
 """Type in which the kernels multiply, ``contract.FLA_DTYPE``."""
 LOWEST_GATE = -87.0
-"""Log gate: exp(-87) is about the smallest float32, and beside lower ones their sums would lose the others."""
+"""Lowest log gate: exp(-87) is about the smallest float32, and in sums with lower ones the others would be lost to rounding."""
 
 STEP = 16
-"""Widths are filled up to multiples of it, as those of matrix units are; the kernels refuse some of the others."""
+"""Multiple to which widths are padded, as matrix units need; the kernels refuse some other widths."""
 
 
 def answers(
@@ -31,12 +31,12 @@ def answers(
     *gates: Float[Tensor, "batch heads n ..."],
     **settings: Any,
 ) -> Float[Tensor, "batch heads n d"]:
-    """Answers of a kernel to a whole sequence, in the type of ``value``.
+    """Outputs of a kernel for a whole sequence, in the type of ``value``.
 
     Args:
-        operator: the package's name of it.
-        *gates: log gates or writing strengths; they stay in their type.
-        **settings: of the kernel.
+        operator: name of the operator in the package.
+        *gates: log gates or writing strengths, which keep their type.
+        **settings: keyword arguments of the kernel.
     """
     rows = [_filled(x).to(DTYPE) for x in (query, key, value)]
     weights = [_filled(gate) if gate.dim() == 4 else gate for gate in gates]
@@ -47,9 +47,10 @@ def answers(
 def sums_of_past(
     log_query: Float[Tensor, "batch heads n m"], log_key: Float[Tensor, "batch heads n m"], value: Keys, valid: KeyValid
 ) -> Queries:
-    """Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, times a number for each i, from log φ.
+    """Sums Σⱼ φ(qᵢ)·φ(kⱼ) vⱼ over valid j ≤ i, up to a factor for each i, from log φ.
 
-    Sums are relative to the highest feature of the keys so far, as gated linear attention: where that rises, a gate shrinks all.
+    Computed as gated linear attention: sums are relative to the highest feature of the keys so far, and where that rises, the gate
+    scales the sums down.
     """
     phi_query = (log_query - log_query.detach().amax(dim=-1, keepdim=True)).exp()
     logs = log_key if valid is None else log_key.masked_fill(~valid[:, None, :, None], HIDDEN)
@@ -61,16 +62,16 @@ def sums_of_past(
 
 
 def kernel(operator: str) -> Callable[..., tuple[Tensor, Any]]:
-    """Chunked kernel of an operator, for (batch, n, heads, width). Its import takes Triton and seconds, so it waits for a call."""
+    """Import the chunked kernel of an operator, for (batch, n, heads, width); imported on use, as it takes Triton and seconds."""
     found: Callable[..., tuple[Tensor, Any]] = getattr(importlib.import_module(f"fla.ops.{operator}"), f"chunk_{operator}")
     return found
 
 
 def _filled(x: Float[Tensor, "batch heads n width"]) -> Float[Tensor, "batch heads n filled"]:
-    """Zeros up to the next width: features of zero, gates that keep them, values that nobody reads."""
+    """Pad with zeros to the next width: zero features, open gates, and values whose outputs are cut off."""
     return F.pad(x, (0, -x.shape[-1] % STEP))
 
 
 def without_causality(owner: str) -> str:
-    """Why averages over all keys are refused."""
+    """Reason why ``fla`` is refused without causality."""
     return f"{owner} without causality is two products of matrices, for which fla has no kernel; use implementation=eager"

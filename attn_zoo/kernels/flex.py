@@ -17,38 +17,38 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 MaskMod = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Map of head, query and key numbers, which broadcast, to True where that query sees that key."""
+"""Function of head, query and key indices, which broadcast, to True where the query sees the key."""
 
 BLOCK = 128
-"""Pairs of so many queries and keys are computed or left out together."""
+"""Number of queries and of keys in a block, which is computed or left out as a whole."""
 
 PAIRS_AT_ONCE = 2**21
-"""Pairs asked at once when block tables are made: 16 MiB of indices."""
+"""Pairs evaluated at once when block tables are built: 16 MiB of indices."""
 
 MOST_CACHED = 64
-"""Block tables that are kept; the one made first goes first."""
+"""Number of cached block tables; the oldest is dropped first."""
 
 
 class PairTables(NamedTuple):
-    """Pairs at one length, and FlexAttention's block tables of them."""
+    """Mask function at one length, and its block tables for FlexAttention."""
 
     mask_mod: MaskMod
     plain: BlockMask
-    """Blocks of which some pairs are masked, and blocks that are whole."""
+    """Partially masked blocks and full blocks."""
     padded: BlockMask
-    """The same blocks, all as if some pairs were masked: padding may mask any."""
+    """The same blocks, all as partially masked, since padding may mask any pair."""
 
 
 _CACHE: dict[Hashable, PairTables] = {}
 
 
 def cached_tables(fixed_by: Hashable, pairs: Callable[[], MaskMod], n: int, heads: int, device: torch.device) -> PairTables:
-    """Block tables at a length of ``n``, made once for each length, device and ``fixed_by``.
+    """Block tables at length ``n``, built once for each length, device and ``fixed_by``.
 
     Args:
-        fixed_by: equal where the pairs are. Tensors in it are compared by identity.
-        pairs: makes the mask.
-        heads: 1 where all heads have the same pairs.
+        fixed_by: cache key, equal where the pairs are. Tensors in it are compared by identity.
+        pairs: builder of the mask function.
+        heads: number of heads; 1 where all heads have the same pairs.
     """
     from torch._guards import detect_fake_mode
 
@@ -58,7 +58,7 @@ def cached_tables(fixed_by: Hashable, pairs: Callable[[], MaskMod], n: int, head
     if key not in _CACHE:
         if len(_CACHE) >= MOST_CACHED:
             del _CACHE[next(iter(_CACHE))]
-        with torch.inference_mode(False), torch.no_grad():  # tables made in evaluation serve training later
+        with torch.inference_mode(False), torch.no_grad():  # so that tables built in evaluation serve training
             _CACHE[key] = _make_tables(pairs(), n, heads, device)
     return _CACHE[key]
 
@@ -76,7 +76,7 @@ def _make_tables(mask_mod: MaskMod, n: int, heads: int, device: torch.device) ->
 
 
 def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-    """Softmax attention of each query to the valid keys it sees; zeros where there is none."""
+    """Softmax attention of each query to the valid keys it sees, by FlexAttention; zeros where there is none."""
     mask = tables.plain
     if key_valid is not None:
         mask = copy.copy(tables.padded)
@@ -86,9 +86,9 @@ def flex_attention_over(tables: PairTables, query: Queries, key: Keys, value: Ke
 
 
 def blocks_of_pairs(mask_mod: MaskMod, n: int, heads: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Blocks that hold a pair, and blocks of nothing but pairs, (1, heads, n / 128, n / 128) each.
+    """Masks of blocks with a visible pair, and of blocks of visible pairs alone, (1, heads, n / 128, n / 128) each.
 
-    Some rows of blocks at a time, where PyTorch's ``create_block_mask`` holds all n × n pairs.
+    Evaluated some rows of blocks at a time, where PyTorch's ``create_block_mask`` holds all n × n pairs.
     """
     blocks = -(-n // BLOCK)
     keys, every = torch.arange(blocks * BLOCK, device=device), torch.arange(heads, device=device)[:, None, None]
@@ -104,14 +104,14 @@ def blocks_of_pairs(mask_mod: MaskMod, n: int, heads: int, device: torch.device)
 
 
 def _listed(table: Bool[Tensor, "1 heads rows columns"]) -> tuple[Tensor, Tensor]:
-    """Number of blocks in each row of blocks, and the numbers of all blocks, those in the row first."""
+    """Number of blocks in each row of blocks, and indices of all blocks, those in the row first, as FlexAttention takes them."""
     order = table.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return table.sum(dim=-1, dtype=torch.int32), order.to(torch.int32)
 
 
 @lru_cache(maxsize=1)
 def compiled_flex() -> Any:
-    """FlexAttention is only block-sparse when it is compiled."""
+    """Compile FlexAttention, which is block-sparse only when compiled."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=False)

@@ -1,4 +1,4 @@
-"""PyTorch's fused softmax attention over the keys that are there."""
+"""PyTorch's fused softmax attention over valid keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sdpa_over_valid(
     dropout: float = 0.0,
     scale: float | None = None,
 ) -> Float[Tensor, "batch heads queries dv"]:
-    """softmax(scale · Q Kᵀ) V over valid keys, scale being 1/√d unless given; finite, whatever it is, where no key is valid."""
-    # Rows without any key become zero later; until then they see all, because fused kernels may answer NaN.
+    """Compute softmax(scale · Q Kᵀ) V over valid keys, scale 1/√d by default; finite but arbitrary where no key is valid."""
+    # Rows without any valid key are zeroed later; here they see all keys, because fused kernels may return NaN.
     mask = None if valid is None else (valid | ~valid.any(dim=-1, keepdim=True))[:, None, None]
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scale)

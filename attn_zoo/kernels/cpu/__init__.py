@@ -1,1 +1,1 @@
-"""Tiled forms of attention for CPUs: temporaries stay in the caches, weights are computed anew for the gradient."""
+"""Tiled forms of attention for CPUs: temporaries stay in the caches, weights are recomputed in the backward pass."""

@@ -1,7 +1,7 @@
-"""Long inputs read in blocks of rows, whose temporaries stay in the processor's caches, and blocks in chunks.
+"""Chunked recurrences in blocks of rows, whose temporaries stay in the processor's caches; each block holds whole chunks.
 
-Within a chunk positions compare directly, and what came before it arrives as a state. Gradients compute blocks anew, so that
-nothing but the states between them is kept.
+Within a chunk weights are computed directly, and earlier positions enter as a state. The backward pass recomputes blocks, so that
+only the states between them are saved.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from attn_zoo.kernels.cpu._tiling import exported, like_tokens
 from attn_zoo.precision import without_autocast
 
 CHUNK = 64
-"""Positions compared directly. On a CPU, head_dim 64, twice as many cost a tenth more time, and half as many save none."""
+"""Positions in a chunk. On a CPU, head_dim 64, twice as many cost a tenth more time, and half as many save none."""
 
 BLOCK_BYTES = 2**19
-"""Of one tensor of a block; a dozen of them are alive at a time. Half and twice as much cost the same, eight times as much more."""
+"""Bytes of one tensor of a block; a dozen are alive at a time. Half and twice as many cost the same, eight times as many more."""
 
 
 def filled(length: int, most: int | None = None) -> tuple[int, int]:
-    """Positions of a chunk, and the length filled up to whole chunks."""
+    """Positions of a chunk, and the length padded to whole chunks."""
     chunk = min(CHUNK if most is None else most, length)
     return chunk, -(-length // chunk) * chunk
 
 
 def spans(length: int, bytes_each: int) -> list[slice]:
-    """Blocks of rows of so many bytes, each but the last of whole chunks."""
+    """Blocks of rows of ``bytes_each``, each but the last of whole chunks."""
     if exported():
         return [slice(0, length)]
     chunk, _ = filled(length)
@@ -41,12 +41,12 @@ def spans(length: int, bytes_each: int) -> list[slice]:
 
 
 def row_bytes(x: Float[Tensor, "b h n w"]) -> int:
-    """Of one position of all examples and heads."""
+    """Bytes of one position over all examples and heads."""
     return x.shape[0] * x.shape[1] * x.shape[3] * x.element_size()
 
 
 def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h chunks chunk w"]:
-    """Rows cut into chunks, the last one filled up with zeros."""
+    """Split rows into chunks, the last one padded with zeros."""
     missing = -x.shape[2] % chunk
     return (F.pad(x, (0, 0, 0, missing)) if missing else x).unflatten(2, (-1, chunk))
 
@@ -54,16 +54,16 @@ def into_chunks(x: Float[Tensor, "b h r w"], chunk: int) -> Float[Tensor, "b h c
 def in_blocks(
     compute: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]], state: Tensor, *tensors: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Apply ``compute(rows of the tensors, state) -> (answers, state)`` block by block; nothing but states is kept between.
+    """Apply ``compute(rows of the tensors, state) -> (outputs, state)`` block by block; only states are saved between blocks.
 
-    For gradients each block is computed anew. Tensors of floating point have one.
+    The backward pass recomputes each block. Tensors of floating point get a gradient.
     """
     out, after = _InBlocks.apply(compute, state, *tensors)
     return out, after
 
 
 class _InBlocks(torch.autograd.Function):
-    """See ``in_blocks``."""
+    """Autograd function of ``in_blocks``."""
 
     @staticmethod
     def forward(ctx: Any, compute: Any, state: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Softmax, its gradient, dropout of weights, and the log-sum-exp by which softmaxes over parts are merged into one."""
+"""Softmax, its gradient, dropout of weights, and the log-sum-exp by which partial softmaxes are merged."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 TILE = 2**18
-"""Scores compared at once: few enough to stay in a processor's caches from one product to the next."""
+"""Scores in a tile: few enough to stay in a processor's caches from one product to the next."""
 
 
 def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... n"], Float[Tensor, "... 1"]]:
-    """Weights and log-sum-exp over the last axis, of finite scores.
+    """Compute softmax weights and log-sum-exp over the last axis, of finite scores.
 
-    The largest weight is the exponential of the largest score less the log-sum-exp. That is twice as fast as another sum of
-    exponentials, and many times where scores are so low that their exponentials vanish.
+    The log-sum-exp is the largest score less the logarithm of the largest weight. That is twice as fast as another sum of
+    exponentials, and many times faster where scores are so low that their exponentials vanish.
     """
     weights = scores.softmax(dim=-1)
     return weights, scores.amax(dim=-1, keepdim=True) - weights.amax(dim=-1, keepdim=True).log_()
 
 
 def dropout_mask(like: Tensor, dropout: float) -> Tensor | None:
-    """Factors of weights of the shape of ``like`` under dropout: zeros, and ones scaled up. None without dropout."""
+    """Dropout mask of the shape of ``like``: zeros, and 1 / (1 - dropout) for kept weights. None without dropout."""
     return torch.empty_like(like).bernoulli_(1 - dropout).div_(1 - dropout) if dropout else None
 
 
 def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "..."]) -> Float[Tensor, "... keys"]:
-    """Softmax over what is not hidden, in place of the scores where it can; a row that sees nothing gets zeros."""
-    if hidden.numel() < scores.numel():  # several times faster than to fill, where the mask serves many rows
+    """Compute a softmax over scores that are not hidden, in place where possible; a row without any gets zeros."""
+    if hidden.numel() < scores.numel():  # several times faster than masked_fill, where the mask serves many rows
         scores = scores.add_(torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, float("-inf")))
     else:
         scores = scores.masked_fill_(hidden, float("-inf"))
@@ -36,6 +36,6 @@ def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "...
 
 
 def softmax_backward_(weights: Tensor, grad_weights: Tensor, kept: Tensor | None) -> Tensor:
-    """The gradient of the scores from that of the weights after dropout, in place."""
+    """Compute the gradient of the scores from that of the weights after dropout, in place."""
     grad_weights = grad_weights if kept is None else grad_weights.mul_(kept)
     return grad_weights.sub_((grad_weights * weights).sum(dim=-1, keepdim=True)).mul_(weights)

@@ -1,4 +1,4 @@
-"""Attention of blocks of queries to chosen blocks of keys. Blocks are gathered, weights computed anew for the gradient."""
+"""Block-sparse attention in tiles: blocks of keys are gathered, weights recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 Table = tuple[Int[Tensor, "rows"], Int[Tensor, "#heads rows width"]]
-"""Numbers of some blocks of queries, and of the blocks of keys that each of them sees, each once; -1 for none."""
+"""Indices of some blocks of queries, and of the blocks of keys that each of them sees, each once; -1 for none."""
 
 
 def attend_tables(
@@ -33,7 +33,7 @@ def attend_tables(
     causal: bool,
     dropout: float,
 ) -> Float[Tensor, "batch heads n head_dim"]:
-    """One softmax for each query over the valid keys of the blocks that its block sees; together tables name each block once."""
+    """One softmax for each query over the valid keys of the blocks that its block sees; each block of queries is in one table."""
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
     valid = F.pad(valid, (0, -n % block))
@@ -46,9 +46,9 @@ def attend_tables(
 def attend_summaries(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, block: int, summary: int, causal: bool, dropout: float
 ) -> Queries:
-    """One softmax over the own block and the last ``summary`` keys of every block.
+    """Softmax attention to the own block and the last ``summary`` keys of every block.
 
-    Summaries stand once more behind the blocks, in blocks of their own, and are left out of the block they come from.
+    Summaries are copied into additional blocks at the end, and left out of the block they come from.
     """
     batch, heads, n, _ = query.shape
     blocks, device = math.ceil(n / block), query.device
@@ -84,18 +84,18 @@ def attend_summaries(
 
 
 def cut(tokens: Float[Tensor, "batch heads n head_dim"], block: int) -> Float[Tensor, "batch_heads blocks block head_dim"]:
-    """Tokens in blocks, filled up with zeros; heads of all examples are one axis."""
+    """Split tokens into blocks, padded with zeros; batch and heads become one axis."""
     fill = -tokens.shape[2] % block
     return (F.pad(tokens, (0, 0, 0, fill)) if fill else tokens).flatten(0, 1).unflatten(1, (-1, block))
 
 
 def summary_blocks(n: int, block: int, summary: int) -> int:
-    """Blocks that the last ``summary`` positions of all blocks fill."""
+    """Number of blocks that the last ``summary`` positions of all blocks fill."""
     return math.ceil(math.ceil(n / block) * summary / block)
 
 
 def table_flops(heads: int, block: int, head_dim: int, block_pairs: int) -> tuple[int, int]:
-    """FLOPs for one example, forward and backward: there scores anew, and each product's two factors."""
+    """FLOPs for one example, forward and backward: recomputed scores, and gradients of both factors of each product."""
     flops = 4 * heads * block * block * head_dim * block_pairs
     return flops, 5 * flops // 2
 
@@ -114,18 +114,18 @@ def _attend_blocks(
     """One softmax for each query over the valid keys of the blocks that its block sees; zeros where there is none.
 
     Args:
-        positions: positions of the keys, by which a query sees those up to its own; block i of queries starts at i · block.
+        positions: positions of the keys, for the causal form; block i of queries starts at position i · block.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
-        # Blocks are picked by number, which copies all of what is not contiguous each time.
+        # Contiguous, as index_select would copy the whole tensor each time otherwise.
         blocks = (t.to(dtype).contiguous() for t in (query, key, value))
         out: Tensor = _Gathered.apply(*blocks, valid, positions, dropout, *(t for table in tables for t in table))
     return out
 
 
 class _Gathered(torch.autograd.Function):
-    """``_attend_blocks`` tile by tile, some blocks of queries each. Kept are the inputs, and under dropout what survives."""
+    """Autograd function of ``_attend_blocks``, in tiles of some blocks of queries; saves the inputs and dropout masks."""
 
     @staticmethod
     def forward(
@@ -155,7 +155,7 @@ class _Gathered(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, valid, positions, *rest = ctx.saved_tensors
         tables, masks = rest[: ctx.tables], rest[ctx.tables :]
-        precise = torch.promote_types(query.dtype, torch.float32)  # many tiles add to one key
+        precise = torch.promote_types(query.dtype, torch.float32)  # gradients of many tiles are added for one key
         grad_query = torch.empty_like(query, memory_format=torch.contiguous_format).flatten(0, 1)
         grad_key, grad_value = (torch.zeros(key.shape, dtype=precise, device=key.device).flatten(0, 1).flatten(1) for _ in range(2))
         gradient, scale = gradient.flatten(0, 1).contiguous(), query.shape[-1] ** -0.5
@@ -173,31 +173,31 @@ class _Gathered(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Numbers of some blocks of queries and of the blocks of keys that they see, over all heads of all examples."""
+    """Indices of some blocks of queries and of the blocks of keys that they see, over all heads of all examples."""
 
     queries: Int[Tensor, "items"]
     keys: Int[Tensor, "items_width"]
     hidden: Bool[Tensor, "items #block width_block"]
 
     def gather(self, blocks: Tensor) -> Float[Tensor, "items width_block head_dim"]:
-        """Blocks that are seen, side by side."""
+        """Gather the visible blocks, concatenated."""
         return blocks.flatten(0, 1).index_select(0, self.keys).view(len(self.queries), -1, blocks.shape[-1])
 
     def own(self, query: Tensor) -> Float[Tensor, "items block head_dim"]:
-        """Queries, scaled."""
+        """Select and scale the queries of the tile."""
         return query.flatten(0, 1).index_select(0, self.queries).mul_(query.shape[-1] ** -0.5)
 
     def weights(self, own: Tensor, keys: Tensor) -> Float[Tensor, "items block width_block"]:
-        """Softmax over what is not hidden."""
+        """Softmax weights over the keys that are not hidden."""
         return masked_softmax_(own @ keys.mT, self.hidden)
 
     def scatter(self, gathered: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Index and gradient of gathered blocks, as ``index_add_`` takes them."""
+        """Indices and gradients of gathered blocks, as arguments of ``index_add_``."""
         return self.keys, gathered.reshape(len(self.keys), -1).to(dtype)
 
 
 def _tiles(query: Tensor, key: Tensor, valid: Tensor, positions: Tensor | None, tables: Sequence[Tensor]) -> Iterator[_Tile]:
-    """Cut all tables into tiles of about ``TILE`` scores."""
+    """Split all tables into tiles of about ``TILE`` scores."""
     (every, blocks, block, _), key_blocks, device = query.shape, key.shape[1], query.device
     examples, steps = valid.shape[0], torch.arange(block, device=device)
     valid = valid.view(examples * key_blocks, block)

@@ -1,4 +1,4 @@
-"""α-entmax by Newton's steps in place, and entmax attention in blocks of queries whose weights are never kept."""
+"""α-entmax by Newton's method in place, and entmax attention in blocks of queries, without saved weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α with closed forms."""
 
 BLOCK = CHEAP_BYTES // 4 // 4
-"""Scores computed at once, in float32. Some four temporaries of that size stand beside each other."""
+"""Scores in a block, in float32. About four temporaries of that size are alive at a time."""
 
 GROUP = 16
-"""Keys of which only the largest one takes part in the first guess of the threshold."""
+"""Size of the groups of scores whose maxima alone give the first estimate of the threshold."""
 
 STEPS = 64
-"""No search takes as many: each step of Newton's on a convex function cuts its value times its slope to a quarter at most."""
+"""Bound on Newton steps, which no search reaches: on a convex function each reduces value times slope to a quarter at most."""
 
 
 def entmax_over_valid(
@@ -33,23 +33,23 @@ def entmax_over_valid(
 ) -> Float[Tensor, "... keys"]:
     """α-entmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
 
-    ``allowed`` broadcasts against ``scores``; None allows everything. Computed in float32 at least. Only the result is kept
-    for the gradient, which can be taken once.
+    ``allowed`` broadcasts against ``scores``; None allows everything. Computed in float32 at least. Only the result is saved
+    for the backward pass, which can be taken once.
     """
     weights: Tensor = _Entmax.apply(scores.to(torch.promote_types(scores.dtype, torch.float32)), allowed, alpha)
     return weights.to(scores.dtype)
 
 
 def temper(alpha: float) -> float:
-    """What scores are multiplied by before a threshold is taken from them."""
+    """Factor of scores, α - 1, before their threshold is found; 1 for softmax."""
     return 1.0 if alpha == SOFTMAX else alpha - 1
 
 
 def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Turn tempered scores, -inf where not allowed, into weights in their place.
+    """Compute weights in place of tempered scores, which are -inf where not allowed.
 
     Returns:
-        The weights, and for each row the largest score and the threshold below it, which ``weights_and_slopes_`` takes.
+        The weights, and for each row the largest score and the threshold below it, for ``weights_and_slopes_``.
     """
     top = tempered.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(tempered.dtype).min)
     tau = threshold(tempered.sub_(top), alpha)
@@ -57,7 +57,7 @@ def normalise_(tempered: Float[Tensor, "... keys"], alpha: float) -> tuple[Tenso
 
 
 def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """The weights once more, and u = p^(2-α); one of them in the place of the scores."""
+    """Recompute the weights, and u = p^(2-α); one of them in place of the scores."""
     rest = tempered.sub_(top).sub_(tau)
     if alpha == SOFTMAX:
         return rest.exp_(), rest
@@ -71,11 +71,10 @@ def weights_and_slopes_(tempered: Tensor, top: Tensor, tau: Tensor, alpha: float
 
 
 def scores_gradient_(grad_weights: Tensor, u: Tensor) -> Tensor:
-    """The gradient of the scores in the place of that of the weights."""
+    """Compute the gradient of the scores in place of that of the weights."""
     grad_weights = grad_weights.mul_(u)
-    mean = grad_weights.sum(dim=-1, keepdim=True) / u.sum(dim=-1, keepdim=True).clamp(
-        min=0.5
-    )  # at least Σ p, so that only 0 is raised
+    # Σ u is at least Σ p, so that the floor changes zeros only.
+    mean = grad_weights.sum(dim=-1, keepdim=True) / u.sum(dim=-1, keepdim=True).clamp(min=0.5)
     return grad_weights.addcmul_(u, mean, value=-1)
 
 
@@ -89,11 +88,11 @@ def _raise_(rest: Tensor, alpha: float) -> Tensor:
 
 
 def _threshold(shifted: Tensor, alpha: float) -> Tensor:
-    """τ for each row of tempered scores whose largest one is zero, or of -inf alone.
+    """Threshold τ of each row of tempered scores whose largest one is zero, or of -inf alone.
 
-    As a norm of order 1/(α-1), ‖[s - τ]₊‖ is convex in τ, and nearly straight; Newton's steps up to where it is one come from
-    the left and never go too far. What is left of a row after dropping scores has its τ further left: so the search starts
-    among the largest of each group, which are few, and ends among all after two or three steps.
+    As a norm of order 1/(α-1), ‖[s - τ]₊‖ is convex and nearly linear in τ; Newton steps from the left to its value one never
+    overshoot. A subset of a row has a lower τ: so the search starts with the maxima of groups, which are few, and ends with all
+    scores after two or three steps.
     """
     if alpha == SOFTMAX:
         return shifted.logsumexp(dim=-1, keepdim=True).clamp(min=0)
@@ -112,7 +111,8 @@ def _ascend(shifted: Tensor, tau: Tensor, alpha: float) -> Tensor:
     for _ in range(STEPS):
         torch.sub(shifted, tau, out=rest).clamp_min_(0)
         if alpha == SPARSEMAX:
-            norm, slope = rest.sum(dim=-1, keepdim=True), rest.sign_().sum(dim=-1, keepdim=True)  # several times faster than > 0
+            # sign_() is several times faster than rest > 0
+            norm, slope = rest.sum(dim=-1, keepdim=True), rest.sign_().sum(dim=-1, keepdim=True)
         elif alpha == ENTMAX15:
             norm = torch.linalg.vector_norm(rest, dim=-1, keepdim=True)
             slope = rest.sum(dim=-1, keepdim=True) / norm
@@ -127,7 +127,7 @@ def _ascend(shifted: Tensor, tau: Tensor, alpha: float) -> Tensor:
     return tau
 
 
-# An operator, because how many steps it takes depends on the numbers: shapes flow through, and torch.compile does not look in.
+# A custom operator, because its number of steps depends on the data: torch.compile takes its shapes and does not trace it.
 threshold = custom_op("attn_zoo::entmax_threshold", _threshold, mutates_args=(), schema="(Tensor shifted, float alpha) -> Tensor")
 
 
@@ -137,7 +137,7 @@ def _(shifted: Tensor, alpha: float) -> Tensor:
 
 
 class _Entmax(torch.autograd.Function):
-    """Keeps its result and nothing else."""
+    """Autograd function of ``entmax_over_valid``; saves its result alone."""
 
     @staticmethod
     def forward(scores: Tensor, allowed: Tensor | None, alpha: float) -> Tensor:
@@ -164,7 +164,7 @@ class _Entmax(torch.autograd.Function):
 
 
 def spans(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int, int]]:
-    """First query of each block, the one after its last, and how many keys the block may see."""
+    """Start and end of each block of queries, and number of keys that the block may see."""
     rows = max(1, BLOCK // keys)
     for start in range(0, queries, rows):
         end = min(start + rows, queries)
@@ -172,7 +172,7 @@ def spans(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int, int
 
 
 def entmax_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, alpha: float, *, causal: bool) -> Queries:
-    """α-entmax(Q Kᵀ / √d) V, heads of all examples one after the other, in blocks of queries. The gradient can be taken once."""
+    """Compute α-entmax(Q Kᵀ / √d) V, head by head, in blocks of queries. The gradient can be taken once."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)
     with without_autocast(query.device):
@@ -182,7 +182,7 @@ def entmax_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid
 
 
 class _InBlocks(torch.autograd.Function):
-    """Attention of (heads of all examples, length, head_dim) that keeps two numbers a query beside its inputs."""
+    """Autograd function of attention over (batch · heads, length, head_dim); saves its inputs and two numbers per query."""
 
     @staticmethod
     def forward(
@@ -224,7 +224,7 @@ class _InBlocks(torch.autograd.Function):
 
 
 def _blocks(query: Tensor, key: Tensor, causal: bool) -> Iterator[tuple[slice, slice, slice]]:
-    """Heads, queries and keys of each block; short ones hold several heads."""
+    """Slices of heads, queries and keys of each block; short sequences have several heads in a block."""
     (count, queries, _), keys = query.shape, key.shape[1]
     for start, end, seen in spans(queries, keys, causal):
         if exported():

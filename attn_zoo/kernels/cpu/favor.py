@@ -1,8 +1,8 @@
-"""Averages with weights φ(q)·φ(k) over all keys, φ > 0 given by its logarithm, as two softmaxes one after the other.
+"""Averages with weights φ(q)·φ(k) over all keys, φ > 0 given by its logarithm, as two successive softmaxes.
 
 With ℓ = log φ, Σₖ φₘ(k) v is exp(zₘ) times the average of v by a softmax of ℓₘ over the keys, zₘ its log-sum-exp. Then Σₘ φₘ(q)
-of these over Σₘ φₘ(q) exp(zₘ) is their average by a softmax of ℓₘ(q) + zₘ over the features. So whatever the scale of the
-inputs, nothing under- or overflows, and no stabiliser is left to choose.
+of these over Σₘ φₘ(q) exp(zₘ) is their average by a softmax of ℓₘ(q) + zₘ over the features. So nothing
+under- or overflows at any scale of the inputs, and no stabiliser is needed.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 HIDDEN = -1e30
-"""Logarithm of the weight of a hidden key: finite, so that examples of padding alone have no NaN, and zero beside any other."""
+"""Log weight of a hidden key: finite, so that examples of padding alone give no NaN, and negligible beside any other."""
 
 
 @runtime_checkable
 class LogFeatureMap(Protocol):
-    """ℓ as a function of the projection ω·x, number by number."""
+    """Log features ℓ as an elementwise function of the projection ω·x."""
 
     def logs(self, projected: Tensor) -> Tensor:
-        """ℓ, as a tensor of its own."""
+        """Compute ℓ in a new tensor."""
 
     def slope(self, projected: Tensor) -> Tensor:
-        """Its derivative."""
+        """Derivative of ℓ by ω·x."""
 
 
 def average_over_features(
     log_map: LogFeatureMap | None, directions: Float[Tensor, "m d"], query: Queries, key: Keys, value: Keys, key_valid: KeyValid
 ) -> Queries:
-    """Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys, where inputs x are scaled by d^-1/4.
+    """Compute Σₖ φ(q)·φ(k) v / Σₖ φ(q)·φ(k) over the valid keys, where inputs x are scaled by d^-1/4.
 
-    Beside the inputs, an average and a number for each feature and head are all that is kept for the gradient.
+    Saved for the backward pass are the inputs, and an average and a number for each feature and head.
 
     Args:
-        log_map: None stands for ℓ = ω·x - |x|²/2, the features of the softmax kernel.
+        log_map: log feature map; None is ℓ = ω·x - |x|²/2, the features of the softmax kernel.
     """
     out: Tensor = _Averages.apply(log_map, directions * directions.shape[1] ** -0.25, query, key, value, key_valid)
     return out
@@ -52,22 +52,22 @@ def average_over_features(
 
 @dataclass(frozen=True, slots=True)
 class ReluFeatures:
-    """log(relu(ω·x) / √m + floor), for ``features`` = m."""
+    """Log feature map log(relu(ω·x) / √m + floor), for ``features`` = m."""
 
     features: int
     floor: float
 
     def logs(self, projected: Tensor) -> Tensor:
-        """Logarithms of the features."""
+        """Compute the logarithms of the features."""
         return projected.relu().mul_(self.features**-0.5).add_(self.floor).log_()
 
     def slope(self, projected: Tensor) -> Tensor:
-        """Their derivative by ω·x."""
+        """Derivative of the logarithms by ω·x."""
         return (projected + self.floor * self.features**0.5).reciprocal_().masked_fill_(projected <= 0, 0)
 
 
 class _Averages(torch.autograd.Function):
-    """See ``average_over_features``. Sequences pass one after another, or many short ones at a time; some rows in a step."""
+    """Autograd function of ``average_over_features``, one long or many short sequences at a time, in steps of some rows."""
 
     @staticmethod
     def forward(
@@ -94,7 +94,7 @@ class _Averages(torch.autograd.Function):
                 given = query[which], mean, total, grad_out[which], grad_query[which]
                 grad_mean, grad_total = _query_gradients(ctx.log_map, scaled, *given)
                 keys = _Keys(ctx.log_map, scaled, key, valid, which)
-                # A total counts for itself and, through the weights that it normalises, against the average.
+                # Besides its own gradient, a log-sum-exp has one through the weights it normalises in the average.
                 grad_total -= (grad_mean * mean).sum(dim=-1, keepdim=True)
                 _key_gradients(keys, _flat(value[which]), total, grad_mean, grad_total, grad_key[which], grad_value[which])
         return None, None, grad_query, grad_key, grad_value, None
@@ -116,23 +116,23 @@ class _Keys:
             self.shift.masked_fill_(~valid[which[0]].repeat_interleave(heads, dim=0), HIDDEN)
 
     def steps(self) -> Iterator[slice]:
-        """Rows taken together."""
+        """Slices of rows of each step."""
         return _rows(self.key, self.scaled.shape[1])
 
     def logs(self, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """ℓ of some rows, and their projections if those were bent."""
+        """Compute ℓ of some rows, and their projections where there is a ``log_map``."""
         return _logs(self.log_map, self.scaled, self.key[:, rows].mT, self.shift[:, None, rows])
 
     def gradient(self, rows: slice, grad_logs: Tensor, projected: Tensor | None) -> Float[Tensor, "s r d"]:
-        """From that of ℓ that of the keys."""
-        grad_keys = torch.bmm(_unbent(self.log_map, grad_logs, projected).mT, self.scaled)
+        """Gradient of the keys from that of ℓ."""
+        grad_keys = torch.bmm(_product_gradient(self.log_map, grad_logs, projected).mT, self.scaled)
         if self.log_map is not None:
             return grad_keys
         return grad_keys.addcmul_(self.key[:, rows], grad_logs.sum(dim=1)[..., None], value=-self.root)
 
 
 def _read_keys(keys: _Keys, value: Tensor) -> tuple[Float[Tensor, "s m d"], Float[Tensor, "s m 1"]]:
-    """By feature the average of the values, and the log-sum-exp, merged step by step."""
+    """Average of the values and log-sum-exp of each feature, merged step by step."""
     mean = total = None
     for rows in keys.steps():
         logs, _ = keys.logs(rows)
@@ -148,7 +148,7 @@ def _read_keys(keys: _Keys, value: Tensor) -> tuple[Float[Tensor, "s m d"], Floa
 
 
 def _average(log_map: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, out: Tensor) -> None:
-    """Write for each query the average of the features' averages."""
+    """Write the average over the features of their averages, for each query, to ``out``."""
     queries, across = _flat(query), scaled.T.expand(mean.shape[0], -1, -1)
     for rows in _rows(queries, scaled.shape[0]):
         logs, _ = _logs(log_map, queries[:, rows], across, total.mT)
@@ -159,7 +159,7 @@ def _average(log_map: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean:
 def _query_gradients(
     log_map: LogFeatureMap | None, scaled: Tensor, query: Tensor, mean: Tensor, total: Tensor, grad_out: Tensor, grad_query: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Write the queries' gradient; returned are those of the averages and of the log-sum-exps."""
+    """Write the gradient of the queries, and return those of the averages and of the log-sum-exps."""
     grad_mean, grad_total = torch.zeros_like(mean), torch.zeros_like(total.mT)
     queries, grad_rows, along = _flat(query), _flat(grad_out), scaled.expand(mean.shape[0], -1, -1)
     for rows in _rows(queries, scaled.shape[0]):
@@ -169,7 +169,7 @@ def _query_gradients(
         grad_logs = torch.bmm(grad_rows[:, rows], mean.mT).mul_(weights)
         grad_logs.addcmul_(weights, grad_logs.sum(dim=-1, keepdim=True), value=-1)
         grad_total += grad_logs.sum(dim=1, keepdim=True)
-        found = torch.bmm(_unbent(log_map, grad_logs, projected), along)
+        found = torch.bmm(_product_gradient(log_map, grad_logs, projected), along)
         grad_query[:, :, rows] = found.view_as(grad_query[:, :, rows])
     return grad_mean, grad_total.mT
 
@@ -177,7 +177,7 @@ def _query_gradients(
 def _key_gradients(
     keys: _Keys, value: Tensor, total: Tensor, grad_mean: Tensor, grad_total: Tensor, grad_key: Tensor, grad_value: Tensor
 ) -> None:
-    """Write the gradients of keys and values from those of what was read of them."""
+    """Write the gradients of keys and values from those of the averages and log-sum-exps."""
     for rows in keys.steps():
         logs, projected = keys.logs(rows)
         weights, here = softmax_and_lse(logs)
@@ -188,20 +188,20 @@ def _key_gradients(
 
 
 def _logs(log_map: LogFeatureMap | None, left: Tensor, right: Tensor, shift: Tensor) -> tuple[Tensor, Tensor | None]:
-    """ℓ of a product, shifted, and the product if it was bent."""
+    """Compute ℓ of a product, shifted, and the product where there is a ``log_map``."""
     if log_map is None:
         return torch.baddbmm(shift, left, right), None
     projected = torch.bmm(left, right)
     return log_map.logs(projected).add_(shift), projected
 
 
-def _unbent(log_map: LogFeatureMap | None, grad_logs: Tensor, projected: Tensor | None) -> Tensor:
-    """From the gradient of ℓ that of the product."""
+def _product_gradient(log_map: LogFeatureMap | None, grad_logs: Tensor, projected: Tensor | None) -> Tensor:
+    """Gradient of the product from that of ℓ."""
     return grad_logs if log_map is None or projected is None else grad_logs.mul_(log_map.slope(projected))
 
 
 def _together(scaled: Tensor, query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Examples and heads of which one step takes all rows, or a single sequence."""
+    """Slices of examples and heads whose rows fit in one step, or of a single sequence."""
     longest, m = max(query.shape[2], key.shape[2]), scaled.shape[0]
     return sequences(query.shape[0], query.shape[1], longest * m * query.element_size(), query.device)
 

@@ -1,4 +1,4 @@
-"""Landmarks, means of consecutive tokens, and softmax attention of which one side is short, in blocks of the long side."""
+"""Landmarks (means of consecutive tokens), and softmax attention with few keys or few queries, in blocks of the long side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attn_zoo.kernels.cpu._tiling import exported, like_tokens
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 CACHED_BYTES = 2**19
-"""Scores of one block. A few temporaries of that size stand beside each other in the second-level cache."""
+"""Bytes of the scores of one block. A few temporaries of that size fit the second-level cache together."""
 
 
 def few_keys(
@@ -24,7 +24,7 @@ def few_keys(
     value: Float[Tensor, "batch heads m d"],
     valid: Bool[Tensor, "batch m"] | None,
 ) -> Float[Tensor, "batch heads n d"]:
-    """softmax(Q Kᵀ) V over few keys; finite, whatever it is, where none is valid. The weights are kept for the gradient."""
+    """Compute softmax(Q Kᵀ) V over few keys; finite but arbitrary where none is valid. Weights are saved for the backward pass."""
     out: Tensor = _FewKeys.apply(query, key, value, valid, torch.is_grad_enabled())
     return out
 
@@ -32,7 +32,7 @@ def few_keys(
 def few_queries(
     query: Float[Tensor, "batch heads m d"], key: Keys, value: Keys, valid: KeyValid
 ) -> Float[Tensor, "batch heads m d"]:
-    """The same with few queries over many keys."""
+    """Compute softmax(Q Kᵀ) V with few queries over many keys."""
     out: Tensor = _FewQueries.apply(query, key, value, valid)
     return out
 
@@ -68,7 +68,7 @@ class _FewKeys(torch.autograd.Function):
 
 
 class _FewQueries(torch.autograd.Function):
-    """Scores stand with a row for each key, so that a block of keys is a block of rows here as well."""
+    """Autograd function of ``few_queries``; scores have a row for each key, so that a block of keys is a block of rows."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
@@ -105,7 +105,7 @@ class _FewQueries(torch.autograd.Function):
 
 
 def _blocks(long: Tensor, short: int) -> Iterator[tuple[slice, slice]]:
-    """Examples and rows of each block; everything at once where there is no cache to fit."""
+    """Slices of examples and rows of each block; a single block on devices other than a CPU."""
     batch, heads, n, _ = long.shape
     if exported():
         yield slice(None), slice(0, n)
@@ -121,7 +121,10 @@ def _blocks(long: Tensor, short: int) -> Iterator[tuple[slice, slice]]:
 def landmarks(
     query: Queries, key: Keys, m: int, valid: KeyValid
 ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Bool[Tensor, "batch m"] | None]:
-    """Queries and keys, to go on with, each with its means of m consecutive parts, and the parts that hold a valid token."""
+    """Queries and keys, each with its means of m consecutive parts, and mask of the parts that hold a valid token.
+
+    The returned queries and keys replace the given ones, so that their gradients are joined (see ``with_segment_means``).
+    """
     if valid is None:
         return with_segment_means(query, m), with_segment_means(key, m), None
     segments = ValidSegments(valid, m)
@@ -137,7 +140,7 @@ def segment_means(tokens: Float[Tensor, "batch heads n d"], segments: int) -> Fl
 
 
 def with_segment_means(tokens: Keys, segments: int) -> tuple[Queries, Float[Tensor, "batch heads segments d"]]:
-    """The tokens, to go on with, and their ``segment_means``: both gradients are joined in one pass, where autograd takes three."""
+    """Tokens and their ``segment_means``; the returned tokens join both gradients in one pass, where autograd takes three."""
     same, means = _WithMeans.apply(tokens, segments)
     return same, means
 
@@ -163,7 +166,7 @@ class _WithMeans(torch.autograd.Function):
 
 
 class ValidSegments:
-    """The same cut of the valid tokens only, each example by its own number of them: as if padding were not there.
+    """Segments of the valid tokens alone, each example by its own number of them, as without padding.
 
     An example with fewer valid tokens than segments has as many segments as tokens; the others are empty.
     """
@@ -184,7 +187,7 @@ class ValidSegments:
         self.position: Int[Tensor, "batch slots"] = torch.cat([in_order, behind], dim=1).gather(1, rank)
 
     def means(self, tokens: Float[Tensor, "batch heads n d"]) -> Float[Tensor, "batch heads segments d"]:
-        """Means of the segments; zeros for an empty one."""
+        """Means of the segments; zeros for an empty segment."""
         batch, heads, n, d = tokens.shape
         padded = F.pad(tokens, (0, 0, 0, 1)).reshape(batch * heads * (n + 1), d)  # a row of zeros behind the last token
         offset = torch.arange(batch * heads, device=tokens.device).view(batch, heads, 1) * (n + 1)

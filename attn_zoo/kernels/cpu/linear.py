@@ -1,7 +1,7 @@
 """Averages with the weights φ(q)·φ(k), over all keys or over the past, through sums of φ(k) vᵀ and of φ(k).
 
-With m features φ of a head, the sums are m × d and m numbers. Gradients are written out: features, comparisons within chunks
-and sums before them are computed anew block by block, so that the answers and the sums before each block are all that is kept.
+With m features φ of a head, the sums are m × d and m numbers. Backward passes are written out: features, weights within chunks
+and sums before them are recomputed block by block, so that only the outputs and the sums before each block are saved.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 @runtime_checkable
 class Features(Protocol):
-    """A map of the rows of queries and keys, with its gradient."""
+    """Feature map of rows of queries and keys, with its gradient."""
 
     def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r m"]:
-        """φ(x) as a new tensor."""
+        """Compute φ(x) in a new tensor."""
 
     def gradient(self, x: Float[Tensor, "b h r d"], features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
-        """From φ(x) and the gradient of it that of x; may write into either."""
+        """Compute the gradient of x from φ(x) and its gradient; may overwrite both."""
 
 
 def average_of_all(features: Features, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-    """Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys; zeros where all weights vanish."""
+    """Compute Σⱼ φ(q)·φ(kⱼ) vⱼ / Σⱼ φ(q)·φ(kⱼ) over all valid keys; zeros where all weights vanish."""
     out: Tensor = _All.apply(features, query, key, value, key_valid)
     return out
 
@@ -46,7 +46,7 @@ def average_of_past(
     value: Float[Tensor, "b h n d"],
     key_valid: Bool[Tensor, "b n"] | None,
 ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h m d"], Float[Tensor, "b h m"]]:
-    """The same over the keys up to each query and those before them, summed in ``summed`` and ``mass``.
+    """Compute the average over the keys up to each query, and over earlier ones given by the sums ``summed`` and ``mass``.
 
     Returns:
         The averages, and both sums after the last key.
@@ -57,16 +57,16 @@ def average_of_past(
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """Feature maps of single numbers, with their gradients; ``floor`` is added to features that may be zero."""
+    """Elementwise feature maps with their gradients; ``floor`` is added to features that may be zero."""
 
     name: str
     floor: float
 
     def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r d"]:
-        """elu(x) + 1, max(x, 0) or its square."""
+        """Compute elu(x) + 1, max(x, 0) or its square."""
         positive = x.clamp(min=0)
         if self.name == "elu":
-            return x.clamp(max=0).exp_().add_(positive)  # not elu + 1, which would round small features away
+            return x.clamp(max=0).exp_().add_(positive)  # not elu + 1, which would round small features to zero
         return (positive.square_() if self.name == "squared_relu" else positive).add_(self.floor)
 
     def gradient(self, x: Tensor, features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
@@ -78,10 +78,10 @@ class Elementwise:
 
 
 class SoftmaxOverHead:
-    """exp(x) / Σ exp(x) over the numbers of a head."""
+    """Feature map exp(x) / Σ exp(x) over the channels of a head."""
 
     def of(self, x: Float[Tensor, "b h r d"]) -> Float[Tensor, "b h r d"]:
-        """The softmax."""
+        """Compute the softmax."""
         return x.softmax(dim=-1)
 
     def gradient(self, x: Tensor, features: Tensor, gradient: Tensor) -> Float[Tensor, "b h r d"]:
@@ -90,12 +90,12 @@ class SoftmaxOverHead:
 
 
 def features_of(name: str, floor: float) -> Features:
-    """Map of the name: ``elu``, ``relu``, ``squared_relu`` or ``softmax``."""
+    """Feature map by name: ``elu``, ``relu``, ``squared_relu`` or ``softmax``."""
     return SoftmaxOverHead() if name == "softmax" else Elementwise(name, floor)
 
 
 class _All(torch.autograd.Function):
-    """See ``average_of_all``: one pass over blocks of keys, one over blocks of queries, and the same backward."""
+    """Autograd function of ``average_of_all``: a pass over blocks of keys, one over blocks of queries, and the same backward."""
 
     @staticmethod
     def forward(ctx: Any, features: Features, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
@@ -142,7 +142,7 @@ class _All(torch.autograd.Function):
 
 
 class _Past(torch.autograd.Function):
-    """See ``average_of_past``. Chunks of all examples and heads stand beside each other, (batch · heads · chunks, chunk, width)."""
+    """Autograd function of ``average_of_past``, over chunks of all examples and heads: (batch · heads · chunks, chunk, width)."""
 
     @staticmethod
     def forward(
@@ -198,7 +198,7 @@ class _Past(torch.autograd.Function):
 def _chunks_of(
     features: Features, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, rows: slice, length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Features of queries and keys and the values of some rows, cut into chunks; what fills the last one up has no features."""
+    """Features of queries and keys, and values, of some rows in chunks; padding of the last chunk has zero features."""
     chunk, _ = filled(length)
     phi_q = features.of(query[:, :, rows])
     return _cut(phi_q, chunk), _cut(_valid_features(features, key, valid, rows), chunk), _cut(value[:, :, rows], chunk)
@@ -210,12 +210,12 @@ def _valid_features(features: Features, key: Tensor, valid: Tensor | None, rows:
 
 
 def _add_product(to: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """``to.baddbmm_(left, right)`` in the form that PyTorch's counter of FLOPs knows."""
+    """Compute ``to.baddbmm_(left, right)`` in the form that PyTorch's FLOP counter counts."""
     return torch.baddbmm(to, left, right, out=to)
 
 
 def _sums_before(first: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"]) -> tuple[Tensor, Tensor]:
-    """For each chunk ``first`` and all earlier parts, and at last all of them."""
+    """Exclusive prefix sums: for each chunk ``first`` plus all earlier parts; and the total."""
     split = parts.unflatten(0, (first.shape[0], -1))
     sums = torch.empty_like(split)
     each, part = sums.unbind(1), split.unbind(1)
@@ -226,7 +226,7 @@ def _sums_before(first: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"]) 
 
 
 def _sums_after(last: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"]) -> tuple[Tensor, Tensor]:
-    """For each chunk ``last`` and all later parts, and at last all of them."""
+    """Exclusive suffix sums: for each chunk ``last`` plus all later parts; and the total."""
     split = parts.unflatten(0, (last.shape[0], -1))
     sums = torch.empty_like(split)
     each, part = sums.unbind(1), split.unbind(1)
@@ -237,7 +237,7 @@ def _sums_after(last: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"]) ->
 
 
 def _divide(top: Tensor, bottom: Tensor, out: Tensor, scale: Tensor) -> None:
-    """Write the quotient and by what it was multiplied; zero where there is nothing to average, as ``weighted_mean`` does."""
+    """Write the quotient to ``out`` and the reciprocal to ``scale``; zero where all weights vanish, as in ``weighted_mean``."""
     rows = out.shape[2]
     inverse = bottom.clamp_(min=_floor(bottom)).reciprocal_().view(*out.shape[:2], -1, 1)[:, :, :rows]
     scale.copy_(inverse)
@@ -245,14 +245,14 @@ def _divide(top: Tensor, bottom: Tensor, out: Tensor, scale: Tensor) -> None:
 
 
 def _quotient_gradients(grad_out: Tensor, out: Tensor, scale: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-    """Gradients of numerators and denominators; the latter have none where the floor stood in for them."""
+    """Gradients of numerators and denominators; zero for denominators that were replaced by the floor."""
     grad_top = grad_out[:, :, rows] * scale[:, :, rows]
     grad_bottom = (grad_top * out[:, :, rows]).sum(dim=-1, keepdim=True).neg_()
     return grad_top, grad_bottom.masked_fill_(scale[:, :, rows] >= 1 / _floor(scale), 0)
 
 
 def _floor(x: Tensor) -> float:
-    """The root of the smallest number: the gradient, which divides by the square, stays finite."""
+    """Floor of denominators: the root of the smallest number, so that the gradient, which divides by the square, stays finite."""
     return float(torch.finfo(x.dtype).tiny ** 0.5)
 
 

@@ -1,4 +1,4 @@
-"""Block-causal Linformer block by block, so that no temporary is longer than the keys that a block sees."""
+"""Block-causal Linformer, block by block, so that no temporary is longer than the keys that a block sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def spans(length: int, block: int) -> Iterator[tuple[int, int]]:
-    """First position of each block, and the one after its last."""
+    """Start and end of each block."""
     return ((start, min(start + block, length)) for start in range(0, length, block))
 
 
@@ -49,23 +49,23 @@ def attend_blocks(
 
 
 def _cut(tokens: Float[Tensor, "*front n d"], count: int, block: int) -> Float[Tensor, "*front count block d"]:
-    """The first blocks, the last one filled up."""
+    """Split off the first ``count`` blocks, the last one padded with zeros."""
     missing = max(0, count * block - tokens.shape[-2])
     return F.pad(tokens[..., : count * block, :], (0, 0, 0, missing)).unflatten(-2, (count, block))
 
 
 def _project(weight: Float[Tensor, "k c"], tokens: Float[Tensor, "batch heads n d"], count: int) -> Tensor:
-    """Projected keys of the first ``count`` blocks, k after k."""
+    """Project the first ``count`` blocks to k keys each, concatenated."""
     batch, heads, _, d = tokens.shape
     k, block = weight.shape
     return (weight @ _cut(tokens, count, block)).reshape(batch, heads, count * k, d)
 
 
 def _allowed(at: int, k: int, far: int, rows: int, causal: bool, device: torch.device) -> Bool[Tensor, "1 1 rows columns"]:
-    """Which of ``far`` projected keys and of the keys of its own block each query of block ``at`` may see."""
+    """Mask of the ``far`` projected keys and the keys of the own block that each query of block ``at`` may see."""
     allowed = torch.ones(1, 1, rows, far + rows, dtype=torch.bool, device=device)
     if causal:
         allowed[..., far:] = allowed[0, 0, :, far:].tril()
     else:
-        allowed[..., at * k : min(far, (at + 1) * k)] = False  # its own block it sees directly
+        allowed[..., at * k : min(far, (at + 1) * k)] = False  # the own block is seen token by token
     return allowed

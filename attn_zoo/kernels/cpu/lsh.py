@@ -1,8 +1,8 @@
-"""Attention among positions that hashes put into the same bucket, with queries of length one as keys.
+"""Attention within buckets of locality-sensitive hashes, with normalised queries as keys.
 
-Every round sorts the positions into chunks, and a chunk meets itself and the one before it, some chunks in a step. Rounds are
-averaged by their sums of exponentials, which makes them one softmax; for the gradient its log-sum-exp is kept, from which the
-weights are computed anew.
+Every round sorts the positions into chunks, and a chunk attends to itself and the one before it, some chunks in a step. Rounds are
+averaged with their sums of exponentials as weights, which makes them one softmax; its log-sum-exp is saved, from which the backward
+pass recomputes the weights.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys
 
 SELF_SCORE = -1e5
-"""Score of a position with itself: no weight beside any other key, all of it where there is none."""
+"""Score of a position with itself: weight zero beside any other key, and one without any."""
 
 HIDDEN = -1e30
-"""Added to the scores of what is hidden: below ``SELF_SCORE`` by more than any score, and far from what overflows."""
+"""Number added to hidden scores: further below ``SELF_SCORE`` than any score, and far from overflow."""
 
 SHORTEST = 1e-12
-"""Least length that a query is divided by."""
+"""Floor of the length by which a query is divided."""
 
 ROWS = 1024
-"""Positions hashed at once: their products are several times as long as they are, and soon forgotten."""
+"""Positions hashed at once: their products, several times as wide, then stay in cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,14 @@ class Rule:
 
     causal: bool
     once: bool
-    """Whether a key that several rounds find counts in the first of them alone."""
+    """True where a key that several rounds find counts in the first of them alone."""
     dropout: float
 
 
 def hash_tiled(
     x: Keys, rotations: Float[Tensor, "heads rounds head_dim columns"], radices: Sequence[int]
 ) -> Int[Tensor, "rounds batch heads n"]:
-    """Bucket of each position in each round: argmax over [x R; -x R], a digit for each radix, which uses half as many columns."""
+    """Bucket of each position in each round: argmax over [x R; -x R], one digit for each radix, from radix / 2 columns."""
     if not radices:
         return x.new_zeros(rotations.shape[1], *x.shape[:3], dtype=torch.long)
     used = rotations.to(x.dtype).permute(0, 1, 3, 2)
@@ -58,21 +58,21 @@ def _hash(
     x: Keys, used: Float[Tensor, "heads rounds columns head_dim"], radices: Sequence[int]
 ) -> Int[Tensor, "rounds batch heads n"]:
     heads, rounds, columns, _ = used.shape
-    # Positions last: numbers of one direction are compared all together, several times as fast as position by position.
-    turned = torch.stack([used[head].flatten(0, 1) @ x[:, head].mT for head in range(heads)], dim=1)
-    turned = turned.unflatten(2, (rounds, columns)).permute(2, 3, 0, 1, 4)
-    codes, at = torch.zeros_like(turned[:, 0], dtype=torch.long), 0
+    # Positions are the last axis: comparing directions elementwise is several times as fast as position by position.
+    projected = torch.stack([used[head].flatten(0, 1) @ x[:, head].mT for head in range(heads)], dim=1)
+    projected = projected.unflatten(2, (rounds, columns)).permute(2, 3, 0, 1, 4)
+    codes, at = torch.zeros_like(projected[:, 0], dtype=torch.long), 0
     for factor in radices:
-        part = turned[:, at : (at := at + factor // 2)]
+        part = projected[:, at : (at := at + factor // 2)]
         codes = codes * factor + _first_largest([*part.unbind(1), *part.neg().unbind(1)])
     return codes
 
 
 def _first_largest(candidates: list[Tensor]) -> Int[Tensor, "..."]:
-    """Number of the largest candidate, the first of equals, element by element."""
+    """Elementwise argmax over the candidates, the first of ties."""
     largest, which = candidates[0], torch.zeros_like(candidates[0])
     for at, candidate in enumerate(candidates[1:], 1):
-        # In floating point all the way, many numbers at a time; the last one that was larger has the highest number.
+        # In floating point throughout, for vectorisation; the last candidate that was larger has the highest index.
         which = torch.maximum(which, largest.clone().lt_(candidate).mul_(at))
         largest = torch.maximum(largest, candidate)
     return which.long()
@@ -86,11 +86,11 @@ def attend_buckets(
     before: Int[Tensor, "rounds b h chunks"],
     rule: Rule,
 ) -> Float[Tensor, "b h n d"]:
-    """Σⱼ exp(qᵢ·kⱼ / √d) vⱼ over Σⱼ exp(qᵢ·kⱼ / √d), j over what each round shows position i; zeros for padding.
+    """Compute Σⱼ exp(qᵢ·kⱼ / √d) vⱼ / Σⱼ exp(qᵢ·kⱼ / √d) over the j that each round compares with i; zeros for padding.
 
     Args:
-        position: of each slot; n where it is empty.
-        slot: of each position; behind all of them for padding.
+        position: position in each slot; n where it is empty.
+        slot: slot of each position; the number of slots for padding.
         before: chunk before each one in the same bucket, or -1.
     """
     dtype = autocast_dtype(query)
@@ -100,13 +100,13 @@ def attend_buckets(
 
 
 def buckets_flops(heads: int, rounds: int, chunks: int, chunk: int, head_dim: int) -> tuple[int, int]:
-    """FLOPs of ``attend_buckets`` for one example, forward and backward: there scores anew, and each product's two factors."""
+    """FLOPs of ``attend_buckets`` for one example, forward and backward: recomputed scores, and gradients of both factors."""
     flops = 8 * heads * rounds * chunks * chunk * chunk * head_dim
     return flops, 5 * flops // 2
 
 
 class _Buckets(torch.autograd.Function):
-    """``attend_buckets`` of some sequences at a time, one round after another."""
+    """Autograd function of ``attend_buckets``, for some sequences at a time, round by round."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, value: Tensor, position: Tensor, slot: Tensor, before: Tensor, rule: Rule) -> Tensor:
@@ -114,13 +114,13 @@ class _Buckets(torch.autograd.Function):
         out, total = like_tokens(value), torch.empty(query.shape[:3], dtype=_precise(query), device=query.device)
         for which in _together(query):
             tokens = _Tokens(query[which], value[which], rule)
-            found = [_answer(chunks, masks) for chunks in tokens.rounds(position, slot, before, which)]
-            answers, sums = zip(*found, strict=True)
+            rounds = [_attend_round(chunks, masks) for chunks in tokens.rounds(position, slot, before, which)]
+            outputs, sums = zip(*rounds, strict=True)
             shares = torch.stack(sums)
             total[which] = shares.logsumexp(dim=0).view_as(total[which])
-            mixed = torch.zeros_like(answers[0])
-            for share, answer in zip(shares.softmax(dim=0).to(value.dtype), answers, strict=True):
-                mixed.addcmul_(share[:, None], answer)
+            mixed = torch.zeros_like(outputs[0])
+            for share, output in zip(shares.softmax(dim=0).to(value.dtype), outputs, strict=True):
+                mixed.addcmul_(share[:, None], output)
             out[which] = mixed.view_as(out[which])
         ctx.save_for_backward(query, value, position, slot, before, out, total, *masks)
         ctx.rule = rule
@@ -143,7 +143,7 @@ class _Buckets(torch.autograd.Function):
 
 
 class _Tokens:
-    """Table of normalised queries and values of some sequences, one after another."""
+    """Table of normalised queries and values of some sequences, concatenated."""
 
     def __init__(self, query: Float[Tensor, "b h n d"], value: Float[Tensor, "b h n d"], rule: Rule) -> None:
         self.rule, self.n, self.d, precise = rule, query.shape[2], query.shape[3], _precise(query)
@@ -153,7 +153,7 @@ class _Tokens:
         self.scale = self.length * self.d**-0.5
 
     def rounds(self, position: Tensor, slot: Tensor, before: Tensor, which: tuple[slice, slice]) -> Iterator[_Chunks]:
-        """Chunks of these sequences, round by round."""
+        """Iterate over the rounds, each as the chunks of these sequences."""
         earlier: list[tuple[Tensor, Tensor]] = []
         for places in zip(position, slot, before, strict=True):
             at, slots, previous = (indices[which].flatten(0, 1).long() for indices in places)
@@ -164,7 +164,7 @@ class _Tokens:
 
 
 class _Chunks:
-    """Chunks of one round, by rows of the table, all sequences beside each other."""
+    """Chunks of one round over all sequences, as row indices of the table."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _Chunks:
         (s, count), n = before.shape, tokens.n
         sequence, here = torch.arange(s, device=before.device)[:, None], position.unflatten(1, (count, -1))
         self.tokens, self.earlier, self.chunk, self.count = tokens, earlier, here.shape[2], s * count
-        # Behind all chunks is one of nothing: it is before those that have none before them, and there padding lies.
+        # A last, empty chunk is the chunk before those without one, and holds the slots of padding.
         self.before = torch.where(before < 0, self.count, before + sequence * count).flatten()
         self.slot = torch.where(slot < position.shape[1], slot + sequence * position.shape[1], self.count * self.chunk).flatten()
         rows = torch.cat([here.flatten(0, 1), here.new_full((1, self.chunk), n)])
@@ -189,12 +189,12 @@ class _Chunks:
         self._slot, self._before = slot, before
 
     def steps(self) -> Iterator[_Step]:
-        """Chunks that are compared together."""
+        """Slices of chunks that are computed in one step."""
         widest = max(self.shift.element_size() * self.chunk, 2 * self.tokens.table.element_size() * self.tokens.d)
         return (_Step(self, rows) for rows in rows_of_step(self.count, 2 * self.chunk * widest, self.keys.device))
 
     def slots(self, dtype: torch.dtype, *, filled: bool) -> Float[Tensor, "chunks+1 c d"]:
-        """A row for each slot, to be written if not ``filled`` with zeros, and behind them the chunk of nothing, of zeros."""
+        """Allocate a row for each slot, zeros if ``filled`` and uninitialised otherwise, and the last, empty chunk of zeros."""
         shape, device = (self.count + 1, self.chunk, self.tokens.d), self.keys.device
         if filled:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -203,7 +203,7 @@ class _Chunks:
         return slots
 
     def codes(self) -> tuple[Float[Tensor, "sn"], Float[Tensor, "sn"]]:
-        """Number of each position's chunk and of the one before it, as floating point, which compares faster."""
+        """Indices of each position's chunk and of the one before it, in floating point, which compares faster."""
         count = self._before.shape[1]
         now = self._slot // self.chunk
         previous = self._before.gather(1, now.clamp(max=count - 1))
@@ -211,7 +211,7 @@ class _Chunks:
 
 
 class _Step:
-    """Factors of the products of some chunks of a round, and their scores."""
+    """Queries, keys and values of some chunks of a round."""
 
     def __init__(self, chunks: _Chunks, rows: slice) -> None:
         tokens = chunks.tokens
@@ -224,11 +224,11 @@ class _Step:
         self.query = (self.unit[:, chunks.chunk :] * scale).to(found.dtype)
 
     def weights(self) -> tuple[Float[Tensor, "chunks c 2*c"], Float[Tensor, "chunks c 1"]]:
-        """Softmax over the keys of the chunk before and of its own, and the log-sum-exp of the scores."""
+        """Softmax weights over the keys of the chunk before and of the own chunk, and the log-sum-exp of the scores."""
         c = self.chunks.chunk
         scores = _product(self.query, self.unit.mT, self.chunks.shift[self.rows])
         near = scores[..., c:]
-        if self.rule.causal:  # slots are in the order of positions, and later ones than valid ones are all that is ever empty
+        if self.rule.causal:  # slots are in the order of positions, with empty ones after valid ones
             near += torch.full((c, c), HIDDEN, dtype=scores.dtype, device=scores.device).triu_(1)
         near.diagonal(dim1=-2, dim2=-1).fill_(SELF_SCORE)
         for now, previous in self.chunks.earlier:
@@ -239,21 +239,21 @@ class _Step:
         return softmax_and_lse(scores)
 
 
-def _answer(chunks: _Chunks, masks: list[Tensor]) -> tuple[Float[Tensor, "sn d"], Float[Tensor, "sn"]]:
-    """Average of the values of each position in one round, and the log-sum-exp; the dropout mask joins ``masks``."""
+def _attend_round(chunks: _Chunks, masks: list[Tensor]) -> tuple[Float[Tensor, "sn d"], Float[Tensor, "sn"]]:
+    """Output of each position in one round, and the log-sum-exp; dropout masks are appended to ``masks``."""
     normaliser = chunks.shift.new_zeros(chunks.count + 1, chunks.chunk, 1)
-    answer = chunks.slots(chunks.tokens.table.dtype, filled=False)
+    out = chunks.slots(chunks.tokens.table.dtype, filled=False)
     for step in chunks.steps():
         weights, normaliser[step.rows] = step.weights()
         if (mask := dropout_mask(weights, step.rule.dropout)) is not None:
             masks.append(mask)
             weights.mul_(mask)
-        torch.bmm(weights.to(answer.dtype), step.value, out=answer[step.rows])
-    return answer.flatten(0, 1).index_select(0, chunks.slot), normaliser.flatten().index_select(0, chunks.slot)
+        torch.bmm(weights.to(out.dtype), step.value, out=out[step.rows])
+    return out.flatten(0, 1).index_select(0, chunks.slot), normaliser.flatten().index_select(0, chunks.slot)
 
 
 class _Gradients:
-    """Sums by position of the gradients of scaled queries, keys and values."""
+    """Gradients of scaled queries, keys and values, summed by position over the rounds."""
 
     def __init__(self, tokens: _Tokens, grad_out: Tensor, out: Tensor, total: Tensor) -> None:
         self.tokens, self.grad_rows, self.total = tokens, grad_out.flatten(0, 2), total.flatten()
@@ -261,7 +261,7 @@ class _Gradients:
         self.grad_scaled, self.grad_unit, self.grad_value = (self.total.new_zeros(len(self.total), tokens.d) for _ in range(3))
 
     def add_round(self, chunks: _Chunks, share: float, masks: Iterator[Tensor]) -> None:
-        """Add the gradients of one round, in which the weight of a position that sees itself alone is ``share``."""
+        """Add the gradients of one round, where a position that sees itself alone has the weight ``share``."""
         total = self.total.index_select(0, chunks.own.flatten()).view_as(chunks.empty).masked_fill_(chunks.empty, -HIDDEN)
         alone = total < SELF_SCORE / 2
         scaled, unit, value = (chunks.slots(total.dtype, filled=added) for added in (False, True, True))
@@ -271,7 +271,7 @@ class _Gradients:
             found = self._of_step(step, weights, next(masks, None))
             scaled[step.rows] = found[0]
             for slots, grad_keys in zip((unit, value), found[1:], strict=True):
-                # Where what is added is not in one piece, that takes ten times as long.
+                # index_add_ takes ten times as long for a source that is not contiguous.
                 slots.index_add_(0, chunks.before[step.rows], grad_keys[:, : chunks.chunk].contiguous().to(slots.dtype))
                 slots[step.rows] += grad_keys[:, chunks.chunk :]
         for slots, by_position in ((scaled, self.grad_scaled), (unit, self.grad_unit), (value, self.grad_value)):
@@ -287,7 +287,7 @@ class _Gradients:
         else:
             grad_scores = torch.bmm(grad_rows, step.value.mT).to(weights.dtype).mul_(mask).add_(less)
         grad_scores = grad_scores.mul_(weights)
-        grad_scores[..., c:].diagonal(dim1=-2, dim2=-1).zero_()  # no score with oneself depends on the query
+        grad_scores[..., c:].diagonal(dim1=-2, dim2=-1).zero_()  # the score of a position with itself is a constant
         grad_scores, weights = grad_scores.to(dtype), (weights if mask is None else weights.mul_(mask)).to(dtype)
         return torch.bmm(grad_scores, step.unit), torch.bmm(grad_scores.mT, step.query), torch.bmm(weights.mT, grad_rows)
 
@@ -299,14 +299,14 @@ class _Gradients:
 
 
 def _product(left: Tensor, right: Tensor, shift: Tensor) -> Tensor:
-    """Their product and ``shift``, in the latter's type."""
+    """Compute left @ right + shift in the type of ``shift``."""
     if left.dtype == shift.dtype:
         return torch.baddbmm(shift, left, right)
     return torch.bmm(left, right).to(shift.dtype).add_(shift)
 
 
 def _together(query: Float[Tensor, "b h n d"]) -> Iterator[tuple[slice, slice]]:
-    """Examples and heads that are taken together."""
+    """Slices of examples and heads that are computed together."""
     batch, heads, n, d = query.shape
     return sequences(batch, heads, n * d * query.element_size(), query.device)
 

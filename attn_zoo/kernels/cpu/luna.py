@@ -1,4 +1,4 @@
-"""Luna's causal attention in blocks of positions, of which the gradient keeps nothing but the sums between them."""
+"""Luna's causal attention in blocks of positions; only the sums between blocks are saved for the backward pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attn_zoo.shapes import Keys, Queries
 def attend_packed_past(
     query: Queries, key: Keys, value: Keys, shares: Float[Tensor, "batch heads n l"], count: Int[Tensor, "#batch 1 n 1"]
 ) -> Queries:
-    """yₜ = uₜ Σⱼ aⱼ vⱼᵀ / t with uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ / (t √d)), j ≤ t, aⱼ the rows of ``shares`` and t the ``count``."""
+    """Compute yₜ = uₜ Σⱼ aⱼ vⱼᵀ / t with uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ / (t √d)), aⱼ in ``shares``, t in ``count``."""
     batch, heads, n, d = query.shape
     start = query.new_zeros(batch, heads, shares.shape[3], 2 * d)
     out, _ = in_blocks(partial(_past, filled(n)[0]), start, query, key, value, shares, count)
@@ -24,7 +24,7 @@ def attend_packed_past(
 
 
 def _past(chunk: int, rows: Sequence[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
-    """Answer some positions from the sums Σ a [k v]ᵀ before them, and from each other within chunks."""
+    """Compute the outputs of some positions from the sums Σ a [k v]ᵀ before them, and within chunks directly."""
     query, key, value, shares, count = (into_chunks(x, chunk) for x in rows)
     both = torch.cat([key, value], dim=-1)
     before = []

@@ -1,4 +1,4 @@
-"""E X along the length, without a copy of E for each example, and queries that meet few keys in blocks."""
+"""Projections E X along the length without a copy of E for each example, and attention to few keys in blocks of queries."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from attn_zoo.precision import autocast_dtype
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 FEW = 4
-"""Examples of which each is worth a matrix product of its own."""
+"""Largest batch for which one matrix product per example is faster."""
 
 
 def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float[Tensor, "batch heads r head_dim"]:
-    """E X of every head, by one matrix for all heads or one for each."""
+    """Compute E X of every head, by one matrix for all heads or one for each."""
     batch, heads, keys, head_dim = tokens.shape
     if matrix.shape[0] == 1:
         side_by_side = tokens.transpose(1, 2).reshape(batch, keys, heads * head_dim)
         return mix(matrix[0], side_by_side)[0].unflatten(-1, (heads, head_dim)).transpose(1, 2)
-    # One product a head for the whole batch, so that no weight is copied for each example.
+    # One product per head for the whole batch, so that weights are not copied for each example.
     by_head = tokens.permute(1, 2, 0, 3).reshape(heads, keys, batch * head_dim)
     return torch.bmm(matrix, by_head).unflatten(-1, (batch, head_dim)).permute(2, 0, 1, 3)
 
 
 def in_row_blocks(answer: Callable[[Tensor], Tensor], query: Queries, columns: int) -> Queries:
-    """``answer`` blocks of queries, whose (batch, heads, rows, columns) temporaries stay below ``CHEAP_BYTES``."""
+    """Apply ``answer`` to blocks of queries, whose (batch, heads, rows, columns) temporaries stay below ``CHEAP_BYTES``."""
     if exported():
         return answer(query)
     row_bytes = query.shape[0] * query.shape[1] * columns * query.element_size()
@@ -39,21 +39,21 @@ def in_row_blocks(answer: Callable[[Tensor], Tensor], query: Queries, columns: i
 def mix(
     weight: Float[Tensor, "r keys"], tokens: Float[Tensor, "batch keys width"], key_valid: KeyValid = None, *, weigh: bool = False
 ) -> tuple[Float[Tensor, "batch r width"], Float[Tensor, "some r"]]:
-    """``weight @ tokens``, and if asked for what ones at the real tokens become; under autocast in its type."""
+    """Compute ``weight @ tokens``, and with ``weigh`` also weight @ ones at the real tokens; under autocast in its type."""
     dtype = autocast_dtype(tokens)
     return _Mix.apply(weight.to(dtype), tokens.to(dtype), key_valid, weigh)
 
 
 def masses_of(weight: Float[Tensor, "r keys"], key_valid: Bool[Tensor, "batch keys"] | None) -> Float[Tensor, "some r"]:
-    """One row where all tokens are real, for that is a mere sum."""
+    """Sums of weights over the real tokens of each example; one row for all where all tokens are real."""
     return weight.sum(dim=-1)[None] if key_valid is None else key_valid.to(weight.dtype) @ weight.mT
 
 
 class _Mix(torch.autograd.Function):
-    """One matrix on the length of every example, and on rows besides.
+    """Autograd function of ``mix``: products of one matrix with every example, and with the mask of real tokens.
 
-    The matrix may be the largest tensor there is. PyTorch's own gradient of it is one for each example and each use,
-    added up afterwards; this one is made once. It can be differentiated again, but not by torch.func.vmap or forward mode.
+    The matrix may be the largest tensor of all. PyTorch's own backward pass computes its gradient for each example and use and
+    adds them; here it is computed once. It can be differentiated again, but not by torch.func.vmap or in forward mode.
     """
 
     @staticmethod
@@ -72,7 +72,7 @@ class _Mix(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             batch = tokens.shape[0]
             if (batch > FEW or batch == 0) and tokens.numel() * tokens.element_size() <= CHEAP_BYTES:
-                grad_weight = torch.einsum("brd,bnd->rn", mixed, tokens)  # one product over tokens in another order
+                grad_weight = torch.einsum("brd,bnd->rn", mixed, tokens)  # a single product over all tokens
             else:
                 grad_weight = mixed[0] @ tokens[0].mT
                 for b in range(1, batch):
@@ -87,5 +87,5 @@ class _Mix(torch.autograd.Function):
 
 
 def _on_each(matrix: Tensor, batch: Tensor) -> Tensor:
-    """``matrix @ batch``, which PyTorch would compute as one product of another layout and then copy."""
+    """Compute ``matrix @ batch`` without the copy that PyTorch's single product in another layout would need."""
     return (matrix @ batch[0])[None] if batch.shape[0] == 1 else torch.bmm(matrix.expand(batch.shape[0], -1, -1), batch)

@@ -1,6 +1,6 @@
-"""Attention of segments of queries to their own keys and to those cached before them, with scores by content and by distance.
+"""Segment attention with a memory of earlier keys, with scores by content and by distance (Transformer-XL).
 
-Whole segments stand beside each other in tiles whose scores fit a processor's caches; weights are computed anew for the gradient.
+Tiles of whole segments have scores that fit a processor's caches; weights are recomputed in the backward pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 @dataclass(frozen=True, slots=True)
 class Segmentation:
-    """How a sequence of ``n`` positions is cut into segments of ``length``, each with ``memory`` positions before it."""
+    """Segmentation of a sequence of ``n`` positions into segments of ``length``, each with ``memory`` positions before it."""
 
     n: int
     length: int
@@ -31,33 +31,33 @@ class Segmentation:
 
     @classmethod
     def of(cls, n: int, segment: int, memory: int, *, causal: bool) -> Segmentation:
-        """No segment is longer than the sequence, and no memory than what comes before the last segment."""
+        """Create a segmentation, with segments no longer than the sequence, and memory no longer than the earlier segments."""
         length = max(1, min(segment, n))
         return cls(n, length, min(memory, (-(-n // length) - 1) * length), causal)
 
     @property
     def segments(self) -> int:
-        """The last one may be short and is filled up."""
+        """Number of segments; a short last one counts and is padded."""
         return -(-self.n // self.length)
 
     @property
     def before(self) -> int:
-        """Segments that the memory reaches into."""
+        """Number of segments that the memory reaches into."""
         return -(-self.memory // self.length)
 
     @property
     def width(self) -> int:
-        """Keys of a segment and its memory."""
+        """Number of keys of a segment and its memory."""
         return self.length + self.memory
 
     @property
     def distances(self) -> int:
-        """From the last query to the first key down to 0, or without causality down to the first query and the last key."""
+        """Number of distances: from last query and first key down to 0, or without causality to first query and last key."""
         return self.width if self.causal else self.width + self.length - 1
 
 
 class Distances(NamedTuple):
-    """What scores by distance need. Rows of ``keys`` begin with the largest distance, ``width - 1``, and go down."""
+    """Inputs of scores by distance. Rows of ``keys`` are for distances from the largest, ``width - 1``, down."""
 
     keys: Float[Tensor, "heads distances head_dim"]
     content_bias: Float[Tensor, "heads head_dim"]
@@ -70,7 +70,7 @@ def attend_segments(
     """One softmax for each query over the valid keys of its segment, up to itself if causal, and of the memory before it.
 
     Scores are ((q + u)·k + (q + v)·r) / √head_dim with r of the distance between the two, or q·k / √head_dim without
-    ``distances``; zeros where no key is valid. Beside its inputs nothing is kept for the gradient.
+    ``distances``; zeros where no key is valid. Only its inputs and dropout masks are saved.
     """
     dtype = autocast_dtype(query)
     with without_autocast(query.device):
@@ -80,16 +80,16 @@ def attend_segments(
 
 
 def segment_flops(cut: Segmentation, inner_dim: int, *, by_distance: bool) -> tuple[int, int]:
-    """FLOPs of ``attend_segments`` for one example, forward and backward: there scores anew, and each product's two factors."""
+    """FLOPs of ``attend_segments`` for one example, forward and backward: recomputed scores, and gradients of both factors."""
     pairs, by_distances = (cut.segments * cut.length * count * inner_dim for count in (cut.width, by_distance * cut.distances))
     return 4 * pairs + 2 * by_distances, 10 * pairs + 6 * by_distances
 
 
 def shifted(by_distance: Float[Tensor, "*front rows distances"], width: int) -> Float[Tensor, "*front rows width"]:
-    """Scores by distance as scores by key: each row begins a step before the one above it. A view of contiguous memory.
+    """Shift scores by distance to scores by key (relative shift), as a view of contiguous memory.
 
-    Row i needs the ``width`` distances that follow the first ``rows - 1 - i``; read with a stride that is shorter by one, each
-    row moves on by one. Causally a row's last columns then lie in the next row: they stand for keys in the future.
+    Row i needs the ``width`` distances after the first ``rows - 1 - i``; a row stride shorter by one shifts each row by one.
+    Causally a row's last columns then lie in the next row; they belong to future keys, which are masked.
     """
     *front, rows, distances = by_distance.shape
     *strides, _, _ = by_distance.stride()
@@ -97,7 +97,7 @@ def shifted(by_distance: Float[Tensor, "*front rows distances"], width: int) -> 
 
 
 class _Segments(torch.autograd.Function):
-    """``attend_segments`` tile by tile. Kept are the inputs, and under dropout what survives."""
+    """Autograd function of ``attend_segments``, tile by tile; saves the inputs and dropout masks."""
 
     @staticmethod
     def forward(
@@ -107,8 +107,8 @@ class _Segments(torch.autograd.Function):
         out, survivors = torch.empty_like(queries), []
         for tile in _tiles(key, valid, cut):
             for head in range(query.shape[1]):
-                asked = _Asked.of(queries[head, tile.items], [x[head] for x in extra])
-                weights = masked_softmax_(asked.scores(tile.window(keys[head])), tile.hidden)
+                scaled = _ScaledQueries.of(queries[head, tile.items], [x[head] for x in extra])
+                weights = masked_softmax_(scaled.scores(tile.window(keys[head])), tile.hidden)
                 if (kept := dropout_mask(weights, dropout)) is not None:
                     survivors.append(kept)
                     weights = weights * kept
@@ -124,17 +124,17 @@ class _Segments(torch.autograd.Function):
         cut, extra, survivors = ctx.cut, rest[: ctx.extra], iter(rest[ctx.extra :])
         queries, keys, values = _fold(query, 0, cut), _fold(key, cut.before, cut), _fold(value, cut.before, cut)
         gradient, grad_query = _fold(gradient, 0, cut), torch.empty_like(queries)
-        precise = torch.promote_types(query.dtype, torch.float32)  # many tiles add to one key
+        precise = torch.promote_types(query.dtype, torch.float32)  # gradients of many tiles are added for one key
         grad_key, grad_value, *grad_extra = (torch.zeros(x.shape, dtype=precise, device=x.device) for x in (keys, values, *extra))
         for tile in _tiles(key, valid, cut):
             for head in range(query.shape[1]):
-                asked, near = _Asked.of(queries[head, tile.items], [x[head] for x in extra]), tile.window(keys[head])
-                weights, grad_rows = masked_softmax_(asked.scores(near), tile.hidden), gradient[head, tile.items]
+                scaled, near = _ScaledQueries.of(queries[head, tile.items], [x[head] for x in extra]), tile.window(keys[head])
+                weights, grad_rows = masked_softmax_(scaled.scores(near), tile.hidden), gradient[head, tile.items]
                 kept = next(survivors, None)
                 tile.add(grad_value[head], (weights if kept is None else weights * kept).mT @ grad_rows)
                 grad_scores = softmax_backward_(weights, grad_rows @ tile.window(values[head]).mT, kept)
-                tile.add(grad_key[head], grad_scores.mT @ asked.by_content)
-                grad_query[head, tile.items] = asked.gradient(grad_scores, near, [x[head] for x in grad_extra])
+                tile.add(grad_key[head], grad_scores.mT @ scaled.by_content)
+                grad_query[head, tile.items] = scaled.gradient(grad_scores, near, [x[head] for x in grad_extra])
         found = (
             _unfold(grad_query, 0, cut, query),
             _unfold(grad_key, cut.before, cut, key),
@@ -144,16 +144,16 @@ class _Segments(torch.autograd.Function):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What some segments' queries ask for, by content and, where distances count, by distance."""
+class _ScaledQueries:
+    """Scaled queries of some segments, with biases: (q + u) / √d by content and, with distances, (q + v) / √d by distance."""
 
     by_content: Float[Tensor, "items length head_dim"]
     by_distance: Float[Tensor, "items length head_dim"] | None = None
     positions: Float[Tensor, "distances head_dim"] | None = None
 
     @classmethod
-    def of(cls, query: Tensor, extra: Sequence[Tensor]) -> _Asked:
-        """``extra`` holds what ``Distances`` does, of one head, or nothing."""
+    def of(cls, query: Tensor, extra: Sequence[Tensor]) -> _ScaledQueries:
+        """Scale queries; ``extra`` holds the tensors of ``Distances`` for one head, or nothing."""
         scale = query.shape[-1] ** -0.5
         if not extra:
             return cls(query * scale)
@@ -161,7 +161,7 @@ class _Asked:
         return cls((query + content_bias) * scale, (query + position_bias) * scale, positions)
 
     def scores(self, keys: Float[Tensor, "items width head_dim"]) -> Float[Tensor, "items length width"]:
-        """By content and distance together."""
+        """Scores by content plus scores by distance."""
         scores = self.by_content @ keys.mT
         if self.by_distance is not None and self.positions is not None:
             scores += shifted(self.by_distance @ self.positions.mT, keys.shape[1])
@@ -170,7 +170,7 @@ class _Asked:
     def gradient(
         self, grad_scores: Float[Tensor, "items length width"], keys: Tensor, grad_extra: Sequence[Tensor]
     ) -> Float[Tensor, "items length head_dim"]:
-        """That of the queries; those of the distances' rows and of the biases are added to ``grad_extra``."""
+        """Gradient of the queries; those of the distances' rows and of the biases are added to ``grad_extra``."""
         scale = keys.shape[-1] ** -0.5
         grad_query = (grad_scores @ keys).mul_(scale)
         if self.by_distance is None or self.positions is None:
@@ -179,7 +179,8 @@ class _Asked:
         grad_distances = grad_scores.new_zeros(items, length, distances)
         grad_rows = shifted(grad_distances, width)
         grad_rows[..., :-1] = grad_scores[..., :-1]
-        grad_rows[..., -1] += grad_scores[..., -1]  # causally it lies on the next row's first, and is zero but in the last row
+        # Causally this column overlaps the next row's first one, and is zero except in the last row.
+        grad_rows[..., -1] += grad_scores[..., -1]
         grad_position = (grad_distances @ self.positions).mul_(scale)
         grad_extra[0].add_(grad_distances.flatten(0, 1).mT @ self.by_distance.flatten(0, 1))
         grad_extra[1].add_(grad_query.sum(dim=(0, 1)))
@@ -189,27 +190,27 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """Some segments of all examples, by their numbers, and what they look at."""
+    """Indices of some segments over all examples, and of the segments of keys that they see."""
 
     items: slice
     slots: Int[Tensor, "items_looked_at"]
-    """Segments of keys, those of the memory before the own one."""
+    """Indices of segments of keys: for each item those of the memory, then the own one."""
     hidden: Bool[Tensor, "items #length width"]
 
     def window(self, keys: Float[Tensor, "slots length head_dim"]) -> Float[Tensor, "items width head_dim"]:
-        """Memory and own keys side by side; of the memory's first segment the end."""
+        """Concatenate memory and own keys, of the memory's first segment the end alone."""
         near = keys.index_select(0, self.slots).view(self.items.stop - self.items.start, -1, keys.shape[-1])
         return near[:, near.shape[1] - self.hidden.shape[-1] :]
 
     def add(self, whole: Float[Tensor, "slots length head_dim"], windows: Float[Tensor, "items width head_dim"]) -> None:
-        """Add windows where they came from."""
+        """Add windows to the segments they come from, the inverse of ``window``."""
         missing = len(self.slots) // windows.shape[0] * whole.shape[1] - windows.shape[1]
         filled = F.pad(windows, (0, 0, missing, 0)) if missing else windows
         whole.index_add_(0, self.slots, filled.reshape(len(self.slots), *whole.shape[1:]).to(whole.dtype))
 
 
 def _tiles(key: Tensor, valid: Tensor | None, cut: Segmentation) -> Iterator[_Tile]:
-    """Segmentation all segments into tiles of about ``TILE`` scores."""
+    """Split all segments into tiles of about ``TILE`` scores."""
     (batch, _, n, _), device = key.shape, key.device
     there = torch.ones(batch, n, dtype=torch.bool, device=device) if valid is None else valid
     there = _fold(there[:, None, :, None], cut.before, cut)[0, ..., 0]
@@ -224,7 +225,7 @@ def _tiles(key: Tensor, valid: Tensor | None, cut: Segmentation) -> Iterator[_Ti
 
 
 def _fold(x: Tensor, before: int, cut: Segmentation) -> Tensor:
-    """(batch, heads, n, d) as segments of each head, (heads, slots, length, d): ``before`` of zeros and those of each example."""
+    """Reshape (batch, heads, n, d) to segments, (heads, slots, length, d): per example ``before`` segments of zeros and its own."""
     batch, heads, n, d = x.shape
     folded = x.new_zeros(heads, batch, (before + cut.segments) * cut.length, d)
     folded[:, :, before * cut.length :][:, :, :n] = x.transpose(0, 1)
@@ -232,6 +233,6 @@ def _fold(x: Tensor, before: int, cut: Segmentation) -> Tensor:
 
 
 def _unfold(folded: Tensor, before: int, cut: Segmentation, like: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-    """The inverse of ``_fold``."""
+    """Inverse of ``_fold``."""
     batch, heads, n, d = like.shape
     return folded.view(heads, batch, -1, d)[:, :, before * cut.length :][:, :, :n].transpose(0, 1)

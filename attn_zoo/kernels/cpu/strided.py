@@ -1,4 +1,4 @@
-"""Attention over a grid of positions: each sees the rows beside its own within a row's length, and its whole column."""
+"""Strided attention on a grid with rows of l positions: a position sees keys at most l away in adjacent rows, and its column."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 def attend_grid(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, stride: int, causal: bool, dropout: float
 ) -> Queries:
-    """One softmax for each query over the valid keys a row's length away at most and of its column; zeros where there is none."""
+    """One softmax for each query over the valid keys at most a row's length away and those of its column; zeros without any."""
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
     valid = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
@@ -46,7 +46,7 @@ def _attend_rows(
 
 
 class _Grid(torch.autograd.Function):
-    """Attention of (sequences, rows, l, head_dim), some rows at a time. Kept are the inputs, and under dropout what survives."""
+    """Autograd function over (sequences, rows, l, head_dim), some rows at a time; saves the inputs and dropout masks."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor, causal: bool, dropout: float) -> Tensor:
@@ -82,13 +82,13 @@ class _Grid(torch.autograd.Function):
 
 
 class _Hidden:
-    """Softmax under the mask of the grid, some rows at a time."""
+    """Masked softmax on the grid, some rows at a time."""
 
     def __init__(self, valid: Bool[Tensor, "sequences rows stride"], causal: bool) -> None:
         self.valid, self.causal = valid, causal
 
     def weights(self, query: Tensor, key: Tensor, part: slice, first: int) -> Float[Tensor, "part some stride seen"]:
-        """Softmax weights over the rows beside each row and the column of each position."""
+        """Softmax weights over the adjacent rows and the column of each position."""
         _, some, stride, d = query.shape
         valid, device = self.valid[part], query.device
         rows = torch.arange(first, first + some, device=device)
@@ -97,14 +97,14 @@ class _Hidden:
         near = (distance >= -stride) & (distance <= (0 if self.causal else stride))
         beside = near & _near_rows(valid[..., None], first, some, self.causal)[:, :, None, :, 0]
         away = torch.arange(key.shape[1], device=device) - rows[:, None]
-        far = (away < -1) if self.causal else (away.abs() > 1)  # a row away is within the window
+        far = (away < -1) if self.causal else (away.abs() > 1)  # adjacent rows of the column are in the window
         column = far[:, None] & valid.mT[:, None]
         scores = _scores(query * d**-0.5, key, first, self.causal)
         return masked_softmax_(scores, ~torch.cat([beside, column], dim=-1))
 
 
 def _parts(query: Tensor) -> Iterator[tuple[slice, int, int]]:
-    """Sequences and rows that are compared at once: some hundred thousand scores, and enough rows for a product."""
+    """Sequences and rows of each step: some hundred thousand scores, and enough rows for an efficient product."""
     sequences, rows, stride, _ = query.shape
     scores = stride * (3 * stride + rows)
     some = min(rows, max(1, 4 * TILE // scores))
@@ -115,25 +115,25 @@ def _parts(query: Tensor) -> Iterator[tuple[slice, int, int]]:
 
 
 def _beside(causal: bool) -> tuple[int, ...]:
-    """The rows that a window reaches."""
+    """Offsets of the rows that a window reaches."""
     return (-1, 0) if causal else (-1, 0, 1)
 
 
 def _near_rows(grid: Tensor, first: int, some: int, causal: bool) -> Tensor:
-    """Rows beside each of some rows, one after the other; zeros beyond the ends."""
+    """Concatenate the adjacent rows of each of some rows; zeros beyond the ends."""
     filled = F.pad(grid, (0, 0, 0, 0, 1, 1))
     return torch.cat([filled[:, first + 1 + step : first + 1 + step + some] for step in _beside(causal)], dim=2)
 
 
 def _scores(query: Tensor, key: Tensor, first: int, causal: bool) -> Float[Tensor, "part some stride seen"]:
-    """Products with the rows beside each row, then with the column of each position."""
+    """Scores with the adjacent rows, then with the column of each position."""
     near = query @ _near_rows(key, first, query.shape[1], causal).mT
     column = query.transpose(1, 2) @ key.permute(0, 2, 3, 1)
     return torch.cat([near, column.transpose(1, 2)], dim=-1)
 
 
 def _sums(weights: Tensor, value: Tensor, first: int, causal: bool) -> Float[Tensor, "part some stride head_dim"]:
-    """Sums of what ``_scores`` compared, with weights."""
+    """Weighted sums of the values, in the order of the columns of ``_scores``."""
     reach = len(_beside(causal)) * weights.shape[2]
     near = weights[..., :reach] @ _near_rows(value, first, weights.shape[1], causal)
     column = weights[..., reach:].transpose(1, 2) @ value.transpose(1, 2)
@@ -141,7 +141,7 @@ def _sums(weights: Tensor, value: Tensor, first: int, causal: bool) -> Float[Ten
 
 
 def _add_sums(into: Tensor, weights: Tensor, grad_rows: Tensor, first: int, causal: bool) -> None:
-    """Add to each key the sum over the queries that saw it, with weights."""
+    """Add to each key the weighted sum over the queries that see it."""
     some, stride, rows = grad_rows.shape[1], grad_rows.shape[2], into.shape[1]
     reach = len(_beside(causal)) * stride
     near = weights[..., :reach].mT @ grad_rows

@@ -1,4 +1,4 @@
-"""Top-k attention in blocks of queries: the chosen weights and their places are kept, and no score."""
+"""Top-k attention in blocks of queries; saves the k weights and their indices, and no scores."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 BLOCK = CHEAP_BYTES // 4 // 4
-"""Scores computed at once, in float32. Some four temporaries of that size stand beside each other."""
+"""Scores in a block, in float32. About four temporaries of that size are alive at a time."""
 
 
 def topk_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, kept: int, *, causal: bool) -> Queries:
-    """Softmax over the ``kept`` highest scores of each query, heads of all examples one after the other.
+    """Softmax over the ``kept`` highest scores of each query, head by head.
 
     The gradient can be taken once.
     """
@@ -31,7 +31,7 @@ def topk_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, 
 
 
 class _InBlocks(torch.autograd.Function):
-    """Attention of (heads of all examples, length, head_dim) that keeps the chosen weights and where they stand."""
+    """Autograd function of attention over (batch · heads, length, head_dim); saves the k weights and their indices."""
 
     @staticmethod
     def forward(
@@ -73,14 +73,14 @@ class _InBlocks(torch.autograd.Function):
             grad_found = spread.gather(-1, where)
             grad_scores = found * (grad_found - (found * grad_found).sum(dim=-1, keepdim=True))
             grad_value[heads].baddbmm_(spread.zero_().scatter_(-1, where, found).mT, grad_rows)
-            spread.scatter_(-1, where, grad_scores * scale)  # in the same places
+            spread.scatter_(-1, where, grad_scores * scale)  # at the same indices
             grad_query[heads, rows] = spread @ key[heads]
             grad_key[heads].baddbmm_(spread.mT, query[heads, rows])
         return grad_query, grad_key, grad_value, None, None, None
 
 
 def _blocks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Heads and queries of each block; short ones hold several heads."""
+    """Slices of heads and queries of each block; short sequences have several heads in a block."""
     (count, queries, _), keys = query.shape, key.shape[1]
     if exported():
         yield slice(None), slice(0, queries)

@@ -1,4 +1,4 @@
-"""Attention of each query to the keys within reach on its left and right, in blocks of queries and never as N × N."""
+"""Sliding-window attention in blocks of queries, without n × n tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALLEST_BLOCK = 16
 
 
 def check_window(owner: str, window: int) -> None:
-    """Refuse a window that is not the position itself and as many keys on either side.
+    """Refuse a window that is not the position itself and equally many keys on both sides.
 
     Raises:
         ValueError: naming the mechanism, the rule, what came, and what to write instead.
@@ -34,14 +34,14 @@ def check_window(owner: str, window: int) -> None:
 
 
 def doubts_of_window(window: int, length: int) -> tuple[str, ...]:
-    """A window as wide as the input, in words; nothing of a narrower one."""
+    """Warnings of a window as wide as the input; none for a narrower one."""
     return (f"window={window} is no narrower than the {length} tokens: hardly a token is out of reach",) * (window >= length)
 
 
 def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, int]]:
-    """Tiles of a band: start and end of some queries, start and end of the keys that are in reach of any of them.
+    """Tiles of a band: start and end of some queries, start and end of the keys in reach of any of them.
 
-    Blocks of an eighth of the reach compute an eighth more than the band holds.
+    With blocks of an eighth of the reach, tiles hold an eighth more pairs than the band.
     """
     rows = max(SMALLEST_BLOCK, math.ceil((left + right) / 8))
     for start in range(0, length, rows):
@@ -50,12 +50,12 @@ def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, i
 
 
 def band_flops(length: int, left: int, right: int, extra: int) -> int:
-    """FLOPs per head and unit of head_dim: scores and weighted sums, over the keys in reach and ``extra`` ones everyone sees."""
+    """FLOPs per head and unit of head_dim: scores and weighted sums, over the keys in reach and ``extra`` global ones."""
     return 4 * sum((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
 
 
 def band_backward_flops(length: int, left: int, right: int, extra: int) -> int:
-    """FLOPs of ``band_flops`` backward: scores anew, and two products for each of the two factors of both products."""
+    """FLOPs of the backward pass of ``band_flops``: recomputed scores, and gradients of both factors of both products."""
     return 5 * band_flops(length, left, right, extra) // 2
 
 
@@ -75,13 +75,13 @@ def banded_attention(
 ) -> Float[Tensor, "batch heads n head_dim"]:
     """One softmax over the valid keys i - left … i + right and the valid extra keys; zeros where there is none.
 
-    Keys outside ``valid`` have no weight; extra keys must be invalid in ``valid`` or left out if they are within reach, or
-    they would count twice. None as ``valid`` and as ``extra_valid`` means that all are valid; both or neither are given.
-    Beside its inputs and these two, one truth value for each head each, nothing is kept for the gradient.
+    Keys outside ``valid`` have no weight; extra keys within reach must be left out or be invalid in ``valid``, or they would
+    count twice. None as ``valid`` and as ``extra_valid`` means that all are valid; both or neither are given. Only the inputs,
+    both masks and dropout masks are saved for the backward pass.
     """
     dtype, (batch, heads) = autocast_dtype(query), query.shape[:2]
     tensors = [t.to(dtype) for t in (query, key, value, extra_key, extra_value)]
-    if _widest(query.shape[2], left, right, extra_key.shape[2]) * heads <= TILE // 2:  # several examples in a tile
+    if _widest(query.shape[2], left, right, extra_key.shape[2]) * heads <= TILE // 2:  # a tile takes several examples
         tensors = [t.flatten(0, 1)[None] for t in tensors]
     if valid is not None and extra_valid is not None:
         valid, extra_valid = (
@@ -95,7 +95,7 @@ def banded_attention(
 def attend_dilated(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, extra: int, dilation: int, left: int, right: int, dropout: float
 ) -> Float[Tensor, "batch heads rest head_dim"]:
-    """``banded_attention`` of the positions after the first ``extra``, whose keys all see, in each residue class of a dilation."""
+    """``banded_attention`` of the positions after the first ``extra`` (global keys), in each residue class of the dilation."""
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None and dilation > 1 else key_valid
     out = banded_attention(
@@ -107,14 +107,14 @@ def attend_dilated(
         right=right,
         extra_key=_repeat(key[:, :, :extra], dilation),
         extra_value=_repeat(value[:, :, :extra], dilation),
-        extra_valid=None if valid is None else valid[:, :extra].clone(),  # a view would keep the whole mask
+        extra_valid=None if valid is None else valid[:, :extra].clone(),  # a view would keep the whole mask alive
         dropout=dropout,
     )
     return out if dilation == 1 else out.unflatten(1, (heads, dilation)).transpose(2, 3).flatten(2, 3)[:, :, : n - extra]
 
 
 def _fold(x: Tensor, dilation: int) -> Tensor:
-    """Positions of one residue class become a sequence, and the classes stand beside the heads."""
+    """Reshape so that each residue class of positions is a sequence, with classes joined to the heads."""
     if dilation == 1:
         return x
     length = math.ceil(x.shape[2] / dilation)
@@ -123,12 +123,12 @@ def _fold(x: Tensor, dilation: int) -> Tensor:
 
 
 def _repeat(x: Tensor, dilation: int) -> Tensor:
-    """A copy for each residue class."""
+    """Repeat for each residue class."""
     return x if dilation == 1 else x[:, :, None].expand(-1, -1, dilation, -1, -1).flatten(1, 2)
 
 
 class _Band(torch.autograd.Function):
-    """``banded_attention`` tile by tile. Kept are the inputs, and under dropout what survives; weights are computed anew."""
+    """Autograd function of ``banded_attention``, tile by tile; saves the inputs and dropout masks, and recomputes weights."""
 
     @staticmethod
     def forward(
@@ -161,7 +161,7 @@ class _Band(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, extra_key, extra_value, valid, extra_valid, *masks = ctx.saved_tensors
         extra, scale = extra_key.shape[2], query.shape[-1] ** -0.5
-        precise = torch.promote_types(query.dtype, torch.float32)  # many tiles add to one key
+        precise = torch.promote_types(query.dtype, torch.float32)  # gradients of many tiles are added for one key
         grad_query = torch.empty_like(query)
         grad_key, grad_value, grad_extra_key, grad_extra_value = (
             torch.zeros_like(t, dtype=precise) for t in (key, value, extra_key, extra_value)
@@ -206,7 +206,7 @@ class _Tile(NamedTuple):
 
 
 class _Weights:
-    """Softmax weights tile by tile, in memory that each tile takes over from the one before."""
+    """Softmax weights tile by tile, in memory that all tiles reuse."""
 
     def __init__(self, query: Tensor, valid: Tensor | None, extra_valid: Tensor | None, left: int, right: int, extra: int) -> None:
         self.shape, self.left, self.right, self.extra = query.shape, left, right, extra
@@ -215,8 +215,8 @@ class _Weights:
         self.together = math.ceil(query.shape[1] / math.ceil(query.shape[1] / together))
         self.rooms = [query.new_empty(self.together * widest) for _ in range(2)]
         rows = max(end - start for start, end, _, _ in spans(length, left, right))
-        # Out of reach are two corners of a tile: keys too far to the left of the later queries, or to the right of the earlier.
-        # They are added: several times faster than to fill.
+        # Two corners of a tile are out of reach: keys too far to the left of the later queries, or to the right of the earlier.
+        # Adding -inf there is several times faster than masked_fill.
         corner = torch.ones(rows, rows, dtype=torch.bool, device=query.device).tril(-1)
         self.corner, self.opposite = (query.new_zeros(rows, rows).masked_fill_(off, float("-inf")) for off in (corner, ~corner))
         self.hidden = None if valid is None or extra_valid is None else (~extra_valid, ~valid)
@@ -230,13 +230,13 @@ class _Weights:
                     yield _Tile((example, slice(at, min(sequences, at + self.together))), *span)
 
     def scores(self, tile: _Tile, which: int = 0) -> Float[Tensor, "sequences rows extra_keys"]:
-        """Room for a number for each pair of a tile."""
+        """Reused buffer with a number for each pair of a tile."""
         chosen = tile.sequences[1]
         shape = (chosen.stop - chosen.start, tile.end - tile.start, self.extra + tile.last - tile.first)
         return self.rooms[which][: math.prod(shape)].view(shape)
 
     def weights(self, tile: _Tile, query: Tensor, keys: Tensor) -> Float[Tensor, "sequences rows extra_keys"]:
-        """Over extra keys and keys in reach."""
+        """Softmax weights over extra keys and keys in reach."""
         _, start, end, first, last = tile
         room = self.scores(tile)
         scores = torch.baddbmm(room, query, keys.mT, beta=0, alpha=query.shape[-1] ** -0.5, out=room)
@@ -254,18 +254,18 @@ class _Weights:
 
 
 def _widest(length: int, left: int, right: int, extra: int) -> int:
-    """Scores of the widest tile of one sequence."""
+    """Number of scores of the widest tile of one sequence."""
     return max((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
 
 
 def _join(extra: Tensor, every: Tensor, tile: _Tile) -> Float[Tensor, "sequences extra_keys head_dim"]:
-    """Extra keys or values before those in reach."""
+    """Concatenate extra keys or values with those in reach."""
     near = every[tile.keys]
     return torch.cat([extra[tile.sequences], near], dim=1) if extra.shape[2] else near
 
 
 def _add_product(into: Tensor, left: Tensor, right: Tensor, scale: float) -> None:
-    """Add a scaled product, in the type that it is added to."""
+    """Add a scaled product to ``into``, in its type."""
     if into.dtype == left.dtype:
         torch.baddbmm(into, left, right, alpha=scale, out=into)
     else:

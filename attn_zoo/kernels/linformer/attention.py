@@ -3,13 +3,13 @@
 """O = softmax(Q Kᵀ / √d) V with all keys of a head on chip: forward, and backward in one pass.
 
 For few keys a tile of queries sees its whole row of weights P at once. The softmax is then one pass, and the backward
-needs neither O nor the normaliser: it computes P anew and δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ from it. With W = dropout(P):
+needs neither O nor the normaliser: it recomputes P and δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ from it. With W = dropout(P):
 
     dV = Wᵀ dO    dW = dO Vᵀ    dP = dropout(dW)    dS = P ∘ (dP − δ)    dQ = dS K / √d    dK = dSᵀ Q / √d
 
 The backward works on Pᵀ (keys, queries): its matmuls then have keys as their first dimension, which Hopper's matrix
-instruction takes whole, and dK and dV stay in registers while a program walks through its share of the queries.
-Shares are summed afterwards in a fixed order, so the result does not depend on timing.
+instruction takes whole, and dK and dV stay in registers while a program loops over its share of the queries.
+Partial sums are added afterwards in a fixed order, so the result does not depend on timing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def attend(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """One program: ``tiles`` tiles of queries of one head. SCALE is log₂e / √d, since exp₂ is the cheaper one."""
+    """Triton kernel; one program: ``tiles`` tiles of queries of one head. SCALE is log₂e / √d, since exp₂ is cheaper than exp."""
     head = tl.program_id(0) // splits
     split = tl.program_id(0) % splits
     query_pointer += head_start(head, heads, query_batch_stride, query_head_stride)
@@ -124,7 +124,7 @@ def attend_backward(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """One program: ``tiles`` tiles of queries of one head; dK and dV of the share go to (splits, batch, keys, heads, DIM).
+    """Triton kernel; one program: ``tiles`` tiles of queries of one head, dK and dV summed to (splits, batch, keys, heads, DIM).
 
     SCALE is log₂e / √d and ROOT is 1 / √d.
     """

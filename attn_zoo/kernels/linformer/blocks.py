@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
-"""O = softmax(Q Kᵀ / √d) V for keys that do not fit on chip together: blocks of keys, an online softmax, a backward in two.
+"""O = softmax(Q Kᵀ / √d) V for keys that do not fit on chip together: blocks of keys, online softmax, backward in two kernels.
 
 The forward keeps a running maximum and sum, as FlashAttention does, and saves L = log₂ Σⱼ 2^(Sᵢⱼ log₂e), which makes any
 block of P = 2^(S log₂e − L) independent of the others. δᵢ = Σⱼ Pᵢⱼ dPᵢⱼ is then taken as dOᵢ · Oᵢ, which also holds with
@@ -49,7 +49,7 @@ def attend_blocks(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """One program: one tile of queries of one head. L goes to (batch · heads, queries)."""
+    """Triton kernel; one program: one tile of queries of one head. L goes to (batch · heads, queries)."""
     head = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * BLOCK_QUERIES
     rows = first + tl.arange(0, BLOCK_QUERIES)
@@ -124,7 +124,7 @@ def attend_blocks_backward_query(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """One program: dQ of one tile of queries of one head, and its δ for the other kernel."""
+    """Triton kernel; one program: dQ of one tile of queries of one head, and its δ for the other kernel."""
     head = tl.program_id(0) // tiles
     first = (tl.program_id(0) % tiles) * BLOCK_QUERIES
     rows = first + tl.arange(0, BLOCK_QUERIES)
@@ -203,7 +203,7 @@ def attend_blocks_backward_key_value(
     DROPOUT: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """One program: dK and dV of one block of keys from ``tiles`` tiles of queries, to (splits, batch, keys, heads, DIM)."""
+    """Triton kernel; one program: dK, dV of one block of keys over ``tiles`` query tiles, to (splits, batch, keys, heads, DIM)."""
     blocks = tl.cdiv(keys, BLOCK_KEYS)
     block = (tl.program_id(0) % blocks) * BLOCK_KEYS
     columns = block + tl.arange(0, BLOCK_KEYS)

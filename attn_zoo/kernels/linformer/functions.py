@@ -1,4 +1,4 @@
-"""The public functions: checks, autocast and the choice between whole rows and blocks, then one operator."""
+"""Public functions of the kernels: checks, autocast, and the choice between whole-row and block kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def linformer_attention(
     dropout: float = 0.0,
     seed: Int[Tensor, ""] | None = None,
 ) -> Float[Tensor, "batch heads queries head_dim"]:
-    """softmax(query keyᵀ / √head_dim) value, for keys and values that were compressed to few.
+    """Compute softmax(query keyᵀ / √head_dim) value, for keys and values compressed along the length.
 
     Inputs may be views of any strides; those of (batch, length, heads · head_dim) are read in place, and the output is
     such a view itself, so that ``out.transpose(1, 2).flatten(2)`` copies nothing. Under autocast the inputs are cast to
@@ -28,11 +28,11 @@ def linformer_attention(
     Args:
         query, key, value: float16, bfloat16 or float32 on a CUDA device; head_dim up to 128.
         dropout: share of weights set to zero, in [0, 1); the others grow by 1 / (1 - dropout).
-        seed: what dropout draws from, so that equal seeds drop equal weights; None draws one from torch's generator of
-            the device. It is read by the kernels and never by the host.
+        seed: seed of dropout: equal seeds drop equal weights; None draws one from torch's generator of the device.
+            It is read by the kernels and never by the host.
 
     Raises:
-        ValueError: a shape, dtype, device or rate is not one of these.
+        ValueError: a shape, dtype, device or rate is not supported.
     """
     query, key, value = _under_autocast(query, key, value)
     _check_device("linformer_attention", query=query, key=key, value=value)
@@ -51,13 +51,13 @@ def project_sequence(
     tokens: Float[Tensor, "batch *heads keys width"],
     key_valid: Bool[Tensor, "batch keys"] | None = None,
 ) -> Float[Tensor, "batch *heads r width"]:
-    """projection @ tokens along the sequence, where padded tokens count as zeros whatever they hold, NaN included.
+    """Compute projection @ tokens along the sequence; padded tokens count as zeros, whatever they hold, NaN included.
 
     Two projections of the same tokens are best stacked into one of twice the rows, which reads the tokens once. Under
     autocast both are cast to its dtype. Sums are in single precision, split over the sequence and added in a fixed order.
 
     Args:
-        projection: (r, length) for all heads, or (heads, r, length); of more columns than keys the first are used.
+        projection: (r, length) for all heads, or (heads, r, length); columns beyond the number of keys are ignored.
         tokens: (batch, keys, width), or (batch, heads, keys, width) with a projection for each head; any strides.
         key_valid: True for a real token; None means that all are.
 
@@ -79,7 +79,7 @@ def project_heads(
     tokens: Float[Tensor, "batch heads keys head_dim"],
     key_valid: Bool[Tensor, "batch keys"] | None = None,
 ) -> Float[Tensor, "batch heads r head_dim"]:
-    """``project_sequence`` of every head, by one projection for all heads, which are then read side by side, or one for each."""
+    """Project every head, by one projection for all heads, which are then joined along the width, or by one for each."""
     if len(projection) > 1:
         return project_sequence(projection, tokens, key_valid)
     heads, head_dim = tokens.shape[1], tokens.shape[3]
@@ -88,7 +88,7 @@ def project_heads(
 
 
 def _under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Cast as autocast does: floating-point tensors, but not float64."""
+    """Cast tensors as autocast does: those of floating point, except float64."""
     device = tensors[0].device.type
     if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return tensors
@@ -97,7 +97,7 @@ def _under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _check_device(function: str, **tensors: Tensor) -> None:
-    """One device that can run the kernels and one dtype they know."""
+    """Refuse tensors on several devices or of several dtypes, a device without the kernels, and unsupported dtypes."""
     (name, first), *others = tensors.items()
     for other, tensor in others:
         if tensor.device != first.device or tensor.dtype != first.dtype:

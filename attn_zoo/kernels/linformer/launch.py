@@ -1,4 +1,4 @@
-"""From tensors to kernel launches: sizes, strides, shares and their sum. Inputs are valid here; ``checks`` saw to that."""
+"""Kernel launches: sizes, strides, partial sums and their total. Inputs are valid here; ``functions`` has checked them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from attn_zoo.kernels.linformer import attention, blocks, projection, table
 
 INTERPRETED = not isinstance(attention.attend, triton.JITFunction)
-"""Whether Triton runs kernels in its interpreter, on any device, because TRITON_INTERPRET=1 stood in the environment."""
+"""True where Triton runs kernels in its interpreter, on any device, because TRITON_INTERPRET=1 is in the environment."""
 
 if isinstance(tl.philox, triton.JITFunction) is INTERPRETED:
     raise RuntimeError("TRITON_INTERPRET changed after triton was imported; set it before anything imports triton")
@@ -27,7 +27,7 @@ def attend(
     seed: Int[Tensor, ""] | None,
     dropout: float,
 ) -> Float[Tensor, "batch queries heads head_dim"]:
-    """Whole rows of weights on chip."""
+    """Launch the forward kernel that holds whole rows of weights on chip."""
     query, key, value = map(_with_unit_stride, (query, key, value))
     batch, heads, queries, dim = query.shape
     out = _empty(query, batch, queries, heads, dim)
@@ -84,7 +84,7 @@ def attend_blocks(
     seed: Int[Tensor, ""] | None,
     dropout: float,
 ) -> tuple[Float[Tensor, "batch queries heads head_dim"], Float[Tensor, "batch heads queries"]]:
-    """Output and base-2 logarithm of the softmax denominator, which the backward needs."""
+    """Output, and base-2 logarithm of the softmax denominator, which the backward pass needs."""
     query, key, value = map(_with_unit_stride, (query, key, value))
     batch, heads, queries, dim = query.shape
     out = _empty(query, batch, queries, heads, dim)
@@ -154,7 +154,7 @@ def project(
     tokens: Float[Tensor, "batch heads keys width"],
     key_valid: Bool[Tensor, "batch keys"] | None,
 ) -> Float[Tensor, "batch heads r width"]:
-    """E X for every head, padding left out."""
+    """Compute E X for every head, padding left out."""
     matrix, tokens = map(_with_unit_stride, (matrix, tokens))
     batch, heads, keys, width = tokens.shape
     rows = matrix.shape[1]
@@ -198,7 +198,7 @@ def project_backward_projection(
 
 
 def _with_unit_stride(tensor: Tensor) -> Tensor:
-    """Kernels read the last dimension in one go; any other stride may be what it is."""
+    """Make the last dimension contiguous, as kernels read it; other strides are arbitrary."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -211,7 +211,7 @@ def _scale(dim: int) -> float:
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What sums are kept in."""
+    """Type of sums: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -220,17 +220,17 @@ def _split(parts: int, length: int, block: int, warps: int, device: torch.device
 
 
 def _empty(like: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-    """All memory that kernels write comes from here, so that tests can fill it, and what lies around it, with NaN."""
+    """Allocate memory for kernels to write; the only allocation, so that tests can fill it, and its surroundings, with NaN."""
     return like.new_empty(shape, dtype=dtype)
 
 
 def _shares(splits: int, like: Tensor, *shape: int) -> Tensor:
-    """Room for what each split adds up; a single one writes the result itself, in the result's dtype."""
+    """Allocate the partial sums of each split; a single split writes the result itself, in the result's dtype."""
     return _empty(like, splits, *shape, dtype=like.dtype if splits == 1 else _wide(like.dtype))
 
 
 def _sum(shares: Tensor, dtype: torch.dtype) -> Tensor:
-    """Add the shares in a fixed order, which makes the result the same on every run."""
+    """Add the partial sums in a fixed order, so that the result is the same on every run."""
     return shares[0] if shares.shape[0] == 1 else shares.sum(0).to(dtype)
 
 

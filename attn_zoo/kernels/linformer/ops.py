@@ -1,6 +1,6 @@
 """PyTorch operators over the launches, with shapes for tracing and gradients.
 
-Every kernel sits inside a ``custom_op``: opaque to ``torch.compile``, which then never looks into a launch. Operators are
+Every kernel sits inside a ``custom_op``: opaque to ``torch.compile``, which then does not trace launches. Operators are
 pure, return fresh contiguous tensors, and take their randomness as a seed tensor that stays on the device.
 """
 
@@ -51,7 +51,7 @@ project_backward_projection = custom_op(
 
 
 def _by_position(tensor: Tensor) -> Tensor:
-    """Shape (batch, length, heads, head_dim) for a tensor of (batch, heads, length, head_dim)."""
+    """Permuted view (batch, length, heads, head_dim) of a tensor (batch, heads, length, head_dim)."""
     batch, heads, length, dim = tensor.shape
     return tensor.new_empty(batch, length, heads, dim)
 
@@ -97,7 +97,7 @@ def _(grad: Tensor, tokens: Tensor, key_valid: Tensor | None) -> Tensor:
 
 
 def _by_head(grads: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-    """Gradients in the layout of the inputs, followed by none for seed and dropout."""
+    """Gradients in the layout of the inputs, followed by None for seed and dropout."""
     return (*(grad.transpose(1, 2) for grad in grads), None, None)
 
 
@@ -116,13 +116,13 @@ def _save_attend_blocks(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor,
 
 
 def _differentiate_attend_blocks(ctx: Any, grad: Tensor, grad_normaliser: Tensor) -> tuple[Tensor | None, ...]:
-    """The normaliser never leaves this package, so nothing depends on it but the backward."""
+    """Gradients of the inputs; the normaliser has none, as it never leaves this package."""
     return _by_head(attend_blocks_backward(grad, *ctx.saved_tensors, ctx.dropout))
 
 
 def _save_project(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     projection, tokens, key_valid = inputs
-    # What only the other gradient needs is not kept alive.
+    # Each tensor is saved only if the gradient of the other one is needed.
     ctx.save_for_backward(projection if ctx.needs_input_grad[1] else None, tokens if ctx.needs_input_grad[0] else None, key_valid)
 
 
@@ -134,7 +134,7 @@ def _differentiate_project(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _grad_tokens(projection: Tensor, grad: Tensor, key_valid: Tensor | None) -> Tensor:
-    """Eᵀ dY, zero at padding. Its sum is short (r) and its output large, so a library matmul is already at the limit."""
+    """Compute Eᵀ dY, zero at padding; by a library matmul, which is optimal for a short sum (r) and a large output."""
     heads, rows, _ = projection.shape
     if heads == 1:
         out = projection.mT @ grad

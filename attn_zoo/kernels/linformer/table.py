@@ -1,7 +1,7 @@
 """Tile shapes, chosen from compiler reports and not by timing: no figure here has been measured on a GPU.
 
 Every entry was compiled for sm_90; it needs at most 227 KB of shared memory, fills the Hopper matrix instruction and, but
-for the exceptions the tests list, keeps its values in registers. Tiles are looked up, never searched for while running.
+for the exceptions the tests list, keeps its values in registers. Tiles are looked up; there is no autotuning at run time.
 
 Whole rows of weights (all keys of a head on chip) are taken for 16-bit inputs where keys × head_dim, both padded, is at most
 256 × 64, or half of that with dropout, whose random words need registers too. Everything else goes by blocks of keys:
@@ -19,12 +19,12 @@ import torch
 
 HEAD_DIM_LIMIT = 128
 PROCESSORS_WITHOUT_CUDA = 132
-"""Streaming multiprocessors of an H100 or H200, so that the interpreter splits work as they would."""
+"""Streaming multiprocessors of an H100 or H200, so that the interpreter splits work as on those."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTile:
-    """One step of a program: so many queries against so many keys."""
+    """Tile sizes of one step of an attention kernel: queries and keys."""
 
     queries: int
     keys: int
@@ -35,7 +35,7 @@ class AttentionTile:
 
 @dataclass(frozen=True, slots=True)
 class ProjectionTile:
-    """One step of a program: rows of E by positions by width of the tokens."""
+    """Tile sizes of one step of a projection kernel: rows of E, positions, width of the tokens."""
 
     rows: int
     keys: int
@@ -110,14 +110,14 @@ _PROJECTION = {  # kernel -> (bits, few rows, narrow): (rows, keys, width, warps
 
 
 def padded(size: int, least: int) -> int:
-    """``least`` doubled until it holds ``size``, which may be a symbol while PyTorch traces."""
+    """Double ``least`` until it is at least ``size``, which may be symbolic while PyTorch traces."""
     while least < size:
         least *= 2
     return least
 
 
 def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
-    """Whether the whole-row kernels serve this problem."""
+    """True where the whole-row kernels serve this problem."""
     if dtype == torch.float32:
         return False
     room = 128 * 64 if dropout and dtype != torch.float64 else 256 * 64
@@ -125,14 +125,14 @@ def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
 
 
 def whole_row_tile(kernel: str, keys: int, dim: int, dropout: bool) -> AttentionTile:
-    """Tile of a kernel that holds all keys of a head. Fewer than 64 would leave the matrix instruction empty."""
+    """Tile of a kernel that holds all keys of a head. Fewer than 64 keys would not fill the matrix instruction."""
     shape = padded(keys, 64), padded(dim, 32)
     queries, warps, stages = _WHOLE[kernel][shape]
     return AttentionTile(queries, *shape, 8 if dropout else warps, stages)
 
 
 def block_tile(kernel: str, dim: int, dtype: torch.dtype) -> AttentionTile:
-    """Tile of a kernel that takes keys block by block."""
+    """Tile of a kernel that reads keys block by block."""
     queries, keys, warps, stages = _BLOCKS[kernel][_bits(dtype), padded(dim, 32)]
     return AttentionTile(queries, keys, padded(dim, 32), warps, stages)
 
@@ -146,7 +146,7 @@ def projection_tile(kernel: str, rows: int, width: int, dtype: torch.dtype) -> P
 
 
 def entries() -> Iterator[tuple[str, int, bool, AttentionTile | ProjectionTile]]:
-    """Every kernel name, bits of an input, use of dropout or padding, and tile that may be launched; for tests to compile."""
+    """All combinations of kernel name, bits of an input, use of dropout or padding, and tile; for tests to compile."""
     for random in (False, True):
         for kernel, whole in _WHOLE.items():
             for keys, dim in whole:
@@ -167,11 +167,11 @@ def processors(device: torch.device) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def split(parts: int, steps: int, warps: int, processors: int) -> tuple[int, int]:
-    """Cut the ``steps`` of each of ``parts`` independent sums between programs: (splits, steps of each).
+    """Split the ``steps`` of each of ``parts`` independent sums between programs: (splits, steps of each).
 
-    A processor holds two programs of four warps or one of eight. Time is taken to be the number of rounds until all
-    programs had a place, times the steps of one and one more for its beginning and end; of equal times the fewest splits
-    win, which write the fewest shares. There are never more splits than steps, nor more than two rounds because of them.
+    A processor holds two programs of four warps or one of eight. The time is estimated as the number of waves of programs
+    times the steps of one plus one for its beginning and end; of equal times the fewest splits are taken, which write the
+    fewest partial sums. There are never more splits than steps, nor more than two waves because of them.
     """
     places = processors * max(1, 8 // warps)
     most = max(1, min(steps, 2 * places // parts))
@@ -181,5 +181,5 @@ def split(parts: int, steps: int, warps: int, processors: int) -> tuple[int, int
 
 
 def _bits(dtype: torch.dtype) -> int:
-    """float64, which only the interpreter runs, has the tiles of float32."""
+    """Bits of an input for the look-up: 32 also for float64, which only the interpreter runs."""
     return 16 if dtype.itemsize == 2 else 32

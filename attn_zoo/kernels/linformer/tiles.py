@@ -1,6 +1,6 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs
 # Kernel arguments are pointers and scalars that Triton types at the launch; a Python annotation could only be wrong.
-"""What all kernels here share: reading and writing rows of a matrix, where a head starts, and which weights dropout keeps."""
+"""Shared functions of the kernels: offsets of heads, loads and stores of rows of a matrix, and the dropout mask."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import triton.language as tl
 
 @triton.jit
 def head_start(head, heads, batch_stride, head_stride):
-    """Elements before head ``head``, counted over the whole batch; 64 bits, since a tensor may hold more than 2³¹ of them."""
+    """Offset of head ``head``, counted over the whole batch, in elements; 64 bits, as a tensor may hold more than 2³¹."""
     return (head // heads).to(tl.int64) * batch_stride + (head % heads).to(tl.int64) * head_stride
 
 
 @triton.jit
 def load_rows(pointer, stride, rows, count, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
-    """Rows of a (count, DIM) matrix as (rows, BLOCK_DIM), zero outside of it."""
+    """Load rows of a (count, DIM) matrix as (rows, BLOCK_DIM), zero outside of it."""
     columns = tl.arange(0, BLOCK_DIM)
     inside = rows[:, None] < count
     if DIM != BLOCK_DIM:
@@ -26,7 +26,7 @@ def load_rows(pointer, stride, rows, count, DIM: tl.constexpr, BLOCK_DIM: tl.con
 
 @triton.jit
 def store_rows(pointer, stride, rows, count, values, DIM: tl.constexpr, BLOCK_DIM: tl.constexpr):
-    """Write (rows, BLOCK_DIM) values to a (count, DIM) matrix in its own dtype; what lies outside is not written."""
+    """Store (rows, BLOCK_DIM) values to a (count, DIM) matrix in its own dtype; values outside of it are not written."""
     columns = tl.arange(0, BLOCK_DIM)
     inside = rows[:, None] < count
     if DIM != BLOCK_DIM:
@@ -37,9 +37,9 @@ def store_rows(pointer, stride, rows, count, values, DIM: tl.constexpr, BLOCK_DI
 
 @triton.jit
 def keep_weights(seed_pointer, threshold, head, query, key, QUERIES: tl.constexpr, KEYS: tl.constexpr):
-    """Whether dropout keeps each weight of the tile (QUERIES, KEYS) that begins at (query, key), multiples of 16.
+    """Dropout mask, True for kept weights, of the tile (QUERIES, KEYS) that begins at (query, key), multiples of 16.
 
-    The draw is made of 31 bits of Philox4x32-7 and depends on the seed and the place alone, so every tile shape sees the
+    A draw is 31 bits of Philox4x32-7 and depends on the seed and the position alone, so every tile shape gives the
     same mask, and no product of sizes can overflow. (Seven rounds are the fewest that pass BigCrush, Salmon et al. 2011.)
     One call gives four words. For places (16 a + 8 x + i, 16 b + 8 y + j) it is called with (8 a + i, 8 b + j, head of the
     batch, 0), and word x + 2 y is used: the four places lie in one thread where the matrix instruction leaves a tile of
