@@ -1,4 +1,4 @@
-"""The first plugin: the zoo's own tasks, registered through the same door as a stranger's."""
+"""Tasks of the zoo: a plugin, registered through the same entry point as the plugins of others."""
 
 from . import causal_language as causal_language
 from . import cifar10 as cifar10

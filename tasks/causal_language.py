@@ -1,4 +1,4 @@
-"""Causal language modelling: the next token of running text, scored apart where it repeats what stood there before."""
+"""Causal language modelling: the next token of running text, with separate scores for tokens that repeat an earlier run."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Options(TextOptions):
     """Options of causal language modelling."""
 
     run: int = 0
-    """Tokens that must have stood together before for the last of them to be repeated; 0 is 8 for bytes and 2 for others."""
+    """Length in tokens of a run whose last token counts as repeated if the run occurred before; 0 for 8 (bytes) or 2 (others)."""
     rare: int = 20
-    """How often such a run stands in the training text at most; more frequent ones can be known by heart."""
+    """Largest frequency of such a run in the training text; more frequent ones can be memorised."""
 
     def __post_init__(self) -> None:
         self.require_texts("causal_language")
@@ -81,18 +81,18 @@ class Options(TextOptions):
     },
 )
 class CausalLanguage(TextTask):
-    """The next token, asked at every position of a sequence.
+    """Prediction of the next token at every position of a sequence.
 
-    Tokens are apart (``repeated``) where the run that they end stood in the same sequence before and is rare in the training text:
-    a name, or a turn of the author's. To know them takes a look at where the run's beginning stood (associative recall). All
-    others are the ``rest``, where the neighbourhood tells much.
+    A token is ``repeated`` if the run that it ends occurred earlier in the sequence and is rare in the training text, such as a
+    name or a phrase of the author's. Its prediction requires associative recall: attention to the earlier occurrence of the run.
+    All other tokens are the ``rest``, for which neighbouring tokens are informative.
 
     Source: Arora et al. 2023 find by such a division, of tokens that end a bigram seen before in the context and rare in training,
-        that 6 % of the tokens carry 82 % of what separates a gated convolution from attention on the Pile, at 1,024 tokens.
-    Differs: bytes by default, whose runs are of 8 bytes. A text is cut into sequences of exactly ``length``, none over the end of a
-        text; what is left over is not read. ``wikitext``, ``wikitext_valid``, ``novels`` and ``folder`` are divided as in
-        masked language modelling. Training sequences that also stand in a later split are left out. Perplexity is of tokens:
-        compare only figures of one kind of token.
+        that 6 % of the tokens account for 82 % of the difference between a gated convolution and attention on the Pile, at 1,024
+        tokens.
+    Differs: bytes by default, with runs of 8 bytes. A text is cut into sequences of exactly ``length``; the remainder is not read.
+        ``wikitext``, ``wikitext_valid``, ``novels`` and ``folder`` are divided as in masked language modelling. Training sequences
+        that also occur in a later split are left out. Perplexity is per token: compare it for one kind of token only.
     """
 
     options: Options
@@ -100,56 +100,56 @@ class CausalLanguage(TextTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens, each with the next as its label."""
+        """Tokens, each with the next token as its label."""
         o = self.options
         return TaskSpec(TokenInputs(o.ids), o.length, classes=o.ids, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Tokens that repeat a rare run of their sequence, and the rest."""
+        """Masks of tokens that repeat a rare run of their sequence, and of the rest."""
         repeated = torch.from_numpy(self.made()[f"{split} repeated"])
         return {"repeated": repeated, "rest": ~repeated}
 
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """Sequences with the next token of each, and whether it is repeated."""
+        """Sequences with the next token at each position, and a mask of repeated tokens."""
         o, run = self.options, self.options.run or (8 if self.options.tokens is Tokens.bytes else 2)
         rows: dict[str, NDArray[Any]] = {}
         taken: set[bytes] = set()
         for number, split in ((2, "test"), (1, "valid"), (0, "train")):
-            found = _windows(tokeniser, texts[split], o.length + 1)
-            order = np.random.RandomState([o.data_seed, number]).permutation(len(found))
-            keys = [found[place, :-1].tobytes() for place in order]
+            windows = _windows(tokeniser, texts[split], o.length + 1)
+            order = np.random.RandomState([o.data_seed, number]).permutation(len(windows))
+            keys = [windows[place, :-1].tobytes() for place in order]
             order = order[[key not in taken for key in keys]]
             taken.update(keys)
-            rows[split] = found[order[: (split == "train" and o.train) or None]]
+            rows[split] = windows[order[: (split == "train" and o.train) or None]]
         if not len(rows["train"]):
             raise ValueError("causal_language: every training sequence also stands in a later split; give texts that differ")
         codes = dict(zip(SPLITS, _codes([rows[split] for split in SPLITS], run), strict=True))
         frequency = np.bincount(codes["train"].ravel(), minlength=1 + max(int(code.max()) for code in codes.values()))
-        made: Arrays = {}
+        arrays: Arrays = {}
         for split in SPLITS:
-            made[f"{split} ids"], made[f"{split} labels"] = rows[split][:, :-1].copy(), rows[split][:, 1:].copy()
-            repeated = np.zeros(made[f"{split} ids"].shape, dtype=bool)
+            arrays[f"{split} ids"], arrays[f"{split} labels"] = rows[split][:, :-1].copy(), rows[split][:, 1:].copy()
+            repeated = np.zeros(arrays[f"{split} ids"].shape, dtype=bool)
             repeated[:, -codes[split].shape[1] :] = stood_before(codes[split]) & (frequency[codes[split]] <= o.rare)
-            made[f"{split} repeated"] = repeated
-        return made
+            arrays[f"{split} repeated"] = repeated
+        return arrays
 
 
 def _windows(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> NDArray[Any]:
-    """Sequences of ``length`` tokens, the last of each the first of the next; none reaches over the end of a text."""
+    """Sequences of ``length`` tokens, each beginning with the last token of the previous one, and none across texts."""
     dtype = np.int16 if tokeniser.vocabulary < 2**15 else np.int32
-    found = []
+    windows = []
     for text in texts:
         ids = np.array(list(tokeniser.encode([text])[0]), dtype=dtype)
         starts = np.arange((len(ids) - 1) // (length - 1)) * (length - 1)
-        found.append(ids[starts[:, None] + np.arange(length)])
-    rows = np.concatenate(found)
+        windows.append(ids[starts[:, None] + np.arange(length)])
+    rows = np.concatenate(windows)
     if not len(rows):
         raise ValueError(f"causal_language: no text of a split has {length} tokens; give it longer ones, or lower length")
     return rows
 
 
 def _codes(rows: list[NDArray[Any]], run: int) -> list[NDArray[np.int64]]:
-    """A number for each run of so many tokens, at its last one: equal numbers, equal runs, over all arrays."""
+    """Code of each run of ``run`` tokens, at its last token; equal codes mean equal runs, across all arrays."""
     together = np.concatenate(rows).astype(np.int64)
     codes = together
     for step in range(1, run):
@@ -159,7 +159,7 @@ def _codes(rows: list[NDArray[Any]], run: int) -> list[NDArray[np.int64]]:
 
 
 def stood_before(codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether a number stands earlier in its row."""
+    """Mask of numbers that occur earlier in their row."""
     order = np.argsort(codes, axis=1, kind="stable")
     ordered = np.take_along_axis(codes, order, axis=1)
     again = np.zeros(codes.shape, dtype=bool)

@@ -1,4 +1,4 @@
-"""CIFAR-100: 32 × 32 colour images of a hundred kinds of things, cut into patches; read from the user's data folder."""
+"""CIFAR-100: 32 × 32 colour images of a hundred classes, cut into patches; read from the data folder."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Options:
     """Options of CIFAR-100."""
 
     patch: int = 4
-    """Pixels a side of a patch: 1, 2, 4 or 8, for 1,024, 256, 64 or 16 patches."""
+    """Side of a patch in pixels: 1, 2, 4 or 8, for 1,024, 256, 64 or 16 patches."""
     train: int = 0
-    """The first so many training images only; 0 takes all that validation leaves."""
+    """Number of training images, the first ones; 0 for all except those for validation."""
     valid: int = 5_000
-    """Images of the published training part that are kept for validation, in the proportions of the classes."""
+    """Number of validation images, cut from the published training split in the proportions of the classes."""
     augment: Augment = Augment.none
-    """What is done to training images: none, crop, crop_flip or timm."""
+    """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""
-    """Folder that holds the data; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         require_options("cifar100", self, EXPECTED["cifar100"], patches=(1, 2, 4, 8))
@@ -46,23 +46,23 @@ class Options:
     datasets=(CIFAR100,),
 )
 class Cifar100(PatchTask):
-    """Which of a hundred kinds of things a 32 × 32 image shows.
+    """Classification of 32 × 32 colour images into a hundred classes.
 
     Source: the published images and their published split into training and test images.
-    Differs: the source has no validation split; here ``valid`` training images are kept for it, in
-        the proportions of the classes. All splits are in an order of our own, that of a digest of each image.
-        Should images stand twice, one is left out of training; the test is taken whole.
+    Differs: the source has no validation split; here ``valid`` training images form it, in the proportions of the classes. All
+        splits are ordered by a digest of each image.
+        Of duplicate images one is left out of training; the test split is complete.
     """
 
     options: Options
 
     @property
     def expected(self) -> Expected:
-        """What the images must turn out to be."""
+        """Required sizes of the images."""
         return EXPECTED["cifar100"]
 
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test from a data folder, made once."""
+        """Train, valid and test splits from a data folder, computed once."""
         return _splits(root, self.options.valid, self.options.train)
 
 

@@ -1,4 +1,4 @@
-"""Copying: symbols to be remembered, a delimiter, and as many blanks where they are to be written."""
+"""Copying: symbols, a delimiter, and as many blanks, at which the symbols are the labels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 DELIMITER = 1
 BLANK = 2
 FIRST_SYMBOL = 3
-"""Token ids; symbols take all from the last one on."""
+"""Token ids; symbols have all ids from ``FIRST_SYMBOL`` on."""
 
 
 class Order(Enum):
-    """In which order the symbols are to be written."""
+    """Order of the labels."""
 
     forward = "forward"
     reversed = "reversed"
@@ -31,17 +31,17 @@ class Options(SyntheticOptions):
     """Options of copying."""
 
     length: int = 64
-    """Tokens in all: symbols and blanks, the delimiter, and the blanks to be filled."""
+    """Length in tokens: symbols among blanks, the delimiter, and the blanks with labels."""
     tokens: int = 16
-    """Symbols to be remembered; twice as many and the delimiter fit into ``length``."""
+    """Number of symbols to copy; twice as many and the delimiter fit into ``length``."""
     vocabulary: int = 16
-    """Different symbols."""
+    """Number of different symbols."""
     scattered: bool = True
-    """Whether the symbols stand at random places among blanks, so that content decides, or one after another at the start."""
+    """True for symbols at random positions among blanks (content-based), False for adjacent symbols at the start."""
     order: Order = Order.forward
-    """Order in which they are to be written: ``forward`` or ``reversed``."""
+    """Order of the labels: ``forward`` or ``reversed``."""
     causal: bool = False
-    """Position i may see positions up to i only."""
+    """True if position i attends to positions up to i only."""
 
     def __post_init__(self) -> None:
         self.order = choice("copying.order", self.order, Order)
@@ -105,24 +105,23 @@ class Options(SyntheticOptions):
     },
 )
 class Copying(SyntheticTask):
-    """The symbols that stood before the delimiter, one at each blank after it.
+    """Copy of the symbols before the delimiter, one at each blank after it.
 
-    Who sees which symbols occur and not where answers with the most frequent one, and is right a
-    little more often than once in ``vocabulary``.
+    A model that counts symbols without their positions predicts the most frequent one, with an accuracy slightly above
+    1 / ``vocabulary``.
 
     Source: the copying memory of Arjovsky et al. 2016 (in one piece), and its selective form, in
         which the symbols are scattered among the blanks (Jing et al. 2019; Gu and Dao 2023, arXiv:2312.00752: 4,096 tokens, 16
         of them symbols; Poli et al. 2024, MAD, arXiv:2403.17844: 256 and 16, 12,800 training examples for 200 epochs).
-    Differs: scattered is the default, as in one piece an answer always stands at the same distance,
-        which fixed weights by position solve. Theirs is causal; here that is an option. Reversed
-        order is ours.
+    Differs: scattered symbols are the default, because adjacent ones are always at the same distance from their copies, which fixed
+        positional weights solve. The source is causal; here that is an option. Reversed order is new.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Delimiter, blank and symbols are tokens; classes are the symbols."""
+        """Tokens are delimiter, blank and symbols; classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 

@@ -1,4 +1,4 @@
-"""Digits: 8 × 8 images of handwritten digits, cut into patches; ships with scikit-learn, so it needs no download."""
+"""Digits: 8 × 8 images of handwritten digits from scikit-learn, cut into patches; no download."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .parts.arrays import ArrayExamples, standardise
 SIDE = 8
 CLASSES = 10
 SHARES = (0.70, 0.10, 0.20)
-"""Of train, valid and test, class by class."""
+"""Shares of train, valid and test in every class."""
 
 
 @dataclass
@@ -25,9 +25,9 @@ class Options:
     """Options of digits."""
 
     patch: int = 2
-    """Pixels a side of a patch: 1, 2 or 4, for 64, 16 or 4 patches."""
+    """Side of a patch in pixels: 1, 2 or 4, for 64, 16 or 4 patches."""
     data_seed: int = 0
-    """Decides which image is in which split."""
+    """Seed of the division into splits."""
 
     def __post_init__(self) -> None:
         if self.patch not in (1, 2, 4):
@@ -63,27 +63,27 @@ class Options:
     variants={"pixels": {"patch": 1}},
 )
 class Digits(Task):
-    """Which digit an 8 × 8 image shows.
+    """Classification of 8 × 8 images of digits.
 
     Source: 1,797 images, grey levels 0 to 16, from scikit-learn.
-    Differs: the source has no split; here 70 % train, 10 % validate and 20 % test, class by class,
-        in random order. No two of the images are equal.
+    Differs: the source has no splits; here they are 70 % train, 10 % valid and 20 % test of every class, in random order. No two
+        images are equal.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """One channel, ``patch`` pixels a side."""
+        """Patches of one channel and ``patch`` × ``patch`` pixels."""
         return TaskSpec(Patches(1, SIDE, SIDE, self.options.patch), (SIDE // self.options.patch) ** 2, classes=CLASSES)
 
     @property
     def data_title(self) -> str:
-        """The images that ship with scikit-learn."""
+        """Title of the images that ship with scikit-learn."""
         return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> Examples:
-        """All images of a split, standardised by the mean and deviation of the training pixels."""
+        """Images of a split, standardised by mean and standard deviation of the training pixels."""
         return _splits(self.options.data_seed)[SPLITS.index(split)]
 
 
@@ -96,12 +96,12 @@ def _splits(seed: int) -> tuple[ArrayExamples, ...]:
 
 @lru_cache(maxsize=4)
 def divided(seed: int) -> dict[Split, Images]:
-    """Grey levels (images, 1, 8, 8) and labels of each split; do not change them."""
+    """Grey levels (images, 1, 8, 8) and labels of each split; cached, so must not be modified."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
     images, labels = images.reshape(-1, 1, SIDE, SIDE).astype(np.uint8), labels.astype(np.int64)
-    order = np.random.RandomState(seed).permutation(len(labels))  # frozen by numpy: the same order in every version
+    order = np.random.RandomState(seed).permutation(len(labels))  # frozen by numpy: equal in every version
     part = np.empty(len(labels), dtype=np.int64)
     for digit in range(CLASSES):
         own = order[labels[order] == digit]

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 28 × 28 grey images of ten kinds of clothes, cut into patches; read from the user's data folder."""
+"""Fashion-MNIST: 28 × 28 grey images of ten kinds of clothes, cut into patches; read from the data folder."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Options:
     """Options of Fashion-MNIST."""
 
     patch: int = 4
-    """Pixels a side of a patch: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
+    """Side of a patch in pixels: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
     train: int = 0
-    """The first so many training images only; 0 takes all that validation leaves."""
+    """Number of training images, the first ones; 0 for all except those for validation."""
     valid: int = 5_000
-    """Images of the published training part that are kept for validation, in the proportions of the classes."""
+    """Number of validation images, cut from the published training split in the proportions of the classes."""
     augment: Augment = Augment.none
-    """What is done to training images: none, crop, crop_flip or timm."""
+    """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""
-    """Folder that holds ``fashion-mnist`` or ``FashionMNIST/raw``; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, with ``fashion-mnist`` or ``FashionMNIST/raw``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         require_options("fashion_mnist", self, EXPECTED["fashion_mnist"], patches=(2, 4, 7, 14))
@@ -46,22 +46,22 @@ class Options:
     datasets=(FASHION_MNIST,),
 )
 class FashionMnist(PatchTask):
-    """Which of ten kinds of clothes a 28 × 28 image shows.
+    """Classification of 28 × 28 images into ten kinds of clothes.
 
     Source: the published files and their published split into training and test images.
-    Differs: the source has no validation split; here ``valid`` training images are kept for it, in
-        the proportions of the classes. All splits are in an order of our own, that of a digest of each image.
+    Differs: the source has no validation split; here ``valid`` training images form it, in the proportions of the classes. All
+        splits are ordered by a digest of each image.
     """
 
     options: Options
 
     @property
     def expected(self) -> Expected:
-        """What the images must turn out to be."""
+        """Required sizes of the images."""
         return EXPECTED["fashion_mnist"]
 
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test from a data folder, made once."""
+        """Train, valid and test splits from a data folder, computed once."""
         return _splits(root, self.options.valid, self.options.train)
 
 

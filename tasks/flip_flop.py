@@ -1,4 +1,4 @@
-"""Flip-flop language: instructions to write, ignore or read a symbol; what was written last is to be read."""
+"""Flip-flop language: instructions to write, ignore or read a symbol; a read returns the symbol written last."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .parts.generated import Drawn, below, in_turn, require_range
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 WRITE, IGNORE, READ, FIRST_SYMBOL = 1, 2, 3, 4
-"""Token ids; symbols take all from the last one on."""
+"""Token ids; symbols have all ids from ``FIRST_SYMBOL`` on."""
 PARTS = ("in distribution", "sparse", "dense")
 
 
@@ -25,15 +25,15 @@ class Options(SyntheticOptions):
     """Options of the flip-flop language."""
 
     length: int = 128
-    """Tokens in all, half instructions and half the symbols that follow them; even."""
+    """Length in tokens, half instructions and half the symbols that follow them; even."""
     symbols: int = 2
-    """Different symbols, and classes."""
+    """Number of different symbols, which are the classes."""
     ignored: float = 0.8
-    """Share of instructions to ignore, in training and validation and in a third of the test; the rest writes or reads alike."""
+    """Share of ignore instructions in training, validation and a third of the test; write and read are equally frequent."""
     sparse: float = 0.98
-    """The same in the second third of the test: what was written last lies far back."""
+    """Share of ignore instructions in the second third of the test, where the last write is far back."""
     dense: float = 0.1
-    """The same in the last third: much is written after each other."""
+    """Share of ignore instructions in the last third of the test, with many writes in succession."""
 
     def __post_init__(self) -> None:
         require_range("flip_flop.length", self.length, 6, 16_384, "counts tokens")
@@ -93,35 +93,35 @@ class Options(SyntheticOptions):
     },
 )
 class FlipFlop(SyntheticTask):
-    """The symbol that followed the latest write, asked at every read.
+    """Prediction, at every read, of the symbol that followed the latest write.
 
-    ``w 1 i 0 r 1 i 1 r 1 ...``: a symbol follows each instruction: any after an instruction to ignore, and after a read the one
-    written last. The first instruction writes, the last reads. A symbol is asked at the instruction to read it, right before it
-    stands there, so that earlier reads tell it as well. A third of the test is drawn as training is, a third is sparse and a
-    third dense; they are scored apart.
+    In ``w 1 i 0 r 1 i 1 r 1 ...`` a symbol follows each instruction: any symbol after a write or an ignore, and the one written
+    last after a read. The first instruction is a write, the last a read. The label is at the read instruction, right before the
+    symbol, so that symbols of earlier reads are informative as well. A third of the test is drawn like training, a third is sparse
+    and a third dense, with separate scores.
 
     Source: the flip-flop language of Liu et al. 2023, Section 3: 512 tokens, two symbols, 0.8 to ignore in training, 0.98
         (sparse) and 0.1 (dense) out of distribution; a Transformer of 6 layers and width 512, 10,000 batches of 16. One layer
         of width 64 in Yang et al. 2025 (PaTH), arXiv:2505.16381.
-    Differs: sequences are shorter, and only symbols to read are asked, which is all that their scores count. With more ``symbols``
-        than two, chance and what counting tells are less.
+    Differs: sequences are shorter, and only read symbols are predicted, which are all that their scores count. With more than two
+        ``symbols``, chance and the accuracy of counting are lower.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Instructions and symbols are tokens; classes are the symbols."""
+        """Tokens are instructions and symbols; classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.symbols), o.length, o.symbols, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Whether as many are ignored as in training, more, or fewer."""
+        """Masks of the parts of the test: as many ignored instructions as in training, more, or fewer."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {name: part == at for at, name in enumerate(PARTS)}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens, labels, and the part that an example belongs to."""
+        """Tokens, labels, and the part of the test for each example."""
         o = self.options
         shares = (o.ignored, o.sparse, o.dense) if split == "test" else (o.ignored,)
         return in_turn([self._draw(random, rows // len(shares), share, part) for part, share in enumerate(shares)])

@@ -1,4 +1,4 @@
-"""Fuzzy in-context recall: keys and values are motifs of one to three tokens; which value went with this key before?"""
+"""Fuzzy in-context recall: keys and values are motifs of one to three tokens; recall of the earlier value of a key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .parts.generated import Drawn, below, require_range, weighted_subsets
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 FILLER = 1
-"""Token after the last value; tokens of keys and then of values take all ids from the next one on."""
+"""Id of the filler after the last value; tokens of keys, then of values, have all ids from the next one on."""
 MOST_MOTIFS = 10_000
 """Different keys to draw from, at most."""
 
@@ -24,13 +24,13 @@ class Options(SyntheticOptions):
     """Options of fuzzy recall."""
 
     length: int = 128
-    """Tokens in all. Keys, each followed by its value, stand one after another up to what is too short for one more."""
+    """Length in tokens, filled with keys and their values until the remainder is too short for another pair."""
     pairs: int = 8
-    """Different keys of an example, each with one value; fewer than fit into ``length`` for certain, so that one comes again."""
+    """Number of different keys of an example, each with one value; fewer than surely fit into ``length``, so that keys recur."""
     vocabulary: int = 16
-    """Tokens of keys and values there are, half of each; even."""
+    """Number of different tokens of keys and values, half of each; even."""
     longest: int = 3
-    """Tokens of a key or a value, at most; each number from 1 up to this is equally frequent."""
+    """Largest number of tokens of a key or a value; numbers from 1 up to it are equally frequent."""
 
     def __post_init__(self) -> None:
         require_range("fuzzy_recall.longest", self.longest, 1, 4, "counts tokens of a key or a value")
@@ -93,24 +93,24 @@ class Options(SyntheticOptions):
     },
 )
 class FuzzyRecall(SyntheticTask):
-    """The value of a key that came before, both of more than one token: what must be matched is a motif and not a token.
+    """Recall of the value of an earlier key, where keys and values are motifs of several tokens and must be matched as a whole.
 
-    One key after another, each followed by its value, drawn from the ``pairs`` of the example. From the second time on that
-    a key comes, its value is asked: its first token at the last token of the key, each further one at the token of the value
-    before. Tokens of keys are none of values, so that it can be seen where a motif ends, but not before its last token.
+    A sequence of keys, each followed by its value, drawn from the ``pairs`` of the example. From the second occurrence of a key
+    on, its value is predicted: the first token at the last token of the key, each further one at the value's previous token.
+    Keys and values share no tokens, so that the end of a motif is visible, but only at its last token.
 
     Source: fuzzy in-context recall of Poli et al. 2024, and its code: 128 tokens, vocabulary 16, motifs of up to 3 tokens, 12,800
         training examples for 200 epochs in batches of 128, width 128, rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.
-    Differs: an example has a fixed number of keys, so that a key comes again soon; theirs draws keys from all motifs. Tokens of a
-        motif may be equal here, and keys of all sizes are tested; theirs tests those of the most tokens. Only values are asked,
-        in training too, where theirs learns every next token. Classes are the tokens of values, theirs are all.
+    Differs: an example has a fixed number of keys, so that keys recur soon; theirs draws keys from all motifs. Tokens of a motif
+        may be equal here, and keys of all sizes are tested; theirs tests the longest ones. Only values are predicted, in training
+        too, where theirs predicts every next token. Classes are the tokens of values; theirs are all tokens.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Filler and tokens of keys and values; classes are the tokens of values."""
+        """Tokens are filler and those of keys and values; classes are the tokens of values."""
         o = self.options
         return TaskSpec(Tokens(1 + FILLER + o.vocabulary), o.length, o.vocabulary // 2, labels="position", causal=True)
 

@@ -1,4 +1,4 @@
-"""Needle in a byte haystack: one sentence in a long text says what the question at its end asks."""
+"""Needle in a byte haystack: one sentence in a long text answers the question at its end."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NEEDLE = "{key} is {value}. "
 QUESTION = "what is {key}?"
 WORDS = 512
 _WIDEST = 8
-"""Bytes of a needle, and of the longest word with its space."""
+"""Length in bytes of a needle, and of the longest word with its space."""
 
 
 class Values(Enum):
-    """What a needle says of its key."""
+    """Values of keys in needles."""
 
     digits = "digits"
     letters = "letters"
@@ -42,17 +42,17 @@ class Options(SyntheticOptions):
     """Options of the haystack."""
 
     length: int = 256
-    """Bytes in all, the question included."""
+    """Length in bytes, including the question."""
     values: Values = Values.digits
     """``digits`` for ten classes, or ``letters`` for 26."""
     distractors: int = 1
-    """Needles about other keys; at most 25."""
+    """Number of needles with other keys; at most 25."""
     causal: bool = False
-    """Position i may see positions up to i only."""
+    """True if position i attends to positions up to i only."""
     shallowest: float = 0.0
-    """Depth of the needle is drawn evenly from this to ``deepest``: 0 is the start of the text, 1 its end."""
+    """Smallest depth of the needle, drawn uniformly up to ``deepest``: 0 is the start of the text, 1 its end."""
     deepest: float = 1.0
-    """As ``shallowest``; equal to it for one fixed depth."""
+    """Largest depth of the needle; equal to ``shallowest`` for a fixed depth."""
 
     def __post_init__(self) -> None:
         self.values = choice("haystack.values", self.values, Values)
@@ -115,53 +115,52 @@ class Options(SyntheticOptions):
     },
 )
 class Haystack(SyntheticTask):
-    """The value of the key that the question names, asked at the last byte, its question mark.
+    """Prediction of the value of the key in the question, at the last byte, its question mark.
 
-    The text is words of two to seven letters; in between stand the needle (``K is 7.``), needles
-    about other keys, and digits (or letters) alone, just so many that each of them occurs equally
-    often, be it in a needle or alone. Values of needles differ from each other as
-    long as there are enough. So counting bytes tells nothing, and who finds needles but cannot
-    match keys is right once in ``distractors + 1``.
+    The text consists of words of two to seven letters. Between them are the needle (``K is 7.``), needles with other keys, and
+    single digits (or letters), as many as make every digit equally frequent, in needles and alone together. Values of needles
+    differ from each other if there are enough of them. Byte counts are therefore uninformative, and a model that finds needles but
+    cannot match keys has an accuracy of 1 / (``distractors`` + 1).
 
-    Tokens are bytes plus one, so that 0 is padding; nothing is padded. Depth is where the needle
-    starts, as a share of the places where it could; scores are recorded by fifths of it (``slices``).
+    Tokens are bytes plus one; 0 is padding, which does not occur. Depth is the needle's start as a share of its possible starts;
+    scores are recorded for fifths of it (``slices``).
 
     Source: Kamradt 2023 buried a sentence in essays, at a grid of depths and lengths, for language
         models; RULER added keys, values and distractors.
-    Differs: made for training from scratch: words are made up, keys are single capital letters, the
-        value is one byte, and the answer is a class, given at one position.
+    Differs: for training from scratch, words are invented, keys are single capital letters, the value is one byte, and the answer
+        is a class, predicted at one position.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Bytes plus one are tokens; classes are the values."""
+        """Tokens are bytes plus one; classes are the values."""
         o = self.options
         return TaskSpec(Tokens(257), o.length, len(ALPHABETS[o.values]), labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens, labels, and where the needle starts."""
+        """Tokens, labels, and start of the needle."""
         return self._author.draw(random, rows)
 
     def depths(self, split: Split) -> Float[Tensor, " examples"]:
-        """Where the needle of each example starts, from 0 (at once) to 1 (right before the question)."""
+        """Depth of the needle of each example, from 0 (at the start) to 1 (right before the question)."""
         room = self.options.length - len(QUESTION.format(key="K")) - _WIDEST
         return torch.from_numpy(self.drawn(split)[2] / room).float()
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Fifths of the depth, so that records hold a row of the map of depth against length."""
+        """Masks of fifths of the depth, whose scores are a row of the map of depth against length."""
         fifth = (self.depths(split) * 5).long().clamp(0, 4)
         return {f"depth {at / 5:.1f}-{(at + 1) / 5:.1f}": fifth == at for at in range(5)}
 
     @cached_property
-    def _author(self) -> _Author:
+    def _author(self) -> _Generator:
         o = self.options
-        return _Author(o.length, ALPHABETS[o.values], o.distractors, o.shallowest, o.deepest)
+        return _Generator(o.length, ALPHABETS[o.values], o.distractors, o.shallowest, o.deepest)
 
 
 def text_of(ids: Tensor) -> str:
-    """An example as people read it."""
+    """Text of an example."""
     return bytes((ids[ids > 0] - 1).tolist()).decode()
 
 
@@ -171,8 +170,8 @@ def _bytes_not_filler(values: Values, distractors: int) -> int:
     return len(QUESTION.format(key="K")) + needles * _WIDEST + 2 * single
 
 
-class _Author:
-    """Draws texts, a block at a time. What stands in a text is an item: a word, a single value, or a needle."""
+class _Generator:
+    """Generator of texts in blocks. A text is made of items: words, single values, and needles."""
 
     def __init__(self, length: int, alphabet: str, distractors: int, shallowest: float, deepest: float) -> None:
         self.length, self.alphabet, self.distractors = length, alphabet, distractors
@@ -200,16 +199,16 @@ class _Author:
         return np.concatenate([text, self.questions[keys[:, 0]]], axis=1) + 1, labels, starts
 
     def _deal(self, random: np.random.RandomState, rows: int) -> NDArray[np.int64]:
-        """Values for the needles and then for those that stand alone: whole decks, each shuffled."""
+        """Values of the needles, then single values: permutations of the alphabet, one after another."""
         kinds = len(self.alphabet)
         decks = -(-(self.distractors + 1) // kinds)
         return np.concatenate([subsets(random, rows, kinds, kinds) for _ in range(decks)], axis=1)
 
     def _mix(self, random: np.random.RandomState, extras: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Words and extras in random order, and how many items of each row leave room for just the needle."""
+        """Words and extras in random order, and the number of items of each row that leave room for the needle."""
         rows, most = len(extras), extras.shape[1]
         room = self.body - _WIDEST - self.sizes[extras].sum(axis=1)
-        words = below(random, len(self.words), rows, int(room.max()) // 3)  # a word and its space are at least three bytes
+        words = below(random, len(self.words), rows, int(room.max()) // 3)  # a word with its space has at least three bytes
         counts = (self.sizes[words].cumsum(axis=1) <= room[:, None]).sum(axis=1) + most
         chance = random.random_sample((rows, int(counts.max())))
         chance[np.arange(chance.shape[1]) >= counts[:, None]] = 2  # past the last item
@@ -224,7 +223,7 @@ class _Author:
     def _write(
         self, random: np.random.RandomState, items: NDArray[np.int64], counts: NDArray[np.int64], needles: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Bytes of the items with each row's needle put where it starts nearest to its depth, and that start."""
+        """Bytes of the items with the needle of each row inserted nearest to its depth, and the needle's start."""
         rows = len(items)
         depths = self.shallowest + random.random_sample(rows) * (self.deepest - self.shallowest)
         ends = np.concatenate([np.zeros((rows, 1), dtype=np.int64), self.sizes[items].cumsum(axis=1)], axis=1)
@@ -245,10 +244,10 @@ class _Author:
 
 @lru_cache(maxsize=1)
 def _words() -> list[str]:
-    """Words of two to seven letters, made of syllables; none is a word of needle or question."""
-    random = Random("haystack words").random  # only this method: Python promises its sequence for every version
-    found = dict.fromkeys(["what", "is"])
-    while len(found) < WORDS + 2:
+    """Words of two to seven letters, built from syllables, without the words of needle and question."""
+    random = Random("haystack words").random  # Python guarantees the sequence of this method only
+    words = dict.fromkeys(["what", "is"])
+    while len(words) < WORDS + 2:
         syllables = ["bdfgklmnprstvz"[int(random() * 14)] + "aeiou"[int(random() * 5)] for _ in range(1 + int(random() * 3))]
-        found["".join(syllables) + ("nrsl"[int(random() * 4)] if random() < 0.4 else "")] = None
-    return list(found)[2:]
+        words["".join(syllables) + ("nrsl"[int(random() * 4)] if random() < 0.4 else "")] = None
+    return list(words)[2:]

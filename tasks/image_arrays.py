@@ -1,4 +1,4 @@
-"""Images of any .npz, cut into patches."""
+"""Images from any .npz file, cut into patches."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class Options:
     """Options of image_arrays."""
 
     path: str = "images.npz"
-    """The file, below the data folder or anywhere; it holds train_images, train_labels, test_images and test_labels."""
+    """Path of the file, absolute or below the data folder, with train_images, train_labels, test_images and test_labels."""
     title: str = "images"
-    """What tables call the data."""
+    """Name of the data in tables."""
     channels: int = 3
-    """1 or 3; this and the next three say what the file must hold."""
+    """Number of channels, 1 or 3; required of the file like height, width and classes."""
     height: int = 32
     width: int = 32
     classes: int = 10
     patch: int = 4
-    """Pixels a side of a patch."""
+    """Side of a patch in pixels."""
     train: int = 0
-    """The first so many training images only; 0 takes all that validation leaves."""
+    """Number of training images, the first ones; 0 for all except those for validation."""
     valid: int = 1_000
-    """Training images that are kept for validation, in the proportions of the classes."""
+    """Number of validation images, cut from the training images in the proportions of the classes."""
     augment: Augment = Augment.none
-    """What is done to training images: none, crop, crop_flip or timm."""
+    """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""
-    """The data folder; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):
@@ -62,28 +62,28 @@ class Options:
     levels={name: Level(level.model, level.budget, {}, level.differs) for name, level in patch_levels("none").items()},
 )
 class ImageArrays(PatchTask):
-    """Which class an image is of.
+    """Classification of images.
 
-    Source: whatever the file holds; results name its content by digests, and ``title`` names it for people.
-    Differs: training images that stand in the test part, and all but one of equal ones, are left out;
-        validation is cut from what remains. The order of all splits is that of a digest of each image.
+    Source: the file; results identify its content by digests, and ``title`` is its printed name.
+    Differs: training images that occur in the test split, and duplicates, are left out; validation is cut from the rest. All splits
+        are ordered by a digest of each image.
     """
 
     options: Options
 
     @property
     def data_title(self) -> str:
-        """The name that the options give."""
+        """Title from the options."""
         return self.options.title
 
     @property
     def expected(self) -> Expected:
-        """What the images must turn out to be, as the options say."""
+        """Required sizes of the images, from the options."""
         o = self.options
         return Expected(0, 0, o.channels, o.height, o.width, o.classes)
 
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test from a data folder, made once."""
+        """Train, valid and test splits from a data folder, computed once."""
         return _splits(root / Path(self.options.path).expanduser(), self.expected, self.options.valid, self.options.train)
 
 

@@ -1,4 +1,4 @@
-"""Images in a folder a class, as ImageNet is kept, cut into patches and decoded when they are wanted."""
+"""Images in one folder for each class, like ImageNet, cut into patches and decoded on demand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .parts.division import Row, divide
 from .parts.images import SMOKE, TINY, PatchTask, Splits, require_patch
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's red, green and blue, as is usual for any photographs."""
+"""Mean and standard deviation of ImageNet's red, green and blue, as is usual for photographs."""
 
 
 @dataclass
@@ -33,23 +33,23 @@ class Options:
     """Options of image_folder."""
 
     path: str = "images"
-    """The folder, below the data folder or anywhere; in it train and test (or val), in each a folder of images a class."""
+    """Path, absolute or below the data folder, with folders train and test (or val), each with one folder for each class."""
     title: str = "images"
-    """What tables call the data."""
+    """Name of the data in tables."""
     classes: int = 1_000
-    """Folders that there must be; ImageNet has 1,000."""
+    """Number of classes, and of their folders; 1,000 for ImageNet."""
     side: int = 224
-    """Pixels a side that each image is brought to."""
+    """Side in pixels to which each image is scaled."""
     crop: float = 0.875
-    """Share of the shorter side that is kept."""
+    """Share of the shorter side that remains after the central crop."""
     patch: int = 16
-    """Pixels a side of a patch."""
+    """Side of a patch in pixels."""
     valid: float = 0.02
-    """Share of the training images kept for validation, in the proportions of the classes; unused where the folder has its own."""
+    """Share of validation images, cut from the training images in the proportions of the classes; unused if the folder has some."""
     augment: Augment = Augment.none
-    """What is done to training images: none, crop, crop_flip or timm."""
+    """Augmentation of training images: none, crop, crop_flip or timm."""
     root: str = ""
-    """The data folder; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         for name, least in (("classes", 2), ("side", 2)):
@@ -98,43 +98,43 @@ class Options:
     },
 )
 class ImageFolder(PatchTask):
-    """Which class an image is of.
+    """Classification of images.
 
-    An image's shorter side is scaled to ``side / crop`` pixels, bicubically, and the square in the
-    middle is taken. Results name the files' content by digests, and ``title`` names it for people.
+    The shorter side of an image is scaled to ``side / crop`` pixels, bicubically, and the central square is cropped. Results
+    identify the files' content by digests, and ``title`` is its printed name.
 
-    Source: whatever the folder holds. Where there is no ``test``, ``val`` is the test, as is usual with
-        ImageNet, whose test labels are not public, and validation is cut from ``train``.
-    Differs: images are told apart by the bytes of their files. Training images that stand in
-        another part too, and all but one of equal ones, are left out; the test is taken whole.
+    Source: the folder. Without ``test``, ``val`` is the test split, as is usual for ImageNet, whose test labels are not public, and
+        validation is cut from ``train``.
+    Differs: images are compared by the bytes of their files. Training images that occur in another split, and duplicates, are left
+        out; the test split is complete.
     """
 
     options: Options
 
     @property
     def data_title(self) -> str:
-        """The name that the options give."""
+        """Title from the options."""
         return self.options.title
 
     @property
     def expected(self) -> Expected:
-        """What the images are brought to."""
+        """Sizes of the images after scaling."""
         return Expected(0, 0, 3, self.options.side, self.options.side, self.options.classes)
 
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test from a data folder, made once."""
+        """Train, valid and test splits from a data folder, computed once."""
         o = self.options
         return _splits(root / Path(o.path).expanduser(), o.classes, o.valid, o.side, o.crop)
 
 
 class FolderExamples(Examples):
-    """Files of images, decoded batch by batch.
+    """Image files, decoded for each batch.
 
     Args:
-        files: images with their classes.
-        at: those of them that are examples, in this order.
-        side: pixels a side that each is brought to.
-        crop: share of the shorter side that is kept.
+        files: image files with their classes.
+        at: indices of the examples, in order.
+        side: side in pixels to which each image is scaled.
+        crop: share of the shorter side that remains after the central crop.
         scale: value of each of the 256 levels, by channel.
 
     Raises:
@@ -155,13 +155,13 @@ class FolderExamples(Examples):
         return len(self._paths)
 
     def batch(self, indices: Sequence[int] | Int[Tensor, " batch"]) -> Batch:
-        """The images at these indices, in this order.
+        """Images at these indices, in this order.
 
         Raises:
             DamagedDataError: a file cannot be decoded.
         """
         at = torch.as_tensor(indices)
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:  # decoders let others run meanwhile
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:  # decoders release the GIL
             images = list(threads.map(lambda place: load_image(self._paths[place], self._side, self._crop), at.tolist()))
         levels = torch.from_numpy(np.stack(images)).long()
         return Batch(self._scale[torch.arange(3)[:, None, None], levels], None, self._labels[at])
@@ -171,11 +171,11 @@ class FolderExamples(Examples):
         return self._labels
 
     def digest(self) -> str:
-        """SHA-256 over what images are brought to, the digests of the files, and the labels."""
-        found = hashlib.sha256(f"image folder {self._side} {self._crop} {len(self)}".encode())
-        found.update(self._digests.tobytes())
-        found.update(self._labels.numpy().astype("<i8").tobytes())
-        return found.hexdigest()
+        """SHA-256 of side and crop, the digests of the files, and the labels."""
+        digest = hashlib.sha256(f"image folder {self._side} {self._crop} {len(self)}".encode())
+        digest.update(self._digests.tobytes())
+        digest.update(self._labels.numpy().astype("<i8").tobytes())
+        return digest.hexdigest()
 
 
 @lru_cache(maxsize=2)

@@ -1,4 +1,4 @@
-"""Induction: which token followed the last one's earlier occurrence?"""
+"""Induction: prediction of the token that followed the earlier occurrence of the last token."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Options(SyntheticOptions):
     """Options of induction."""
 
     length: int = 64
-    """Tokens in all."""
+    """Length in tokens."""
     vocabulary: int = 16
-    """Different symbols, any of which can be the last token."""
+    """Number of different symbols, any of which can be the last token."""
     occurrences: int = 1
-    """How often the last token occurred before; what followed the latest of these is asked."""
+    """Number of earlier occurrences of the last token; the label is the token after the latest one."""
     causal: bool = False
-    """Position i may see positions up to i only."""
+    """True if position i attends to positions up to i only."""
 
     def __post_init__(self) -> None:
         require_range("induction.length", self.length, 4, 16_384, "counts tokens")
@@ -81,35 +81,34 @@ class Options(SyntheticOptions):
     },
 )
 class Induction(SyntheticTask):
-    """The symbol that followed the latest earlier occurrence of the last symbol, asked at the last position.
+    """Prediction, at the last position, of the symbol after the latest earlier occurrence of the last symbol.
 
-    The last symbol is drawn first; it occurs before at ``occurrences`` random places, never twice
-    in a row, and nowhere else. Every other place holds one of the other symbols, all alike.
+    The last symbol is drawn first; it occurs before at ``occurrences`` random positions, never twice in a row, and nowhere else.
+    Every other position has one of the other symbols, uniformly.
 
     Source: the pattern ``A B ... A -> B`` of Elhage et al. 2021, as a task by Fu et al. 2023.
-    Differs: the task of Fu et al. marks the place with one token that is always the same; here any
-        symbol can be the one, so that the match is by content. It is asked once, at the end, by
-        position: a class token would need one step of attention more.
+    Differs: the task of Fu et al. marks the position with a fixed token; here it can be any symbol, so that the match is by
+        content. The prediction is made once, at the last position: a class token would need another step of attention.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Symbols are tokens and classes."""
+        """Tokens and classes are the symbols."""
         o = self.options
         return TaskSpec(Tokens(FIRST_SYMBOL + o.vocabulary), o.length, o.vocabulary, labels="position", causal=o.causal)
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
         """Tokens and labels."""
         o = self.options
-        asked = below(random, o.vocabulary, rows, 1)
-        symbols = (asked + 1 + below(random, o.vocabulary - 1, rows, o.length)) % o.vocabulary  # any but the asked one
-        symbols[:, -1:] = asked
-        # Each occurrence holds the place after it, so a gap between their order and the real place makes room for that.
+        last = below(random, o.vocabulary, rows, 1)
+        symbols = (last + 1 + below(random, o.vocabulary - 1, rows, o.length)) % o.vocabulary  # all except the last symbol
+        symbols[:, -1:] = last
+        # Each occurrence takes the next position, too: ordered positions are drawn, then shifted apart by one each.
         at = np.sort(subsets(random, rows, o.occurrences, o.length - 1 - o.occurrences), axis=1) + np.arange(o.occurrences)
         answers = np.take_along_axis(symbols, at[:, -1:] + 1, axis=1)
-        np.put_along_axis(symbols, at, asked, axis=1)
+        np.put_along_axis(symbols, at, last, axis=1)
         labels = np.full((rows, o.length), UNASKED, dtype=np.int64)
         labels[:, -1:] = answers
         return FIRST_SYMBOL + symbols, labels

@@ -27,23 +27,23 @@ from .parts.expressions import CLOSE_ID, DIGIT_IDS, OPEN_IDS, OPERATORS, PADDING
 from .parts.generated import choice
 
 DIGIT_SHARE = 0.75
-"""Probability that an argument that may be a digit is one, as in the published generator."""
+"""Probability of a digit for an argument that may be a digit or a list, as in the published generator."""
 
 _SMALLEST = 4
-"""Tokens of the shortest list: an operator, two digits, a closing bracket."""
+"""Number of tokens of the shortest list: an operator, two digits, a closing bracket."""
 
 
 _WORTH_KEEPING = 20_000_000
-"""Tokens that take so long to draw that they are kept in the cache."""
+"""Number of tokens from which drawn splits are cached, because drawing them is slow."""
 
 
 class Files(Enum):
-    """Which expressions."""
+    """Source of the expressions."""
 
     generated = "generated"
-    """Drawn here."""
+    """Generated expressions."""
     lra = "lra"
-    """Those of Long Range Arena."""
+    """Files of Long Range Arena."""
 
 
 @dataclass
@@ -51,24 +51,24 @@ class Options:
     """Options of ListOps."""
 
     length: int = 64
-    """Tokens of the longest expression, brackets included; 2,000 is Long Range Arena's."""
+    """Length in tokens of the longest expression, brackets included; 2,000 in Long Range Arena."""
     shortest: float = 0.25
-    """Length of the shortest expression as a share of ``length``; Long Range Arena's 500 of 2,000."""
+    """Length of the shortest expression as a share of ``length``; 500 of 2,000 in Long Range Arena."""
     max_depth: int = 10
-    """Lists within lists, at most."""
+    """Largest depth of nested lists."""
     max_arguments: int = 10
-    """Arguments of a list, at most; at least two."""
+    """Largest number of arguments of a list; the smallest is two."""
     train: int = 10_000
-    """Expressions to draw; of ``lra`` the first so many."""
+    """Number of generated expressions, or of the first ones of ``lra``."""
     valid: int = 1_000
-    """As ``train``."""
+    """Number of validation expressions, like ``train``."""
     test: int = 2_000
-    """Expressions to draw; of ``lra`` all, which are 2,000."""
+    """Number of test expressions; 2,000 for ``lra``."""
     data_seed: int = 0
     files: Files = Files.generated
-    """``generated``, or ``lra`` for the files of Long Range Arena, whose depth, arguments and shortest length are given."""
+    """``generated``, or ``lra`` for the files of Long Range Arena, to which depth, arguments and shortest length do not apply."""
     root: str = ""
-    """Folder that holds ``lra_release``; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, with ``lra_release``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         self.files = choice("listops.files", self.files, Files)
@@ -86,9 +86,9 @@ class Options:
                 f"length={self.length}; raise max_depth or max_arguments"
             )
         if self.files is Files.lra:
-            self._require_what_the_files_hold()
+            self._require_sizes_of_files()
 
-    def _require_what_the_files_hold(self) -> None:
+    def _require_sizes_of_files(self) -> None:
         if self.length < LONGEST:
             raise ValueError(f"listops.files=lra needs a length of {LONGEST} or more, as none is cut; got {self.length}")
         if self.train > ROWS["train"] or self.valid > ROWS["valid"] or self.test != ROWS["test"]:
@@ -143,26 +143,22 @@ class Options:
     },
 )
 class ListOps(Task):
-    """The value, 0 to 9, of a prefix expression over digits.
+    """Evaluation of a prefix expression over digits, with a value of 0 to 9.
 
-    MED is the median, of an even number of arguments the mean of the two middle ones rounded down;
-    SM is the sum modulo ten. Labels are computed while the expression is drawn, and the tests
-    compute them again from the tokens by other means.
+    MED is the median, for an even number of arguments the mean of the two middle ones rounded down; SM is the sum modulo ten.
+    Labels are computed while the expression is drawn, and recomputed from the tokens by other means in the tests.
 
     Source: the description in Nangia and Bowman 2018 (Section 2), sizes after Long Range Arena.
-    Differs: theirs draws trees blindly and throws away those outside the wanted lengths, most of
-        which are short; here the length is drawn first, evenly between shortest and longest, and
-        the tree is drawn to fill it, so that long expressions cost no more than their tokens. It
-        falls short of the drawn length, as two or three tokens left for an argument become one
-        digit: by 7 % on average at a length of 64, by 2 % at 2,000. ``max_depth`` counts lists
-        within lists; theirs counts the digits inside as one more, so its 10 are 9 here. Theirs
-        draws all arguments of a list alike; here the last one drawn takes the tokens that are
-        left, and the arguments are then put in random order. Theirs also writes binary brackets
-        that group arguments; they say nothing that the others do not, and are left out of its files
-        (``files=lra``) too, as its own pipeline does since it was repaired in 2021. Closing brackets are
-        kept, nothing is cut, and every label of the files is worked out again while they are read.
-        As theirs: a digit with probability 0.75, 2 to ``max_arguments`` arguments, the four
-        operators, and no expression twice, within a split or across splits.
+    Differs: theirs draws trees without regard to length and rejects those outside the required lengths, most of which are short;
+        here the length is drawn first, uniformly between shortest and longest, and the tree is drawn to fill it, so that drawing
+        time is proportional to length. The expression is shorter than the drawn length, because two or three tokens left for an
+        argument become one digit: by 7 % on average at a length of 64, by 2 % at 2,000. ``max_depth`` counts nested lists; theirs
+        counts the digits inside as another level, so that its 10 are 9 here. Theirs draws all arguments of a list alike; here the
+        last one drawn takes the remaining tokens, and the arguments are then shuffled. Theirs also writes redundant binary brackets
+        that group arguments; they are left out of its files (``files=lra``), too, as in its own pipeline since a repair in 2021.
+        Closing brackets are included, nothing is cut, and every label of the files is recomputed while they are read.
+        As theirs: a digit with probability 0.75, 2 to ``max_arguments`` arguments, the four operators, and no expression twice,
+        within a split or across splits.
     """
 
     options: Options
@@ -173,11 +169,11 @@ class ListOps(Task):
         return TaskSpec(Tokens(len(VOCABULARY)), self.options.length, classes=10)
 
     def examples(self, split: Split) -> Examples:
-        """All examples of a split; the three are made together, once per process, and are disjoint.
+        """Examples of a split; the three are disjoint, and computed together, once per process.
 
         Raises:
-            FileNotFoundError: the files of Long Range Arena are not there; the message says what to put where.
-            ValueError: one of them is damaged, or there are fewer different expressions than asked for.
+            FileNotFoundError: the files of Long Range Arena are missing; the message states which files are needed.
+            ValueError: a file is damaged, or there are fewer different expressions than required.
         """
         o = self.options
         sizes = (o.train, o.valid, o.test)
@@ -188,12 +184,12 @@ class ListOps(Task):
 
     @property
     def data_title(self) -> str:
-        """Which of the two."""
+        """Title of the expressions, generated or of Long Range Arena."""
         return LISTOPS.title if self.options.files is Files.lra else "generated"
 
 
 def render(ids: Int[Tensor, " length"]) -> str:
-    """An expression as people write it, padding left out."""
+    """Text of an expression, without padding."""
     return " ".join(VOCABULARY[i] for i in ids.tolist() if VOCABULARY[i] != PADDING)
 
 
@@ -214,7 +210,7 @@ def _generate(
 
 @lru_cache(maxsize=2)
 def _published(root: Path, length: int, sizes: tuple[int, ...]) -> tuple[ArrayExamples, ...]:
-    """The first so many of each file; what stands in a later split as well is left out of train and valid."""
+    """Expressions of the files, the first ``sizes``; train and valid are without those that also occur in a later split."""
 
     def make() -> dict[str, NDArray[np.uint8]]:
         read = LISTOPS.load(root)
@@ -244,17 +240,17 @@ def _as_examples(arrays: Mapping[str, NDArray[np.uint8]]) -> tuple[ArrayExamples
 
 
 class _Author:
-    """Draws expressions that it has not drawn before."""
+    """Generator of expressions without repetition."""
 
     def __init__(self, seed: str, least: int, length: int, max_depth: int, max_arguments: int) -> None:
-        self.random = Random(seed).random  # only this method: Python promises its sequence for every version and machine
+        self.random = Random(seed).random  # Python guarantees the sequence of this method only
         self.least, self.length = least, length
         self.max_arguments = max_arguments
         self.rooms = [_room(depth, max_arguments) for depth in range(max_depth + 1)]
         self.seen: set[bytes] = set()
 
     def fresh(self) -> tuple[bytearray, int]:
-        """Tokens and value of an expression of a length drawn evenly from least to length."""
+        """Tokens and value of a new expression of a length drawn uniformly from least to length."""
         for _ in range(1000):
             tokens = bytearray()
             value = self._list(self.least + self._below(self.length - self.least + 1), len(self.rooms) - 1, tokens)
@@ -268,7 +264,7 @@ class _Author:
         )
 
     def write(self, size: int) -> list[tuple[str, NDArray[np.uint8]]]:
-        """So many expressions, padded with 0, and their values."""
+        """Tokens, padded with 0, and values of ``size`` expressions."""
         ids = np.zeros((size, self.length), dtype=np.uint8)
         labels = np.zeros(size, dtype=np.uint8)
         for row in range(size):
@@ -285,7 +281,7 @@ class _Author:
         tokens.append(OPEN_IDS[operator])
         values = []
         for share in self._shares(budget - 2, self.rooms[depth - 1]):
-            if share < _SMALLEST:  # too little for a list: a digit
+            if share < _SMALLEST:  # too short for a list, so a digit
                 values.append(self._below(10))
                 tokens.append(DIGIT_IDS[values[-1]])
             else:
@@ -294,7 +290,7 @@ class _Author:
         return evaluate(operator, values)
 
     def _shares(self, inner: int, room: int) -> list[int]:
-        """Split the tokens between the brackets among two or more arguments, most of them digits, in random order."""
+        """Divide the tokens between the brackets among two or more arguments, most of them digits, in random order."""
         most = min(self.max_arguments, inner)
         count = max(2 + self._below(most - 1), math.ceil(inner / room))
         shares = []
@@ -303,14 +299,14 @@ class _Author:
             is_digit = low == 1 and self.random() < DIGIT_SHARE
             shares.append(1 if is_digit else low + self._below(high - low + 1))
             inner -= shares[-1]
-        for at in range(count - 1, 0, -1):  # the last share takes what is left, so the order must not tell
+        for at in range(count - 1, 0, -1):  # the last share takes the remainder, so the order is shuffled
             other = self._below(at + 1)
             shares[at], shares[other] = shares[other], shares[at]
         return shares
 
 
 def _room(depth: int, max_arguments: int) -> int:
-    """Tokens of the longest expression with so many levels of lists."""
+    """Number of tokens of the longest expression with ``depth`` levels of lists."""
     room = 1
     for _ in range(depth):
         room = 2 + max_arguments * room

@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens stood where some were hidden, in WikiText-2, novels or any text files."""
+"""Masked language modelling: prediction of masked tokens in WikiText-2, novels or any text files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .parts.running import LOCATIONS, Arrays, TextOptions, Texts, TextTask
 from .parts.tokenisers import Tokeniser
 
 FEWEST = 8
-"""Tokens of the shortest text that is taken; others tell too little of what is missing."""
+"""Number of tokens of the shortest text that is used; shorter ones give too little context."""
 
 
 @dataclass
@@ -27,11 +27,11 @@ class Options(TextOptions):
     """Options of masked language modelling."""
 
     share: float = 0.15
-    """Of the tokens of a sequence, how many are asked."""
+    """Share of a sequence's tokens that are predicted."""
     whole_words: bool = False
-    """Ask for all tokens of a word or for none."""
+    """True to predict all tokens of a word or none."""
     draws: int = 1
-    """Copies of each training sequence, each with a mask of its own."""
+    """Number of copies of each training sequence, each with its own mask."""
 
     def __post_init__(self) -> None:
         self.require_texts("masked_language")
@@ -84,20 +84,19 @@ class Options(TextOptions):
     },
 )
 class MaskedLanguage(TextTask):
-    """Which tokens stood where some were hidden.
+    """Prediction of masked tokens.
 
-    Source: of each sequence 15 % of the tokens are asked; of these 80 % are hidden, 10 % are
-        exchanged for any token and 10 % are left as they are (BERT). The Linformer paper trains so
-        on books and an encyclopedia and gives curves of perplexity.
-    Differs: masks are drawn once: a training sequence has ``draws`` of them, validation and test one each,
-        which stays. A text is cut into sequences of nearly equal length, at most ``length``, so that no
-        sequence is a short remainder; none reaches over two texts, and there is no second sentence to tell apart.
-        With ``whole_words`` words are taken in random order until enough tokens are asked, so that the last may exceed it.
-        Perplexity is of tokens: compare only figures of one kind of token.
-        ``wikitext`` has its published parts. ``wikitext_valid`` is for those who have no training part: seven in
-        eight articles of the published valid part train, the rest validate, the published test tests.
-        Of ``novels`` one author in eight validates and one in eight tests, of ``folder`` files
-        alike; which they are follows from a hash of their names. Training sequences that also stand in a later split are left out.
+    Source: 15 % of the tokens of each sequence are predicted; of these 80 % are replaced by the mask, 10 % by a random token, and
+        10 % are unchanged (BERT). The Linformer paper trains in this way on books and an encyclopedia and shows curves of
+        perplexity.
+    Differs: masks are drawn once: ``draws`` for each training sequence, one for each of validation and test. A text is cut into
+        sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder; none contains two texts, and
+        there is no next-sentence prediction. With ``whole_words`` words are taken in random order until there are enough tokens,
+        so that the last word may exceed the share. Perplexity is per token: compare it for one kind of token only.
+        ``wikitext`` has its published splits. ``wikitext_valid`` needs no training split: seven in eight articles of the published
+        valid split are train, the rest is valid, and the published test split is test. Of ``novels`` one author in eight is valid
+        and one in eight test, of ``folder`` likewise files, by a hash of their names. Training sequences that also occur in a later
+        split are left out.
     """
 
     options: Options
@@ -105,11 +104,11 @@ class MaskedLanguage(TextTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Tokens, padded at the end to ``length``, with a label where one is asked."""
+        """Tokens, padded at the end to ``length``, with labels at predicted positions."""
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=self.options.ids, labels="position")
 
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """Sequences with their masks; training sequences that also stand in a later split are left out."""
+        """Masked sequences with labels; training sequences that also occur in a later split are left out."""
         o = self.options
         made: Arrays = {}
         taken: set[bytes] = set()
@@ -131,7 +130,7 @@ class MaskedLanguage(TextTask):
 
 
 def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Ids of sequences of nearly equal length, cut from each text, and for each token the first place of its word."""
+    """Ids of sequences of nearly equal length, cut from each text, and for each token the first position of its word."""
     dtype = np.int16 if tokeniser.vocabulary < 2**15 else np.int32
     rows: list[NDArray[Any]] = []
     for text in texts:

@@ -1,4 +1,4 @@
-"""Memorisation: a fixed value for each key, which no example shows and the weights must learn."""
+"""Memorisation: a fixed value for each key, which occurs in no example and must be learned by the weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .parts.generated import Drawn, below, require_range, stream, subsets
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 BLANK = 1
-"""Token at which a value is asked; keys take all ids from the next one on."""
+"""Id of the blank, at which a value is predicted; keys have all ids from the next one on."""
 
 
 @dataclass
@@ -21,9 +21,9 @@ class Options(SyntheticOptions):
     """Options of memorisation."""
 
     length: int = 32
-    """Tokens in all, half keys and half blanks; even."""
+    """Length in tokens, half keys and half blanks; even."""
     vocabulary: int = 256
-    """Keys and values there are, half of each; even. Values are never seen, only asked."""
+    """Number of different keys and values, half of each; even. Values occur as labels only."""
     train: int = 256
     test: int = 1_280
 
@@ -68,21 +68,21 @@ class Options(SyntheticOptions):
     },
 )
 class Memorise(SyntheticTask):
-    """The value of the key right before each blank, from a table that is drawn once and is the same in all splits.
+    """Prediction of the value of the key before each blank, from a table that is drawn once and equal in all splits.
 
-    Nothing in an example tells the value: it has to be learned by weights, and attention need only reach one token back. So this
-    measures what a network keeps in its weights beside its mechanism, and how soon.
+    Examples contain no information on values, which must be learned by the weights; attention only needs to reach one token back.
+    The task measures how much a network stores in its weights, and how fast, independent of its mechanism.
 
     Source: memorisation of Poli et al. 2024, and its code: 32 tokens, vocabulary 256, 256 training and 1,280 test examples, 200
         epochs in batches of 128, width 128, rates 1e-4, 5e-4 and 1e-3 with weight decay 0 and 0.1.
-    Differs: keys may come again within an example, as there. Classes are the values alone, theirs are all tokens.
+    Differs: classes are the values only, theirs are all tokens. Keys may recur within an example, as in theirs.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """The blank and keys are tokens; classes are the values."""
+        """Tokens are the blank and the keys; classes are the values."""
         o = self.options
         return TaskSpec(Tokens(1 + BLANK + o.vocabulary // 2), o.length, o.vocabulary // 2, labels="position", causal=True)
 

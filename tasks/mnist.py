@@ -1,4 +1,4 @@
-"""MNIST: 28 × 28 images of handwritten digits, cut into patches; read from the user's data folder."""
+"""MNIST: 28 × 28 images of handwritten digits, cut into patches; read from the data folder."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Options:
     """Options of MNIST."""
 
     patch: int = 4
-    """Pixels a side of a patch: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
+    """Side of a patch in pixels: 2, 4, 7 or 14, for 196, 49, 16 or 4 patches."""
     train: int = 0
-    """The first so many training images only; 0 takes all that validation leaves."""
+    """Number of training images, the first ones; 0 for all except those for validation."""
     valid: int = 5_000
-    """The last so many of the published training images, kept for validation."""
+    """Number of validation images, the last ones of the published training images."""
     augment: Augment = Augment.none
-    """What is done to training images: none, crop or timm; never a reflection, as a reflected digit is none."""
+    """Augmentation of training images: none, crop or timm; no reflections, since a reflected digit is no digit."""
     root: str = ""
-    """Folder that holds ``mnist`` or torchvision's ``MNIST/raw``; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, with ``mnist`` or torchvision's ``MNIST/raw``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         require_options("mnist", self, EXPECTED["mnist"], patches=(2, 4, 7, 14))
@@ -55,11 +55,11 @@ class Options:
     datasets=(MNIST,),
 )
 class Mnist(PatchTask):
-    """Which digit a 28 × 28 image shows.
+    """Classification of 28 × 28 images of digits.
 
     Source: the published files and their published split into training and test images.
-    Differs: the last ``valid`` training images are kept for validation; the source has none. No image
-        stands twice in the source.
+    Differs: the last ``valid`` training images form the validation split, which the source lacks. No image occurs twice in the
+        source.
     """
 
     options: Options
@@ -67,11 +67,11 @@ class Mnist(PatchTask):
 
     @property
     def expected(self) -> Expected:
-        """What the images must turn out to be."""
+        """Required sizes of the images."""
         return EXPECTED["mnist"]
 
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test from a data folder, made once."""
+        """Train, valid and test splits from a data folder, computed once."""
         return _splits(root, self.options.valid, self.options.train)
 
 

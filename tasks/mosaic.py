@@ -1,4 +1,4 @@
-"""A mosaic of handwritten digits: the digit to the right of the mark that the first cell shows."""
+"""Mosaic of handwritten digits: the label is the digit to the right of the mark that the first cell shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .parts.images import channel_scale
 from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 BRIGHTEST = 16
-"""Highest grey level of the digits."""
+"""Largest grey level of the digits."""
 
 _MARKS = """
 #......# ######## ...##... ######## #.#.#.#. ####.... ........ #.......
@@ -34,7 +34,7 @@ _MARKS = """
 """
 _DRAWN = np.array([[list(row) for row in line.split()] for line in _MARKS.split("\n")[1:-1]])
 MARKS: UInt8[np.ndarray, "8 8 8"] = np.where(_DRAWN == "#", 0, BRIGHTEST).astype(np.uint8).transpose(1, 0, 2)
-"""Cross, frame, plus, stripes across, stripes down, two squares, block and triangle; dark on bright, unlike digits."""
+"""Marks: cross, frame, plus, horizontal stripes, vertical stripes, two squares, block, triangle; dark on bright, unlike digits."""
 
 
 @dataclass
@@ -42,9 +42,9 @@ class Options(SyntheticOptions):
     """Options of the mosaic."""
 
     grid: int = 6
-    """Cells a side, each of 8 × 8 pixels and one patch."""
+    """Cells per side, each of 8 × 8 pixels and one patch."""
     marks: int = 1
-    """Different marks in a mosaic, each before a digit of its own; 1 to 8."""
+    """Number of different marks in a mosaic, each before a different digit; 1 to 8."""
 
     def __post_init__(self) -> None:
         require_range("mosaic.grid", self.grid, 4, 32, "counts cells a side")
@@ -95,37 +95,35 @@ class Options(SyntheticOptions):
     variants={"three": {"grid": 5, "marks": 3, "train": 500, "valid": 90, "test": 90}},
 )
 class Mosaic(SyntheticTask):
-    """The digit to the right of the mark that the first cell shows, read off the class token.
+    """Prediction, from the class token, of the digit to the right of the mark that the first cell shows.
 
-    Each cell is one patch. ``marks`` of them hold different marks, always the first so many of eight,
-    each with a different digit to its right; the first cell shows one of these marks again, and all
-    others hold digits. Marks stand in every other column. Digits are equally frequent, up to a few left
-    over that are drawn apart from the answer, so that counting tells nothing.
+    Each cell is one patch. ``marks`` cells have different marks, the first ones of eight, each with a different digit to its right;
+    the first cell repeats one of these marks, and all other cells have digits. Marks are in every other column. Digits are equally
+    frequent, up to a remainder that is drawn independently of the label, so that counts are uninformative.
 
-    With one mark this is search: the class token must find the one cell that follows the mark. With
-    more it is recall: the mark must also match the first cell, and who finds marks but cannot match
-    them is right once in ``marks``.
+    With one mark the task is search: the class token must find the cell after the mark. With more it is recall: the mark must also
+    match the first cell, and a model that finds marks but cannot match them has an accuracy of 1 / ``marks``.
 
-    Source: 1,797 images from scikit-learn, grey levels 0 to 16, divided as the task ``digits`` divides them, so
-        that no image of a digit stands in two splits. Marks and question are ours; the question is that
-        of associative recall (Arora et al. 2023, arXiv:2312.04927), asked once.
+    Source: 1,797 images from scikit-learn, grey levels 0 to 16, divided as in the task ``digits``, so that no image of a digit is
+        in two splits. Marks and question are new; the question is that of associative recall (Arora et al. 2023,
+        arXiv:2312.04927), with one query.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """One channel, one cell a patch; classes are the digits."""
+        """Patches of one channel, one for each cell; classes are the digits."""
         grid = self.options.grid
         return TaskSpec(Patches(1, SIDE * grid, SIDE * grid, SIDE), grid**2, classes=CLASSES)
 
     @property
     def data_title(self) -> str:
-        """The images that ship with scikit-learn."""
+        """Title of the images that ship with scikit-learn."""
         return "UCI digits (scikit-learn)"
 
     def examples(self, split: Split) -> ArrayExamples:
-        """All mosaics of a split, standardised by the mean and deviation of the training digits."""
+        """Mosaics of a split, standardised by mean and standard deviation of the training digits."""
         images, labels = self.drawn(split)
         scale = channel_scale(divided(self.options.data_seed)["train"].levels)
         return ArrayExamples(torch.from_numpy(images), torch.from_numpy(labels), scale=scale)
@@ -142,26 +140,26 @@ class Mosaic(SyntheticTask):
         cells[:, 0] = marks[:, 0]
         np.put_along_axis(cells, at, marks, axis=1)
         np.put_along_axis(cells, at + 1, pool.draw(random, answers), axis=1)
-        cells[cells < 0] = pool.draw(random, others).ravel()  # row by row, so in order
+        cells[cells < 0] = pool.draw(random, others).ravel()  # row by row, in order
         images = pool.images[cells].reshape(rows, o.grid, o.grid, SIDE, SIDE).transpose(0, 1, 3, 2, 4)
         return images.reshape(rows, 1, SIDE * o.grid, SIDE * o.grid), answers[:, 0]
 
 
 def _pairs(grid: int) -> int:
-    """Pairs of neighbouring cells that hold a mark and its digit: each row is cut into pairs, and the very first is left out."""
+    """Number of pairs of adjacent cells for a mark and its digit: each row is cut into pairs, without the first pair of all."""
     return grid * (grid // 2) - 1
 
 
 class _Pool(NamedTuple):
-    """Images of marks, then those of the digits of a split, digit by digit."""
+    """Images of marks, then of the digits of a split, sorted by digit."""
 
     images: UInt8[np.ndarray, "images 8 8"]
     first: Int[np.ndarray, " digits"]
-    """Place of the first image of each digit."""
+    """Index of the first image of each digit."""
     counts: Int[np.ndarray, " digits"]
 
     def draw(self, random: np.random.RandomState, digits: Int[np.ndarray, "rows cells"]) -> Int[np.ndarray, "rows cells"]:
-        """Places of images of these digits, each drawn evenly from all of its digit."""
+        """Indices of images of these digits, each drawn uniformly from all of its digit."""
         return self.first[digits] + (random.random_sample(digits.shape) * self.counts[digits]).astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Multi-query associative recall: pairs of keys and values, then keys whose values are asked."""
+"""Multi-query associative recall: pairs of keys and values, then keys as queries, whose values are the labels."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Options(SyntheticOptions):
     """Options of multi-query associative recall."""
 
     length: int = 64
-    """Tokens in all; even. The pairs come first, the queries stand among filler in the rest."""
+    """Length in tokens; even. Pairs come first, then queries among filler."""
     pairs: int = 16
-    """Pairs of a key and its value, each asked once; at most a quarter of ``length``."""
+    """Number of pairs of a key and its value, each queried once; at most a quarter of ``length``."""
     fewest_pairs: int = added_later(0)
-    """Where not 0, each training and validation example has a number of pairs of its own, drawn evenly from this to ``pairs``."""
+    """Smallest number of pairs of a training or validation example, drawn uniformly up to ``pairs``; 0 for always ``pairs``."""
     most_pairs: int = added_later(0)
-    """Where not 0, a ladder: the test has ``fewest_pairs``, twice as many, and so on up to this, scored apart. More than a quarter
-    of ``length`` stand in four times as many tokens; what is shorter then ends with filler."""
+    """Largest number of pairs of the test, which has ``fewest_pairs``, twice as many, and so on, with separate scores; 0 for as in
+    training. More pairs than a quarter of ``length`` take four times as many tokens, and shorter sequences end with filler."""
     vocabulary: int = 64
-    """Keys and values there are, half of each; even."""
+    """Number of different keys and values, half of each; even."""
     alpha: float = 0.01
-    """Power of the gap before a query: the chance of a gap g goes as g^(alpha - 1), so that 1 makes all alike."""
+    """Exponent of the distribution of gaps before a query, proportional to g^(alpha - 1); 1 for a uniform one."""
     fillers: int = 1
-    """Different tokens that stand where no query does; none is a key or a value."""
+    """Number of different filler tokens between queries; none is a key or a value."""
     causal: bool = False
-    """Position i may see positions up to i only, as published."""
+    """True if position i attends to positions up to i only, as published."""
 
     def __post_init__(self) -> None:
         require_range("mqar.length", self.length, 8, 16_384, "counts tokens")
@@ -148,40 +148,38 @@ class Options(SyntheticOptions):
     },
 )
 class Mqar(SyntheticTask):
-    """The value that a key was paired with, asked at every position where a key comes again.
+    """Prediction of the value that a key was paired with, at every recurrence of a key.
 
-    ``k1 v1 k2 v2 ... kP vP`` stands first, all keys different and all values different. Each key
-    comes once more at an even place after that; the label there is its value, and nothing is asked
-    elsewhere. The value itself never follows, so there is nothing to see for who looks ahead. Who
-    notices which values occur and no more is right once in ``pairs``.
+    A sequence begins with ``k1 v1 k2 v2 ... kP vP``, with different keys and different values. Each key recurs once at a later even
+    position, where its value is the label; no other position has one. The value never follows the query, so that looking ahead is
+    useless. A model that only finds the set of values has an accuracy of 1 / ``pairs``.
 
     Source: Arora et al. 2023, Section 3 and appendix; lengths 64 to 512 with 4 to 64 pairs, 8,192 tokens.
-    Differs: theirs is causal; here that is an option, on at the levels ``cpu`` and ``lra``, so that
-        mechanisms without a causal form can be tried as well. (Who sees both ways takes many times
-        longer to find out which neighbour of a key is its value.) Theirs draws the gaps pair by pair, so
-        that the first pairs tend to be asked first and the place of a query alone tells something of
-        its answer; here the same gaps fall to the pairs in random order, and it tells nothing. Filler
-        tokens are no keys or values here; theirs are one blank, or any token, keys included. Classes
-        are the values, theirs are all tokens. The vocabulary is smaller by default, as large ones take
-        more steps. A validation split is drawn; theirs reports the best of four learning rates.
+    Differs: theirs is causal; here that is an option, on at the levels ``cpu`` and ``lra``, so that mechanisms without a causal
+        form can be tested as well. (A bidirectional model takes many times longer to learn which neighbour of a key is its
+        value.) Theirs draws the gaps pair by pair, so that the first pairs tend to be queried first and the position of a query
+        is informative; here the same gaps are assigned to the pairs in random order, and it is not. Filler tokens are no keys or
+        values here; theirs are one blank, or any token, keys included. Classes are the values; theirs are all tokens. The
+        vocabulary is smaller by default, because large ones take more steps. A validation split is drawn; theirs reports the best
+        of four learning rates.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Filler, keys and values are tokens; classes are the values."""
+        """Tokens are filler, keys and values; classes are the values."""
         o = self.options
         longest = max(o.length, 4 * max(self._ladder(), default=0))
         return TaskSpec(Tokens(1 + o.fillers + o.vocabulary), longest, o.vocabulary // 2, labels="position", causal=o.causal)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Numbers of pairs, where there is a ladder of them."""
+        """Masks of the numbers of pairs, if the test has several."""
         counts = (self.examples(split).labels() != UNASKED).sum(dim=1)
         return {f"{pairs} pairs": counts == pairs for pairs in self._ladder()}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens and labels, an equal share for each number of pairs."""
+        """Tokens and labels, with equal shares of the numbers of pairs."""
         o = self.options
         trained = list(range(o.fewest_pairs or o.pairs, o.pairs + 1))
         counts = (split == "test" and self._ladder()) or trained
@@ -189,7 +187,7 @@ class Mqar(SyntheticTask):
         return in_turn(blocks)
 
     def _ladder(self) -> list[int]:
-        """``fewest_pairs``, twice as many, and so on up to ``most_pairs``."""
+        """Numbers of pairs of the test: ``fewest_pairs``, twice as many, and so on up to ``most_pairs``."""
         o = self.options
         return [o.fewest_pairs << step for step in range(o.most_pairs.bit_length()) if 0 < o.fewest_pairs << step <= o.most_pairs]
 
@@ -198,18 +196,18 @@ class Mqar(SyntheticTask):
         weights = gap_weights((max(o.length, 4 * pairs) - 2 * pairs) // 2, o.alpha)
         first_key, first_value = 1 + o.fillers, 1 + o.fillers + o.vocabulary // 2
         keys, values = (subsets(random, rows, pairs, o.vocabulary // 2) for _ in range(2))
-        asked = subsets(random, rows, pairs, pairs)  # gaps are drawn one after another, small ones first, so in another order
+        order = subsets(random, rows, pairs, pairs)  # shuffled, since small gaps tend to be drawn first
         at = 2 * pairs + 2 * weighted_subsets(random, rows, pairs, weights)
         ids = 1 + below(random, o.fillers, rows, length)
         ids[:, 0 : 2 * pairs : 2] = first_key + keys
         ids[:, 1 : 2 * pairs : 2] = first_value + values
         labels = np.full((rows, length), UNASKED, dtype=np.int64)
-        np.put_along_axis(ids, at, first_key + np.take_along_axis(keys, asked, axis=1), axis=1)
-        np.put_along_axis(labels, at, np.take_along_axis(values, asked, axis=1), axis=1)
+        np.put_along_axis(ids, at, first_key + np.take_along_axis(keys, order, axis=1), axis=1)
+        np.put_along_axis(labels, at, np.take_along_axis(values, order, axis=1), axis=1)
         return ids, labels
 
 
 def gap_weights(gaps: int, alpha: float) -> NDArray[np.int64]:
-    """g^(alpha - 1) for g of 1 to ``gaps``, the largest made 2^32: whole numbers, equal on every machine."""
+    """Weights g^(alpha - 1) for g from 1 to ``gaps``, scaled to a maximum of 2^32: integers, equal on every machine."""
     powers = [Decimal(gap) ** (Decimal(str(alpha)) - 1) for gap in range(1, gaps + 1)]
     return np.array([max(1, int(power / max(powers) * 2**32)) for power in powers], dtype=np.int64)

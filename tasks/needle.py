@@ -1,4 +1,4 @@
-"""Needles in hay: keys with values among filler, repetitive or diverse; asked at the end, and in longer hay than was trained."""
+"""Needles in hay: keys with values among repetitive or diverse filler, recalled at the end, also from longer hay than trained."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 KINDS = ("repetitive", "diverse")
 PHRASE = 8
-"""Tokens of the phrase that repetitive hay says over and over: the first of those that diverse hay is drawn from."""
+"""Length of the phrase of repetitive hay, made of the first tokens of those in diverse hay."""
 
 
 @dataclass
@@ -25,15 +25,15 @@ class Options(SyntheticOptions):
     """Options of needles in hay."""
 
     length: int = 64
-    """Tokens of a training or validation sequence: hay with the needles in it, then their keys, which ask."""
+    """Length in tokens of a training or validation sequence: hay with needles, then their keys as queries."""
     needles: int = 4
-    """Keys with a value each; all are asked, in another order. ``4 * needles`` is at most ``length``."""
+    """Number of keys with values; all are queried, in another order. ``4 * needles`` is at most ``length``."""
     vocabulary: int = 64
-    """Keys and values there are, half of each; even."""
+    """Number of different keys and values, half of each; even."""
     hay: int = 64
-    """Different tokens of diverse hay; none is a key or a value."""
+    """Number of different tokens of diverse hay; none is a key or a value."""
     longer: int = 4
-    """The test has sequences of ``length``, twice as many tokens, and so on up to this many times; a power of two."""
+    """Largest test length as a multiple of ``length``, a power of two; the test has all powers of two up to it."""
 
     def __post_init__(self) -> None:
         require_range("needle.length", self.length, 8, 16_384, "counts tokens")
@@ -104,17 +104,17 @@ class Options(SyntheticOptions):
     },
 )
 class Needle(SyntheticTask):
-    """The value that follows a key somewhere in the hay, asked where the key comes again at the end.
+    """Prediction of the value that follows a key somewhere in the hay, where the key recurs at the end.
 
-    A key and its value stand next to each other, each such needle at a random place of the hay. Hay is repetitive, one phrase of
-    eight tokens over and over, or diverse, any token each time; training has both. One network is trained on ``length`` tokens and
-    tested on as many, twice as many and so on, for each kind of hay apart. After the last key a test sequence goes on as hay up
-    to the longest length, which a causal network does not see where it is asked.
+    A needle is a key followed by its value, at a random position in the hay. Hay is repetitive (a repeated phrase of eight tokens)
+    or diverse (random tokens); training has both. One network is trained on ``length`` tokens and tested on as many, twice as many
+    and so on, with separate scores for each kind of hay. After the last key a test sequence continues with hay up to the longest
+    length, which is after the queries and so hidden from a causal network.
 
-    Source: RULER's single needles, of key and value in repeated phrases or in essays, as Yang et al. 2024, Table 2, use
-        them to compare recurrent mechanisms: which is best depends on the hay.
-    Differs: made for training from scratch: tokens are symbols, several keys are asked of each sequence, and the longer
-        sequences are those that training has not shown. The level's network has no positions, which would be untrained there.
+    Source: RULER's single needles, of key and value in repeated phrases or in essays, with which Yang et al. 2024, Table 2, compare
+        recurrent mechanisms: the best one depends on the hay.
+    Differs: for training from scratch, tokens are symbols, each sequence has several queries, and the longer sequences do not occur
+        in training. The level's network has no position embeddings, which would be untrained there.
         FLOPs are counted at the longest length.
     """
 
@@ -122,17 +122,17 @@ class Needle(SyntheticTask):
 
     @property
     def spec(self) -> TaskSpec:
-        """Hay, keys and values are tokens; classes are the values."""
+        """Tokens are hay, keys and values; classes are the values."""
         o = self.options
         return TaskSpec(Tokens(1 + o.hay + o.vocabulary), o.longer * o.length, o.vocabulary // 2, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, " examples"]]:
-        """Kinds of hay, each at each length."""
+        """Masks of each kind of hay at each length."""
         part = torch.from_numpy(self.drawn(split)[2])
         return {f"{kind}, {length} tokens": part == at for at, (kind, length) in enumerate(self._parts(split))}
 
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens, labels, and the part that an example belongs to."""
+        """Tokens, labels, and the part of the test for each example."""
         parts = self._parts(split)
         longest = max(length for _, length in parts)
         return in_turn([self._draw(random, rows // len(parts), *part, longest, at) for at, part in enumerate(parts)])
@@ -147,7 +147,7 @@ class Needle(SyntheticTask):
         o = self.options
         ids = 1 + (below(random, o.hay, rows, longest) if kind == "diverse" else np.tile(np.arange(longest) % PHRASE, (rows, 1)))
         keys, values = (subsets(random, rows, o.needles, o.vocabulary // 2) for _ in range(2))
-        # Each needle holds the place after its key, so a gap between their order and the real place makes room for that.
+        # Each needle takes the next position, too: ordered positions are drawn, then shifted apart by one each.
         room = length - 2 * o.needles
         at = np.sort(subsets(random, rows, o.needles, room), axis=1) + np.arange(o.needles)
         np.put_along_axis(ids, at, 1 + o.hay + keys, axis=1)

@@ -1,4 +1,4 @@
-"""Pathfinder: are two dots the two ends of one dashed path? An image read pixel by pixel."""
+"""Pathfinder: images, read pixel by pixel, with two dots on the ends of one dashed path or of two."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from .parts.stamps import DEGREES, PENS
 
 _VERSION = 1
 _WORTH_KEEPING = 20_000_000
-"""Pixels that take so long to draw that they are kept in the cache."""
+"""Number of pixels from which drawn splits are cached, because drawing them is slow."""
 
 Arrays = Mapping[str, NDArray[np.uint8]]
 
 
 class Files(Enum):
-    """Which images."""
+    """Source of the images."""
 
     generated = "generated"
-    """Drawn here."""
+    """Generated images."""
     lra = "lra"
-    """Those of Long Range Arena."""
+    """Files of Long Range Arena."""
 
 
 @dataclass
@@ -47,30 +47,30 @@ class Options:
     """Options of Pathfinder."""
 
     side: int = 32
-    """Pixels a side: 16, 32, 64, 128 (Path-X) or 256, so that 256 to 65,536 tokens are read."""
+    """Side in pixels: 16, 32, 64, 128 (Path-X) or 256, for 256 to 65,536 tokens."""
     contour: int = 9
-    """Dashes of the target path; 6, 9 and 14 are Long Range Arena's easy, intermediate and hard."""
+    """Number of dashes of the target path; 6, 9 and 14 are easy, intermediate and hard in Long Range Arena."""
     distractors: int = 6
-    """Short paths beside the two long ones, of a third as many dashes each, at least two.
+    """Number of short paths beside the two long ones, each of a third as many dashes, at least two.
 
     Published for a contour of 14: 5 at sides 32 and 64, 8 at 128, 7 at 256.
     """
     turn: int = 45
-    """Degrees that a path turns from one dash to the next, at most; in steps of five."""
+    """Largest turn between consecutive dashes in degrees; a multiple of five."""
     contrast: float = 1.0
-    """Grey level of the faintest dash as a share of the brightest; 1 draws all alike, as published."""
+    """Smallest grey level of a dash as a share of the largest; 1 for equal levels, as published."""
     train: int = 1_000
-    """Images to draw; of ``lra`` the first so many of eight tenths."""
+    """Number of generated training images, or of the first ones of eight tenths of ``lra``."""
     valid: int = 200
-    """Images to draw; of ``lra`` the first so many of one tenth."""
+    """Number of generated validation images, or of the first ones of one tenth of ``lra``."""
     test: int = 400
-    """Images to draw; of ``lra`` always the whole of one tenth, whatever is said here."""
+    """Number of generated test images; ignored for ``lra``, whose test split is one tenth."""
     data_seed: int = 0
-    """Decides the images; of ``lra`` which are in which split."""
+    """Seed of the images, or of the division of ``lra`` into splits."""
     files: Files = Files.generated
-    """``generated``, or ``lra`` for the files of Long Range Arena, whose distractors, turns and contrast are given."""
+    """``generated``, or ``lra`` for the files of Long Range Arena, to which distractors, turn and contrast do not apply."""
     root: str = ""
-    """Folder that holds ``lra_release``; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, with ``lra_release``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         self.files = choice("pathfinder.files", self.files, Files)
@@ -143,42 +143,40 @@ def _or(values: Any) -> str:
     },
 )
 class Pathfinder(Task):
-    """Whether two dots lie on the two ends of one dashed path (1) or on ends of different paths (0).
+    """Classification of images by two dots, on the two ends of one dashed path (1) or on ends of different paths (0).
 
-    An image shows two long paths, short ones besides, and two dots; paths neither cross nor touch.
-    A token is a grey level and one more, as token 0 is padding, which never occurs; rows follow each
-    other from the top. Every image is solved anew in the tests, from its pixels alone.
+    An image has two long paths, several short ones, and two dots; paths neither cross nor touch. A token is a grey level plus one;
+    token 0 is padding, which does not occur. Rows follow each other from the top. The tests solve every image again, from its
+    pixels only.
 
-    Source: two long snakes and short distractors as in Linsley et al. 2018 and Kim et al. 2020, with the
-        sizes of dashes, gaps, dots and distractors that Long Range Arena's builder names for each side.
-    Differs: theirs puts dots on ends as they come. The ends of one path look towards each other and keep
-        certain distances, so that places and directions of the two dots alone give most labels
-        away. Here positives and negatives are drawn in pairs alike in the distance of the dots, in
-        their nearness to the border, and in the directions in which paths leave them, which leaves
-        that way little, and most at side 16. Dashes of one path are nearer to each other than to any other
-        path by at least a pixel, so that each image has one answer; theirs keeps one margin for both.
-        Paths grow both ways from their middle, anywhere; theirs from one end, near each other in the
-        centre. Dashes have 11 levels of grey at their edges, smoothed by counting
-        4 x 4 samples; theirs by resampling. Distractors are always as many as asked. Side 16 is ours.
-        Of the published files (``files=lra``), which have no split of their own, eight tenths train, one
-        validates and one tests, as in Long Range Arena, in an order of our own: theirs is TensorFlow
-        Datasets'. What equals an image of a later split is left out of the earlier.
+    Source: two long snakes and short distractors as in Linsley et al. 2018 and Kim et al. 2020, with the sizes of dashes, gaps,
+        dots and distractors that Long Range Arena's builder sets for each side.
+    Differs: theirs puts dots on ends without matching. The two ends of one path point towards each other and have typical
+        distances, so that positions and directions of the dots predict most labels. Here positives and negatives are drawn in
+        pairs with equal distances of the dots, nearness to the border, and directions in which paths leave the dots, so that
+        little of this cue remains, most of it at side 16. Dashes of one path are nearer to each other than to any other path by
+        at least a pixel, so that labels are unambiguous; theirs has one margin for both. Paths grow in both directions from their
+        middle, anywhere; theirs from one end, near each other in the centre. Dashes have 11 grey levels at their edges, from
+        counts of 4 x 4 samples; theirs from resampling. The number of distractors is exact. Side 16 is new. The published files
+        (``files=lra``), which have no splits, are divided into eight tenths train, one valid and one test, as in Long Range
+        Arena, but in another order than that of TensorFlow Datasets. Images that equal one of a later split are left out of the
+        earlier.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """A token a pixel, of 256 levels."""
+        """One token for each pixel, of 256 grey levels."""
         return TaskSpec(Tokens(257), self.options.side**2, classes=2)
 
     def examples(self, split: Split) -> Examples:
-        """All images of a split; the three are made together, once per process, and are disjoint.
+        """Images of a split; the three are disjoint, and computed together, once per process.
 
         Raises:
-            MissingDataError: the files of Long Range Arena are not there; the message says what to put where.
-            DamagedDataError: one of them is damaged.
-            ValueError: the paths asked for do not fit into the image.
+            MissingDataError: the files of Long Range Arena are missing; the message states which files are needed.
+            DamagedDataError: a file is damaged.
+            ValueError: the paths do not fit into the image.
         """
         o = self.options
         sizes = (o.train, o.valid, o.test)
@@ -190,22 +188,22 @@ class Pathfinder(Task):
 
     @property
     def data_title(self) -> str:
-        """Which of the two, and which level of the published."""
+        """Title of the images, generated or of a level of Long Range Arena."""
         o = self.options
         return f"{PATHFINDER[o.side].title} ({o.contour} dashes)" if o.files is Files.lra else "generated"
 
 
 class Pixels(ArrayExamples):
-    """Grey levels held as bytes, handed out as tokens: a level and one more, as 0 is padding."""
+    """Grey levels stored as bytes, with batches of tokens: level plus one, since 0 is padding."""
 
     def batch(self, indices: Any) -> Batch:
-        """The examples at these indices, in this order."""
+        """Examples at these indices, in this order."""
         levels, valid, labels = super().batch(indices)
         return Batch(levels + 1, valid, labels)
 
 
 def render(ids: Int[Tensor, " length"]) -> str:
-    """An image as people can look at it in a terminal, two characters a pixel."""
+    """Text of an image for a terminal, two characters for each pixel."""
     side = round(len(ids) ** 0.5)
     return "\n".join("".join(2 * " .:+*#@"[(level + 41) // 43] for level in row) for row in (ids.view(side, side) - 1).tolist())
 
@@ -215,7 +213,7 @@ def _generate(plan: Plan, sizes: tuple[int, ...], seed: int) -> tuple[Pixels, ..
     def make() -> dict[str, NDArray[np.uint8]]:
         draughtsman = Draughtsman(plan)
         arrays = {}
-        for split, size in reversed(list(zip(SPLITS, sizes, strict=True))):  # so that the test is the same for every size of train
+        for split, size in reversed(list(zip(SPLITS, sizes, strict=True))):  # test does not depend on the size of train
             images, labels = draughtsman.images(size, f"pathfinder {seed} {split}")
             arrays[f"{split} images"], arrays[f"{split} labels"] = images.reshape(size, -1), labels
         return arrays
@@ -233,11 +231,11 @@ def _published(root: Path, side: int, contour: int, sizes: tuple[int, ...], seed
 
 
 def _divided(release: Release, contour: int, sizes: tuple[int, ...], seed: int) -> dict[str, NDArray[np.uint8]]:
-    """Eight tenths, one and one of a level, in random order."""
+    """Images and labels of a level, divided into eight tenths, one and one, in random order."""
     images, labels = release.read(contour)
     if len(images) < 10:
         raise DamagedDataError(f"{release.level(contour)} lists {len(images)} images, too few for three splits")
-    order = np.random.RandomState(seed).permutation(len(images))  # frozen by numpy: the same order in every version
+    order = np.random.RandomState(seed).permutation(len(images))  # frozen by numpy: equal in every version
     cuts = len(images) * 8 // 10, len(images) * 9 // 10
     train, valid, test = np.split(order, cuts)
     seen: set[bytes] = set()

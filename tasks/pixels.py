@@ -1,4 +1,4 @@
-"""Long Range Arena's image task: a grey CIFAR-10 image as a sequence of 1,024 pixels."""
+"""Image task of Long Range Arena: grey CIFAR-10 images as sequences of 1,024 pixels."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Options:
     """Options of pixels."""
 
     side: int = 32
-    """Pixels a side: 32 as published, or 16 or 8, of which each is the mean of a square, for quick looks."""
+    """Side in pixels: 32 as published, or 16 or 8, with means over squares, for quick runs."""
     train: int = 0
-    """The first so many training images only; 0 takes all that validation leaves."""
+    """Number of training images, the first ones; 0 for all except those for validation."""
     valid: int = 5_000
-    """Images of the published training part that are kept for validation, in the proportions of the classes."""
+    """Number of validation images, cut from the published training split in the proportions of the classes."""
     root: str = ""
-    """Folder that holds the data; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         if self.side not in (8, 16, 32):
@@ -78,43 +78,43 @@ class Options:
     datasets=(CIFAR10,),
 )
 class Pixels(Task):
-    """Which of ten kinds of things an image shows, read pixel by pixel, row after row.
+    """Classification of images into ten classes, read pixel by pixel, row after row.
 
-    A token is a grey level and one more, as token 0 is padding, which never occurs. Grey is the
-    luma of ITU-R BT.601 in whole numbers, (19595 R + 38470 G + 7471 B + 32768) / 65536 rounded down.
+    A token is a grey level plus one; token 0 is padding, which does not occur. Grey is the luma of ITU-R BT.601 in integers,
+    (19595 R + 38470 G + 7471 B + 32768) / 65536 rounded down.
 
     Source: Tay et al. 2020: 45,000 training, 5,000 validation and 10,000 test images of 1,024 pixels.
-    Differs: theirs computes grey in floating point; levels may differ by one. Their validation
-        images are the last tenth of the training part in an order of TensorFlow Datasets' own;
-        here they are as many of every class, in the order of a digest of each image.
+    Differs: theirs computes grey in floating point; levels may differ by one. Their validation images are the last tenth of the
+        training split in the order of TensorFlow Datasets; here they are equally many of every class, ordered by a digest of each
+        image.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """A token a pixel, of 256 levels."""
+        """One token for each pixel, of 256 grey levels."""
         return TaskSpec(Tokens(257), self.options.side**2, classes=10)
 
     def examples(self, split: Split) -> Examples:
-        """All images of a split.
+        """Images of a split.
 
         Raises:
-            MissingDataError: no data are there; the message says what to put where.
-            DamagedDataError: a file is not what it must be.
+            MissingDataError: the data are missing; the message states which files are needed.
+            DamagedDataError: a file has a wrong content.
         """
         o = self.options
         return _splits(data_root(o.root), o.side, o.valid, o.train)[SPLITS.index(split)]
 
 
 def grey(levels: UInt8[np.ndarray, "images 3 height width"]) -> UInt8[np.ndarray, "images 1 height width"]:
-    """Luma of ITU-R BT.601, in whole numbers as Pillow computes its mode L."""
+    """Luma of ITU-R BT.601, in integers like Pillow's mode L."""
     red, green, blue = (levels[:, channel].astype(np.int32) for channel in range(3))
     return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).astype(np.uint8)[:, None]
 
 
 def means(levels: UInt8[np.ndarray, "images 1 height width"], side: int) -> UInt8[np.ndarray, "images 1 side side"]:
-    """Each image in ``side`` squares a side, of each the mean level, halves rounded up."""
+    """Mean levels of ``side`` × ``side`` squares of each image, with halves rounded up."""
     images, _, height, width = levels.shape
     if (height, width) == (side, side):
         return levels

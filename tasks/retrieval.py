@@ -1,4 +1,4 @@
-"""Byte-level retrieval: whether two documents belong together, each read apart; Long Range Arena's Retrieval."""
+"""Byte-level retrieval: classification of pairs of documents, each encoded separately; Retrieval of Long Range Arena."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from .parts.byte_tokens import VOCABULARY, byte_tokens, pad
 from .parts.division import Row, divide, hashed_order
 
 LEAST = 100
-"""Characters of the shortest post that is taken; what is left of others tells no topic."""
+"""Length in characters of the shortest post that is used; shorter ones have no recognisable topic."""
 
 VALID_SHARE = 10
-"""Of the training posts, one in so many makes the pairs of validation."""
+"""Divisor of the share of training posts in validation pairs: one in ten."""
 
 
 class Files(Enum):
-    """Which pairs."""
+    """Source of the pairs."""
 
     newsgroups = "newsgroups"
-    """Posts of the same newsgroup or of two; stands in for AAN."""
+    """Posts of one newsgroup or of two, a substitute for AAN."""
     aan = "aan"
-    """Papers of which one cites the other or not, in the files of Long Range Arena."""
+    """Papers, one citing the other or not, from the files of Long Range Arena."""
 
 
 @dataclass
@@ -49,17 +49,17 @@ class Options:
     files: Files = Files.newsgroups
     """``newsgroups`` or ``aan``."""
     length: int = 512
-    """Bytes of each document that are read, the first ones; 4,000 is Long Range Arena's."""
+    """Number of bytes read of each document, the first ones; 4,000 in Long Range Arena."""
     train: int = 20_000
-    """Pairs drawn, half of them of one group; of ``aan`` the first so many, 0 takes all."""
+    """Number of training pairs drawn, half of them of one group; of ``aan`` the first ones, with 0 for all."""
     valid: int = 2_000
-    """Pairs drawn; ``aan`` has its own."""
+    """Number of validation pairs drawn; unused for ``aan``."""
     test: int = 4_000
-    """Pairs drawn; ``aan`` has its own."""
+    """Number of test pairs drawn; unused for ``aan``."""
     data_seed: int = 0
-    """Decides which pairs are drawn; ``aan`` draws none."""
+    """Seed of the pairs; unused for ``aan``."""
     root: str = ""
-    """Folder that holds ``20news`` or ``lra_release``; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, with ``20news`` or ``lra_release``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         known = [choice.value for choice in Files]
@@ -116,18 +116,16 @@ class Options:
     variants={"small": {"length": 128, "train": 600, "valid": 200, "test": 400}},
 )
 class Retrieval(Task):
-    """Whether two documents belong together.
+    """Classification of pairs of documents: related or not.
 
-    Source: Long Range Arena asks it of pairs of papers of the ACL Anthology Network, 4,000 bytes of each.
-    Differs: those files can no longer be fetched everywhere, so that the default stands in for them and
-        is named so: posts of 20 Newsgroups, of one group or of two, as many of either. Of a post only
-        what its author wrote is read: headers, quoted lines, signatures and the names of the twenty groups are
-        cut, and posts of fewer than 100 characters are left out. Pairs of train and valid are made of
-        published training posts, nine in ten of them and the tenth; pairs of the test of published test
-        posts. No post, cut to ``length``, stands in two splits. Both classes draw their first post alike, and
-        the second from its group or from all others, so that one post alone tells next to nothing.
-        Of ``aan`` the published three splits are taken; pairs of train and valid that also
-        stand in a later split, in either order, are left out; a paper may stand in many pairs.
+    Source: Long Range Arena uses pairs of papers of the ACL Anthology Network, 4,000 bytes of each.
+    Differs: those files can no longer be downloaded everywhere, so that the default is a substitute, named as such: posts of 20
+        Newsgroups, of one group or of two, equally many of either. Only the author's own text of a post is read, without headers,
+        quoted lines, signatures and the names of the twenty groups, and posts of fewer than 100 characters are left out. Pairs of
+        train and valid consist of published training posts, nine in ten of them and the tenth; pairs of test of published test
+        posts. No post, cut to ``length``, is in two splits. Both classes draw their first post alike, and the second from its
+        group or from all others, so that a single post is hardly informative. Of ``aan`` the three published splits are taken;
+        pairs of train and valid that also occur in a later split, in either order, are left out; a paper may be in many pairs.
     """
 
     options: Options
@@ -139,15 +137,15 @@ class Retrieval(Task):
 
     @property
     def data_title(self) -> str:
-        """AAN, or what stands in for it."""
+        """Title of AAN, or of its substitute."""
         return AAN.title if self.options.files is Files.aan else "20 Newsgroups pairs (stand-in for AAN)"
 
     def examples(self, split: Split) -> Examples:
-        """All pairs of a split.
+        """Pairs of a split.
 
         Raises:
-            FileNotFoundError: the documents are not there; the message says what to put where.
-            ValueError: a file is damaged or not whole, or there are fewer pairs than asked for.
+            FileNotFoundError: the documents are missing; the message states which files are needed.
+            ValueError: a file is damaged or incomplete, or there are fewer pairs than required.
         """
         o = self.options
         return _splits(data_root(o.root), o.files, o.length, (o.train, o.valid, o.test), o.data_seed)[SPLITS.index(split)]
@@ -189,14 +187,15 @@ def _drawn(root: Path, length: int, sizes: Sequence[int], seed: int) -> dict[str
 
 
 def draw_pairs(groups: Sequence[int], count: int, random: Callable[[], float]) -> list[tuple[int, int, int]]:
-    """Pairs of different documents and whether they are of one group, which half of them are; no pair twice.
+    """Pairs of different documents, and 1 for pairs of one group, which are half of all; no pair twice.
 
     Args:
-        groups: of each document.
-        random: evenly from [0, 1); Python promises this sequence, of all its methods, for every version.
+        groups: group of each document.
+        count: number of pairs.
+        random: uniform numbers in [0, 1), from ``Random.random``, the only method whose sequence Python guarantees.
 
     Raises:
-        ValueError: there are hardly so many pairs.
+        ValueError: there are too few different pairs.
     """
     members: dict[int, list[int]] = {}
     for place, group in enumerate(groups):
@@ -241,5 +240,5 @@ def _stack(split: str, pairs: Sequence[tuple[bytes, bytes, int]], length: int) -
 
 
 def _either_order(one: bytes, other: bytes) -> bytes:
-    """A digest of two documents, whichever comes first."""
+    """Digest of two documents, independent of their order."""
     return b"".join(sorted(hashlib.sha256(ids).digest() for ids in (one, other)))

@@ -1,4 +1,4 @@
-"""Selective sum and majority: only the digits that follow a mark count."""
+"""Selective sum and majority: a function of the digits that follow a mark."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 MARK = 1
 ASK = 2
 FIRST_DIGIT = 3
-"""Token ids; digits take all from the last one on."""
+"""Token ids; digits have all ids from ``FIRST_DIGIT`` on."""
 
 
 class Kind(Enum):
-    """What is asked of the marked digits."""
+    """Function of the marked digits."""
 
     sum = "sum"
     majority = "majority"
@@ -32,15 +32,15 @@ class Options(SyntheticOptions):
     """Options of selective sum and majority."""
 
     length: int = 64
-    """Tokens in all, marks and the last one, which asks, included."""
+    """Length in tokens, including marks and the query, which is the last token."""
     marked: int = 5
-    """Digits that count; ``marked * (modulus + 1)`` is less than ``length``, so that all digits can be equally frequent."""
+    """Number of marked digits; ``marked * (modulus + 1)`` is less than ``length``, so that all digits can be equally frequent."""
     modulus: int = 4
-    """Different digits, and classes."""
+    """Number of different digits, which are the classes."""
     kind: Kind = Kind.majority
-    """``sum`` of the marked digits modulo ``modulus``, or the ``majority``: the most frequent of them, never a tie."""
+    """``sum`` of the marked digits modulo ``modulus``, or ``majority``, the most frequent of them, without ties."""
     causal: bool = False
-    """Position i may see positions up to i only."""
+    """True if position i attends to positions up to i only."""
 
     def __post_init__(self) -> None:
         self.kind = choice("selective.kind", self.kind, Kind)
@@ -98,23 +98,21 @@ class Options(SyntheticOptions):
     },
 )
 class Selective(SyntheticTask):
-    """A digit computed from those digits that follow a mark, and from no other.
+    """Prediction of the sum or majority of the digits that follow a mark.
 
-    Over all tokens every digit is equally frequent, up to a few left over that are drawn apart:
-    counting tells nothing, in either kind. The marked digits are drawn first, all values alike;
-    the others make up the counts and stand in random order. The last token asks, and the answer
-    is given at its position: a class token before all others could not see them in causal form.
+    Over all tokens every digit is equally frequent, up to a remainder that is drawn independently, so that counts over all tokens
+    are uninformative. The marked digits are drawn first, uniformly; the others balance the counts, in random order. The last token
+    is the query, and the label is at its position: in causal form a class token before all others could not attend to them.
 
-    Source: none; one attention must find the marks, another add what follows them. In the spirit of
-        selective copying (Gu and Dao 2023, arXiv:2312.00752) and of the parity and majority circuits
-        by which efficient attentions are told apart.
+    Source: none; one attention must find the marks, another add the digits after them. Similar to selective copying (Gu and Dao
+        2023, arXiv:2312.00752) and to the parity and majority circuits that separate efficient attentions.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """The mark, the token that asks and the digits are tokens; classes are the digits."""
+        """Tokens are mark, query and digits; classes are the digits."""
         o = self.options
         return TaskSpec(Tokens(FIRST_DIGIT + o.modulus), o.length, o.modulus, labels="position", causal=o.causal)
 
@@ -136,13 +134,13 @@ class Selective(SyntheticTask):
 
 
 def _arrange(random: np.random.RandomState, chosen: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tokens: the chosen digits behind marks at random places, in order, the others everywhere else, in order."""
+    """Tokens with the chosen digits after marks at random positions, in order, and the others everywhere else, in order."""
     rows, marked = chosen.shape
     units = marked + others.shape[1]
     places = np.sort(subsets(random, rows, marked, units), axis=1)
-    marks = places + np.arange(marked)  # each mark before moves what follows by one
+    marks = places + np.arange(marked)  # each earlier mark shifts the position by one
     ids = np.zeros((rows, units + marked), dtype=np.int64)
     np.put_along_axis(ids, marks, MARK, axis=1)
     np.put_along_axis(ids, marks + 1, FIRST_DIGIT + chosen, axis=1)
-    ids[ids == 0] = FIRST_DIGIT + others.ravel()  # row by row, so in order
+    ids[ids == 0] = FIRST_DIGIT + others.ravel()  # row by row, in order
     return ids

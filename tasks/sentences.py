@@ -1,4 +1,4 @@
-"""Text classification as in Table 2 of the Linformer paper: SST-2, QNLI, QQP, MRPC and IMDB, by words or bytes."""
+"""Text classification as in Table 2 of the Linformer paper: SST-2, QNLI, QQP, MRPC and IMDB, with words or bytes as tokens."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from .parts.tokenisers import Tokens, check_tokens, make_tokeniser, tokeniser_re
 
 @dataclass
 class Options:
-    """Options of a task of sentences."""
+    """Options of a task of text classification."""
 
     length: int = 256
-    """Tokens that are read, the first ones; of two texts the longer is cut."""
+    """Number of tokens read, the first ones; of two texts the longer is cut."""
     tokens: Tokens = Tokens.bytes
     """``bytes``, ``wordpiece`` or ``bpe`` learned from the training split, or ``file``."""
     vocabulary: int = 0
-    """Ids there are at most, the three of the zoo included; 0 is 259 for bytes, 8,192 for what is learned, 65,536 for a file."""
+    """Largest vocabulary, with three special ids; 0 for 259 (bytes), 8,192 (learned) or 65,536 (file)."""
     train: int = 0
-    """Training rows, the first so many; 0 takes all that validation leaves."""
+    """Number of training rows, the first ones; 0 for all except those for validation."""
     valid: int = 0
-    """Rows cut from the training part for validation; 0 takes a tenth, at most 5,000."""
+    """Number of validation rows, cut from the training split; 0 for a tenth, at most 5,000."""
     tokenizer: str = ""
-    """A ``tokenizer.json``, or a folder that holds one, where ``tokens`` is ``file``."""
+    """Path of a ``tokenizer.json`` or its folder, for ``tokens=file``."""
     root: str = ""
-    """Folder of data; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     owner: ClassVar[str] = "sentences"
 
@@ -58,12 +58,12 @@ class Options:
 
     @property
     def ids(self) -> int:
-        """Ids there are."""
+        """Size of the vocabulary."""
         return check_tokens(self.owner, self.tokens, self.vocabulary, self.tokenizer)[1]
 
 
 def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
-    """Sizes of experiment; ``longer`` are options of the published size."""
+    """Levels of experiments; ``longer`` are options of the published size."""
     return {
         "cpu": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0},
@@ -93,14 +93,13 @@ def levels(steps: int, **longer: Any) -> Mapping[str, Level]:
 
 
 class Sentences(Task):
-    """Classes of one text or of two, parted by a separator.
+    """Classification of one text, or of two with a separator between.
 
-    Source: Wang et al. 2020, arXiv:2006.04768, Table 2: accuracy on the published development part,
-        or test of IMDB, of models pretrained on books and an encyclopedia and then trained on each set.
-    Differs: trained from nothing. The labels of GLUE's test are hidden, so that the published
-        development part is the test here, whole, and validation is cut from the training part. Training rows
-        that also stand in the test are left out, of equal ones one is kept; equal is what
-        a model is shown as equal tokens. Learned tokens are learned from the training split alone.
+    Source: Wang et al. 2020, arXiv:2006.04768, Table 2: accuracy on the published development split, or test split of IMDB, of
+        models pretrained on books and an encyclopedia and then trained on each data set.
+    Differs: trained from scratch. The labels of GLUE's test splits are hidden, so that the published development split is the test
+        split here, complete, and validation is cut from the training split. Training rows that also occur in the test split are
+        left out, and so are duplicates; rows are equal if their tokens are. Learned tokenisers use the training split only.
     """
 
     options: Any
@@ -113,21 +112,21 @@ class Sentences(Task):
 
     @property
     def source(self) -> DataSet[Parts]:
-        """The data set that these options read."""
+        """Data set of these options."""
         return self.data
 
     @property
     def data_title(self) -> str:
-        """As tables name it."""
+        """Title of the data set."""
         return self.source.title
 
     def examples(self, split: Split) -> Examples:
-        """All rows of a split.
+        """Rows of a split.
 
         Raises:
-            FileNotFoundError: the data, or the tokeniser's file, are not there; the message says what to put where.
-            ImportError: tokens other than bytes, and the library is not installed.
-            ValueError: a file is damaged or not whole.
+            FileNotFoundError: the data or the tokeniser's file are missing; the message states which files are needed.
+            ImportError: tokens are not bytes, and the library is not installed.
+            ValueError: a file is damaged or incomplete.
         """
         o = self.options
         chosen = (o.length, o.tokens, o.ids, o.tokenizer, o.valid)
@@ -135,7 +134,7 @@ class Sentences(Task):
 
 
 Chosen = tuple[int, Tokens, int, str, int]
-"""Length, kind of tokens, ids, the tokeniser's file, and rows of validation."""
+"""Length, kind of tokens, vocabulary, path of the tokeniser's file, and number of validation rows."""
 
 _SETS = {dataset.name: dataset for dataset in (SST2, QNLI, QNLI_DEV, QQP, MRPC, IMDB)}
 
@@ -201,22 +200,22 @@ class Sst2Options(Options):
     variants={"short": {"length": 32, "train": 2_000, "valid": 500}},
 )
 class Sst2(Sentences):
-    """Whether a phrase is positive.
+    """Classification of phrases by sentiment: positive or negative.
 
-    Source: 67,349 phrases to train on, parts of sentences among them, and 872 sentences, GLUE's development part.
-    Differs: see ``Sentences``. Phrases of one sentence may stand in train and in valid, never in the test's sentences.
+    Source: 67,349 training phrases, including parts of sentences, and 872 sentences, GLUE's development split.
+    Differs: see ``Sentences``. Phrases of one sentence may be in train and in valid, but not of sentences of test.
     """
 
     data = SST2
 
 
 class QnliFiles(Enum):
-    """Which parts of QNLI there are."""
+    """Available splits of QNLI."""
 
     published = "published"
-    """Train and dev; dev is the test."""
+    """Splits train and dev; dev is the test split."""
     dev = "dev"
-    """Dev alone, divided here: no official division, so its figures stand beside no others."""
+    """Split dev only, divided here: not an official division, so that its scores are not comparable to others."""
 
 
 @dataclass
@@ -224,9 +223,9 @@ class QnliOptions(Options):
     """Options of QNLI."""
 
     length: int = 384
-    """Tokens that are read; of the two texts the longer is cut."""
+    """Number of tokens read; of two texts the longer is cut."""
     files: QnliFiles = QnliFiles.published
-    """``published``, or ``dev`` where only that part is at hand."""
+    """``published``, or ``dev`` if only that split is available."""
 
     owner: ClassVar[str] = "qnli"
 
@@ -253,15 +252,15 @@ class QnliOptions(Options):
     variants={"dev": {"files": "dev", "length": 64}},
 )
 class Qnli(Sentences):
-    """Whether a sentence holds the answer to a question.
+    """Classification of pairs of a question and a sentence: answered by the sentence or not.
 
-    Source: 104,743 pairs to train on and 5,463, GLUE's development part.
-    Differs: see ``Sentences``. With ``files=dev`` only the development part is read, and one pair in five is the test.
+    Source: 104,743 training pairs and 5,463 pairs of GLUE's development split.
+    Differs: see ``Sentences``. With ``files=dev`` only the development split is read, and one pair in five is the test split.
     """
 
     @property
     def source(self) -> DataSet[Parts]:
-        """Both parts, or dev alone."""
+        """Data set of both splits, or of dev only."""
         return QNLI_DEV if self.options.files is QnliFiles.dev else QNLI
 
 
@@ -287,10 +286,10 @@ class QqpOptions(Options):
     variants={"short": {"length": 64, "train": 2_000, "valid": 500}},
 )
 class Qqp(Sentences):
-    """Whether two questions ask the same.
+    """Classification of pairs of questions: duplicates or not.
 
-    Source: 363,846 pairs to train on and 40,430, GLUE's development part.
-    Differs: see ``Sentences``. The metric is F1, as GLUE's; the Linformer paper gives accuracy.
+    Source: 363,846 training pairs and 40,430 pairs of GLUE's development split.
+    Differs: see ``Sentences``. The metric is F1, as in GLUE; the Linformer paper reports accuracy.
     """
 
     data = QQP
@@ -301,7 +300,7 @@ class MrpcOptions(Options):
     """Options of MRPC."""
 
     length: int = 384
-    """Tokens that are read; of the two texts the longer is cut."""
+    """Number of tokens read; of two texts the longer is cut."""
 
     owner: ClassVar[str] = "mrpc"
 
@@ -321,11 +320,11 @@ class MrpcOptions(Options):
     variants={"short": {"length": 64}},
 )
 class Mrpc(Sentences):
-    """Whether two sentences say the same.
+    """Classification of pairs of sentences: paraphrases or not.
 
-    Source: the published division into 4,076 pairs to train on and 1,725 to test on, whose labels are known.
-    Differs: see ``Sentences``; the Linformer paper does not report it. GLUE cuts its development part from the
-        4,076, here validation is.
+    Source: the published division into 4,076 training and 1,725 test pairs, whose labels are known.
+    Differs: see ``Sentences``; the Linformer paper does not report it. GLUE cuts its development split from the 4,076, here
+        validation is cut from them.
     """
 
     data = MRPC
@@ -336,7 +335,7 @@ class ImdbOptions(Options):
     """Options of IMDB."""
 
     length: int = 1_024
-    """Tokens that are read, the first ones."""
+    """Number of tokens read, the first ones."""
 
     owner: ClassVar[str] = "imdb"
 
@@ -355,10 +354,10 @@ class ImdbOptions(Options):
     variants={"short": {"length": 64, "train": 2_000, "valid": 500}},
 )
 class Imdb(Sentences):
-    """Whether a film review is positive.
+    """Classification of film reviews by sentiment: positive or negative.
 
-    Source: 25,000 reviews to train on and 25,000 to test on.
-    Differs: see ``Sentences``. Read as bytes it is the task ``text`` with other ids.
+    Source: 25,000 training and 25,000 test reviews.
+    Differs: see ``Sentences``. With bytes as tokens it is the task ``text`` with other ids.
     """
 
     data = IMDB

@@ -1,4 +1,4 @@
-"""State tracking: the product of all elements of a group read so far, asked at every position and beyond the trained length."""
+"""State tracking: product of all group elements so far, predicted at every position, also beyond the trained length."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .parts.synthetic import SyntheticOptions, SyntheticTask
 
 
 class Group(Enum):
-    """Which elements there are; a group of permutations of so many things."""
+    """Permutation groups."""
 
     parity = "parity"
-    """Of two things: the product tells whether the number of exchanges is odd."""
+    """Permutations of two elements: the product is the parity of the number of exchanges."""
     s3 = "s3"
-    """Of three things: six elements, which do not commute."""
+    """Permutations of three elements: a non-commutative group of order 6."""
     s5 = "s5"
-    """Of five things: 120 elements, the smallest such group that is not solvable."""
+    """Permutations of five elements: order 120, the smallest symmetric group that is not solvable."""
 
 
 THINGS = {Group.parity: 2, Group.s3: 3, Group.s5: 5}
@@ -40,11 +40,11 @@ class Options(SyntheticOptions):
     group: Group = Group.parity
     """``parity``, ``s3`` or ``s5``."""
     swaps: bool = False
-    """Whether words hold only the identity and exchanges of two things; products are any element."""
+    """True for words of transpositions and the identity only; products are any element."""
     length: int = 32
-    """Elements of a word in training and validation."""
+    """Length of a training or validation word, in group elements."""
     test_length: int = 128
-    """Elements of a test word; the first ``length`` positions are scored apart, then as many, then twice as many, and so on."""
+    """Length of a test word; the first ``length`` positions, the next as many, then twice as many etc. have separate scores."""
 
     def __post_init__(self) -> None:
         self.group = choice("state_words.group", self.group, Group)
@@ -106,30 +106,30 @@ class Options(SyntheticOptions):
     },
 )
 class StateWords(SyntheticTask):
-    """The product of the permutations read so far: the state of an automaton, which every element can change.
+    """Prediction of the product of the permutations so far: the state of an automaton that every element can change.
 
-    What reads a fixed number of layers in parallel can tell the state of short words only, if it cannot hold it: softmax and
-    linear attention, and recurrences whose transitions have no negative eigenvalues, where the answer is a parity. One network is
-    trained on words of ``length`` and tested on longer ones; scores are recorded by position.
+    Mechanisms that cannot represent the state, in a fixed number of layers, track it over short words only: softmax and linear
+    attention and, for parity, recurrences whose transitions have no negative eigenvalues. One network is trained on words of
+    ``length`` and tested on longer ones; scores are recorded by position.
 
     Source: parity and words of S3 and S5 as in Grazzi et al. 2024, Section 5: 2 layers (parity) of width 128, trained on lengths 3
         to 40, tested on 40 to 256, rates from 1e-4 to 1e-2, the best of three seeds; "swaps" is their S5 with exchanges alone.
-    Differs: words have one length in training, and every prefix of them is asked, as each position is; so the score of a test is of
-        all positions of its part, and not of the last one. The level's network has no positions, which would be untrained beyond
-        ``length``. FLOPs are counted at ``test_length``.
+    Differs: words have one length in training, and the state is predicted at every position, so that the test score is over all
+        positions of a part, not over the last one. The level's network has no position embeddings, which would be untrained
+        beyond ``length``. FLOPs are counted at ``test_length``.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Elements are tokens and classes."""
+        """Tokens and classes are the group elements."""
         o = self.options
         elements = len(table_of(o.group))
         return TaskSpec(Tokens(1 + elements), o.test_length, elements, labels="position", causal=True)
 
     def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
-        """Positions up to ``length``, up to twice that, and so on, in the test."""
+        """Masks of test positions up to ``length``, from there up to twice that, and so on."""
         o = self.options
         ends = [0, *(o.length << step for step in range((o.test_length // o.length).bit_length()))]
         if ends[-1] < o.test_length:
@@ -153,13 +153,13 @@ class StateWords(SyntheticTask):
 
 
 def table_of(group: Group) -> NDArray[np.int64]:
-    """At [a, b] the element that does b and then a; elements are numbered as they are sorted, from the identity 0."""
+    """Multiplication table with a ∘ b (first b, then a) at [a, b]; elements are sorted, with the identity as 0."""
     elements = list(permutations(range(THINGS[group])))
     number = {element: at for at, element in enumerate(elements)}
     return np.array([[number[tuple(a[place] for place in b)] for b in elements] for a in elements])
 
 
 def _moved(group: Group, at: int) -> int:
-    """Things that an element moves."""
+    """Number of points that a permutation moves."""
     element = list(permutations(range(THINGS[group])))[at]
     return sum(place != thing for place, thing in enumerate(element))

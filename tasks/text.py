@@ -1,4 +1,4 @@
-"""Byte-level text classification: whether a film review likes the film, read byte by byte; Long Range Arena's Text."""
+"""Byte-level text classification: sentiment of film reviews, read byte by byte; Text of Long Range Arena."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Options:
     """Options of text."""
 
     length: int = 1_024
-    """Bytes of a review that are read, the first ones; Long Range Arena takes 1,000 to 4,000."""
+    """Number of bytes read of a review, the first ones; 1,000 to 4,000 in Long Range Arena."""
     train: int = 0
-    """Training reviews, the first so many; 0 takes all that validation leaves."""
+    """Number of training reviews, the first ones; 0 for all except those for validation."""
     valid: int = 2_500
-    """Reviews cut from the published training part for validation."""
+    """Number of validation reviews, cut from the published training split."""
     root: str = ""
-    """Folder that holds ``imdb`` or ``aclImdb``; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, with ``imdb`` or ``aclImdb``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def __post_init__(self) -> None:
         if not 16 <= self.length <= 16_384:
@@ -83,28 +83,28 @@ class Options:
     variants={"short": {"length": 64, "train": 2_000, "valid": 500}},
 )
 class Text(Task):
-    """Whether a film review is positive.
+    """Classification of film reviews by sentiment: positive or negative.
 
-    Source: 25,000 reviews to train on and 25,000 to test on, as many positive as negative, UTF-8, cut to ``length``.
-    Differs: Long Range Arena validates on the test reviews; here ``valid`` are cut from the training
-        part. Training reviews that, cut to ``length``, also stand in the test are left out, and of
-        equal ones one is kept; at 1,024 bytes 24,778 remain. Its code pads with 0 and moves bytes by one, as here.
-        Long Range Arena's table gives the best of four lengths; here the length is an option, set beforehand.
+    Source: 25,000 training and 25,000 test reviews, equally many positive and negative, UTF-8, cut to ``length``.
+    Differs: Long Range Arena validates on the test reviews; here ``valid`` reviews are cut from the training split. Training
+        reviews that, cut to ``length``, also occur in the test split are left out, and so are duplicates; at 1,024 bytes 24,778
+        remain. Its code pads with 0 and shifts bytes by one, as here. Long Range Arena's table reports the best of four lengths;
+        here the length is an option, set beforehand.
     """
 
     options: Options
 
     @property
     def spec(self) -> TaskSpec:
-        """Bytes, padded at the end to ``length``."""
+        """Tokens for bytes, padded at the end to ``length``."""
         return TaskSpec(Tokens(VOCABULARY), self.options.length, classes=2)
 
     def examples(self, split: Split) -> Examples:
-        """All reviews of a split.
+        """Reviews of a split.
 
         Raises:
-            FileNotFoundError: the reviews are not there; the message says what to put where.
-            ValueError: a file is damaged, or not all reviews are there.
+            FileNotFoundError: the reviews are missing; the message states which files are needed.
+            ValueError: a file is damaged, or reviews are missing.
         """
         o = self.options
         return _splits(data_root(o.root), o.length, o.valid, o.train)[SPLITS.index(split)]

@@ -37,8 +37,8 @@ class ModelSpec:
     dropout: float = 0.0
     """Dropout after embedding, attention output and MLP; dropout of attention weights is an option of the mechanism."""
     backbone: str = ""
-    """Name of a VisionTransformer in timm, for tasks on patches; it sets dim, depth, heads and mlp_ratio. Empty for these fields'
-    own VisionTransformer."""
+    """Name of a VisionTransformer in timm, for tasks on patches, whose sizes replace those above; empty for a plain one of these
+    sizes."""
     shared_weights: bool = _added_later(False)
     """True for one block, applied ``depth`` times (Universal Transformer, without halting)."""
     reuse_keys: bool = _added_later(False)

@@ -90,7 +90,7 @@ class Checkpoint:
         """Restore the state that ``open`` found in the main process; all processes must call it.
 
         Raises:
-            CheckpointError: the checkpoint is of another network.
+            CheckpointError: the checkpoint belongs to another network.
         """
         processes, (tensors, facts) = training.processes, self._found or ({}, {})
         processes.agree()

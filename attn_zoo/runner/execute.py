@@ -96,7 +96,7 @@ def run(
 
     Raises:
         ValueError: the batch is smaller than the number of processes.
-        CheckpointError: the checkpoint is of another network.
+        CheckpointError: the checkpoint belongs to another network.
         LostProcessError: another process is gone.
     """
     processes = Processes.join(spec.device)

@@ -150,7 +150,7 @@ def unpack(training: Training, tensors: Mapping[str, Tensor], facts: Mapping[str
     """Restore a packed state into a training built for the same spec.
 
     Raises:
-        ValueError: the state is of another network.
+        ValueError: the state belongs to another network.
     """
     source, state, processes = training.source, training.state, training.processes
     assert isinstance(source, BatchSource)

@@ -199,7 +199,7 @@ def _phase(training: Training) -> str:
 
 
 def _spent(state: Trained, budget: Budget) -> float:
-    """Elapsed share of the time budget by this process's clock: of ``seconds`` without, or of ``max_seconds`` with pretraining."""
+    """Elapsed share, by this process's clock, of ``budget.seconds`` (training) or ``budget.max_seconds`` (pretraining, too)."""
     if budget.seconds:
         return state.seconds / budget.seconds
     return (state.pretrain_seconds + state.seconds) / budget.max_seconds if budget.max_seconds else 0.0

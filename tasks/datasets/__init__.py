@@ -1,1 +1,1 @@
-"""Published data sets that tasks read: where their files lie and what is in them."""
+"""Published data sets of tasks: locations and formats of their files."""

@@ -9,16 +9,16 @@ from attn_zoo.contract import DataSet, Layout
 from attn_zoo.data.labelled_text import LabelledText, Parts, read_labelled_tsv
 
 LONGEST = 16_384
-"""Characters of a paper that are kept; Long Range Arena reads 4,000 bytes."""
+"""Number of characters of a paper that are read; Long Range Arena reads 4,000 bytes."""
 
 FOLDERS = ("lra_release/tsv_data", "lra_release/lra_release/tsv_data", "aan")
-"""Places of the three files below the data folder."""
+"""Possible paths of the three files below the data folder."""
 
 PARTS = ("train", "eval", "test")
 
 
 def _read(paths: Sequence[Path]) -> Parts:
-    """Each line is a label, the names of two papers and their texts, parted by tabs; there is no header."""
+    """Read lines of a label, the names of two papers and their texts, separated by tabs, without a header."""
     classes = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
     parts: Parts = {}
     for part, path in zip(PARTS, paths, strict=True):

@@ -1,6 +1,6 @@
-"""Sentences of the GLUE benchmark that the Linformer paper reports, and the corpora behind them.
+"""Data sets of the GLUE benchmark in the Linformer paper, and their original corpora.
 
-Where the labels of the published test are hidden, ``test`` here is the published development part.
+If the labels of the published test split are hidden, ``test`` here is the published development split.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ COUNTS = {
     "mrpc/train": 4_076,
     "mrpc/test": 1_725,
 }
-"""Rows, as published; MRPC's training part is both of those that GLUE makes of it."""
+"""Published numbers of rows; MRPC's training split joins GLUE's training and development splits."""
 
 YES_NO = {"0": 0, "1": 1}
 ENTAILMENT = {"entailment": 0, "not_entailment": 1, **YES_NO}
 
 Table = tuple[tuple[int, ...], int, int]
-"""Of a table: the columns of the texts, that of the label, and how many there are."""
+"""Layout of a table: indices of the text columns, index of the label column, and number of columns."""
 
 
 def _jsonl(name: str, parts: Sequence[str], texts: Sequence[str], classes: dict[str, int], paths: Sequence[Path]) -> Parts:
@@ -42,7 +42,7 @@ def _jsonl(name: str, parts: Sequence[str], texts: Sequence[str], classes: dict[
 
 
 def _table(name: str, parts: Sequence[str], table: Table, classes: dict[str, int], paths: Sequence[Path]) -> Parts:
-    """QQP's published file has a few lines that are broken off; they are passed over, as others do, and the rest is counted."""
+    """Read a table; a few truncated lines of QQP's published file are skipped, as is usual, and the rest is counted."""
     texts, label, columns = table
     found: Parts = {}
     for part, path in zip(parts, paths, strict=True):
@@ -76,7 +76,7 @@ def _layouts(
 
 
 def _download(name: str, parts: dict[str, str], fields: Sequence[str]) -> Callable[[Path], None]:
-    """Fetch splits of the hub's GLUE; ``parts`` names ours for each of theirs."""
+    """Function that downloads splits of GLUE from the hub; ``parts`` maps their names to the zoo's."""
 
     def download(root: Path) -> None:
         files = {split: root / f"{name}/{part}.jsonl" for split, part in parts.items()}

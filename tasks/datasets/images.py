@@ -1,4 +1,4 @@
-"""Published images with classes."""
+"""Published data sets of labelled images."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EXPECTED = {
     "cifar10": Expected(50_000, 10_000, 3, 32, 32, 10),
     "cifar100": Expected(50_000, 10_000, 3, 32, 32, 100),
 }
-"""What each must turn out to be."""
+"""Required sizes of each data set."""
 
 IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-"""The four files of MNIST and of sets in its form."""
+"""Names of the four files of MNIST and of data sets in its format."""
 
 CIFAR_ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 NO_PICKLE = "the binary version as published; the Python version is a pickle, which is never loaded"
@@ -44,7 +44,7 @@ def _read_binary(name: str, label_bytes: int, paths: Sequence[Path]) -> ImageSpl
 
 
 def _even(name: str, splits: ImageSplits, where: Path) -> ImageSplits:
-    """The same, if every class has as many images as any other, as both CIFAR sets have in both parts."""
+    """Check that all classes have equally many images, as in both splits of both CIFAR data sets."""
     classes = EXPECTED[name].classes
     for part, images in (("training", splits.train), ("test", splits.test)):
         counts = np.bincount(images.labels, minlength=classes)

@@ -1,4 +1,4 @@
-"""Film reviews with labels: IMDB."""
+"""Labelled film reviews: IMDB."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from attn_zoo.data.hub import fetch_rows
 from attn_zoo.data.labelled_text import LabelledText, Parts, read_labelled_jsonl, read_text_folder, require_count
 
 COUNTS = {"train": 25_000, "test": 25_000}
-"""Reviews of each part, as published."""
+"""Published numbers of reviews of each split."""
 
 
 def _whole(part: str, where: Path, rows: Sequence[LabelledText]) -> list[LabelledText]:
-    """The rows of a part, all there. Raises DamagedDataError."""
+    """Check that a split is complete. Raises DamagedDataError otherwise."""
     require_count(str(where), rows, COUNTS[part])
     return list(rows)
 

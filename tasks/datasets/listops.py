@@ -1,4 +1,4 @@
-"""ListOps as Long Range Arena released it; every expression is evaluated again while it is read."""
+"""ListOps as Long Range Arena released it; every expression is re-evaluated while it is read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..parts.expressions import VOCABULARY, value_of
 
 ROWS = {"train": 96_000, "valid": 2_000, "test": 2_000}
 SHORTEST, LONGEST = 501, 1_999
-"""Tokens of an expression, as published, brackets of lists counted and those that only group arguments not."""
+"""Published numbers of tokens of an expression, including brackets of lists, without brackets that only group arguments."""
 
 FILES = {"train": "basic_train.tsv", "valid": "basic_val.tsv", "test": "basic_test.tsv"}
 FOLDERS = ("lra_release/listops-1000", "lra_release/lra_release/listops-1000", "listops-1000")
-"""Places of the three files below the data folder."""
+"""Possible paths of the three files below the data folder."""
 
 _IDS = {word: at for at, word in enumerate(VOCABULARY) if at}
 
@@ -28,13 +28,12 @@ Expressions = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
 def read_expressions(path: Path, rows: int) -> Expressions:
-    """The expressions of a file: a line of headings, then ``rows`` lines of an expression and its value, parted by a tab.
+    """Expressions of a file with a header and ``rows`` lines of an expression and its value, separated by a tab.
 
-    The round brackets, which group arguments two by two, say nothing that the square ones do not; they
-    are counted and left out.
+    The round brackets, which group arguments in pairs, are redundant with the square ones; they are counted and left out.
 
     Raises:
-        DamagedDataError: a line is no expression or its value is another one; the message names file and line.
+        DamagedDataError: a line is no expression, or its value is wrong; the message names file and line.
     """
     ids = np.zeros((rows, LONGEST), dtype=np.uint8)
     labels = np.zeros(rows, dtype=np.uint8)

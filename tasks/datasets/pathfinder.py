@@ -1,4 +1,4 @@
-"""Pathfinder as Long Range Arena released it: folders of PNG files, and lists that give their labels."""
+"""Pathfinder as Long Range Arena released it: folders of PNG files, and lists of their labels."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from attn_zoo.data import reading
 
 SIDES = (32, 64, 128, 256)
 LEVELS = {6: "curv_baseline", 9: "curv_contour_length_9", 14: "curv_contour_length_14"}
-"""Folder of each level of difficulty, by dashes of the target path."""
+"""Folder of each level of difficulty, by number of dashes of the target path."""
 
 Labelled = tuple[UInt8[np.ndarray, "images side side"], UInt8[np.ndarray, " images"]]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The images of one size. The lists are read and every file they name is looked for at once, pixels when asked for."""
+    """Images of one size. The lists are read and the existence of their files is checked at once; pixels are read on demand."""
 
     folder: Path
     side: int
     listed: dict[int, list[tuple[Path, int]]]
-    """By dashes of the target path: the images in the order of the lists, with their labels."""
+    """Images with labels, in the order of the lists, by number of dashes of the target path."""
 
     def level(self, contour: int) -> Path:
         """Folder of a level.
 
         Raises:
-            MissingDataError: it is not there.
+            MissingDataError: the level does not exist.
         """
         if contour not in self.listed:
             raise MissingDataError(
@@ -45,10 +45,10 @@ class Release:
         return self.folder / LEVELS[contour]
 
     def read(self, contour: int) -> Labelled:
-        """Images and labels of a level, in the order of its lists; files of no bytes, which the release has, are left out.
+        """Images and labels of a level, in the order of its lists, without the empty files of the release.
 
         Raises:
-            MissingDataError: the level is not there.
+            MissingDataError: the level does not exist.
             DamagedDataError: a file is no grey image of the right size.
         """
         self.level(contour)
@@ -60,25 +60,25 @@ class Release:
 
 
 def read_release(side: int, paths: Sequence[Path]) -> Release:
-    """What lies in a folder such as ``pathfinder32``.
+    """Release in a folder such as ``pathfinder32``.
 
     Raises:
-        DamagedDataError: there is no level in it, a list cannot be read, or names a file that is not there.
+        DamagedDataError: the folder has no level, or a list cannot be read or names a missing file.
     """
     (folder,) = paths
-    found = {contour: _listed(folder / name) for contour, name in LEVELS.items() if (folder / name).exists()}
-    if not found:
+    listed = {contour: _listed(folder / name) for contour, name in LEVELS.items() if (folder / name).exists()}
+    if not listed:
         raise DamagedDataError(f"{folder} holds none of {', '.join(LEVELS.values())}")
-    return Release(folder, side, found)
+    return Release(folder, side, listed)
 
 
 def _listed(level: Path) -> list[tuple[Path, int]]:
-    """Images that the lists of a level name, list by list in the order of their numbers."""
+    """Images and labels from the lists of a level, in the order of the lists' numbers."""
     lists = [path for path in (level / "metadata").glob("*.npy") if path.stem.isdecimal()]
     if not lists:
         raise DamagedDataError(f"{level / 'metadata'} holds no lists; 0.npy and so on belong there")
-    found = []
-    there: dict[str, set[str]] = {}
+    images = []
+    existing: dict[str, set[str]] = {}
     for path in sorted(lists, key=lambda path: int(path.stem)):
         for number, row in enumerate(_rows(path), 1):
             if len(row) < 4 or row[3] not in ("0", "1"):
@@ -86,16 +86,16 @@ def _listed(level: Path) -> list[tuple[Path, int]]:
                     f"{path}, row {number} is no folder, file, number and label 0 or 1, but {' '.join(row)[:60]!r}"
                 )
             place, name = row[:2]
-            if place not in there:
-                there[place] = set(os.listdir(level / place)) if (level / place).is_dir() else set()
-            if name not in there[place]:
+            if place not in existing:
+                existing[place] = set(os.listdir(level / place)) if (level / place).is_dir() else set()
+            if name not in existing[place]:
                 raise DamagedDataError(f"{level / place / name} is not there, though {path}, row {number} names it")
-            found.append((level / place / name, int(row[3])))
-    return found
+            images.append((level / place / name, int(row[3])))
+    return images
 
 
 def _rows(path: Path) -> Iterator[list[str]]:
-    """Rows of a list, which is text whatever its name says; one that numpy wrote is read as well, if it holds no objects."""
+    """Rows of a list, which is text in spite of its suffix .npy; a real .npy file is read as well, if it holds no objects."""
     with reading(path, "a list of images, one a line"):
         data = path.read_bytes()
         if data.startswith(b"\x93NUMPY"):
@@ -138,4 +138,4 @@ def _data_set(side: int) -> DataSet[Release]:
 
 
 PATHFINDER = {side: _data_set(side) for side in SIDES}
-"""By side of the images."""
+"""Data sets by side of the images in pixels."""

@@ -1,4 +1,4 @@
-"""Twenty newsgroups: posts with their headers, and what is left of a post without all that names its group."""
+"""Twenty newsgroups: posts with their headers, and removal of everything from a post that names its group."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ GROUPS = (
     *("sci.electronics", "sci.med", "sci.space", "soc.religion.christian", "talk.politics.guns", "talk.politics.mideast"),
     *("talk.politics.misc", "talk.religion.misc"),
 )
-"""A post's class is the place of its group."""
+"""Newsgroups; the class of a post is the index of its group."""
 
 COUNTS = {"train": 11_314, "test": 7_532}
-"""Posts of each part, as published."""
+"""Published numbers of posts of each split."""
 
 _QUOTED = re.compile(r"\s*(?:[A-Za-z]{1,4})?[>|]|\s*:\s")
 _OPENING = re.compile(r"\s*(?:>\s*)?In (?:article|message)\b")
 _CLOSING = ("write", "writes", "wrote", "said", "says")
-"""What the line ends with that tells whose words follow."""
+"""Ends of lines that introduce a quotation."""
 
 _SIGNATURE = re.compile(r"^--\s*$|^[-_=*~]{8,}\s*$")
 _NAMES = re.compile("|".join(re.escape(group) for group in GROUPS), re.IGNORECASE)
 
 SIGNATURE_LINES = 12
-"""A line of dashes begins a signature if no more lines than this follow."""
+"""Largest number of lines after a line of dashes that begins a signature."""
 
 
 def body(post: str) -> str:
-    """What the author of a post wrote: without headers, quoted lines and who wrote them, signature, and names of groups."""
+    """Author's own text of a post, without headers, quotations with their introductions, signature, and names of groups."""
     lines = post.replace("\r\n", "\n").partition("\n\n")[2].split("\n")
-    kept = [line.rstrip() for line in lines if not _is_of_others(line)]
+    kept = [line.rstrip() for line in lines if not _is_quotation(line)]
     for place, line in enumerate(kept):
         if _SIGNATURE.match(line) and len(kept) - place - 1 <= SIGNATURE_LINES:
             kept = kept[:place]
             break
     text = "\n".join(kept)
     lower = text.lower()
-    if any(group in lower for group in GROUPS):  # a pattern of twenty names takes most of the time
+    if any(group in lower for group in GROUPS):  # a quick test, because matching twenty names takes most of the time
         text = _NAMES.sub("", text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
-def _is_of_others(line: str) -> bool:
-    """Whether a line is quoted, or says who is quoted."""
-    said = line.rstrip(" :.\t").endswith(_CLOSING)
-    return said or _QUOTED.match(line) is not None or _OPENING.match(line) is not None
+def _is_quotation(line: str) -> bool:
+    """Return whether a line is quoted, or introduces a quotation."""
+    introduces = line.rstrip(" :.\t").endswith(_CLOSING)
+    return introduces or _QUOTED.match(line) is not None or _OPENING.match(line) is not None
 
 
-def _whole(part: str, where: Path, posts: Sequence[LabelledText]) -> list[LabelledText]:
+def _complete(part: str, where: Path, posts: Sequence[LabelledText]) -> list[LabelledText]:
     require_count(str(where), posts, COUNTS[part])
     return list(posts)
 
@@ -64,11 +64,11 @@ def _whole(part: str, where: Path, posts: Sequence[LabelledText]) -> list[Labell
 def _jsonl(paths: Sequence[Path]) -> Parts:
     classes = {group: place for place, group in enumerate(GROUPS)}
     parts = zip(COUNTS, paths, strict=True)
-    return {part: _whole(part, path, [*read_labelled_jsonl(path, ["text"], classes, label="group")]) for part, path in parts}
+    return {part: _complete(part, path, [*read_labelled_jsonl(path, ["text"], classes, label="group")]) for part, path in parts}
 
 
 def _folders(paths: Sequence[Path]) -> Parts:
-    """One folder a group and one file a post, in Latin-1."""
+    """Read one folder for each group, with one file for each post, in Latin-1."""
     parts: Parts = {}
     for part, folder in zip(COUNTS, paths, strict=True):
         posts = [
@@ -76,20 +76,20 @@ def _folders(paths: Sequence[Path]) -> Parts:
             for label, group in enumerate(GROUPS)
             for path in sorted((folder / group).glob("*"))
         ]
-        parts[part] = _whole(part, folder, posts)
+        parts[part] = _complete(part, folder, posts)
     return parts
 
 
 def _download(root: Path) -> None:
-    """Through scikit-learn, which proves the archive's checksum; in a folder of its own, as what it keeps is a pickle."""
+    """Download through scikit-learn, which verifies the checksum, into a temporary folder, since it saves a pickle."""
     from sklearn.datasets import fetch_20newsgroups
 
     with tempfile.TemporaryDirectory() as home:
         for part, count in COUNTS.items():
-            found = fetch_20newsgroups(data_home=home, subset=part, shuffle=False, remove=())
+            bunch = fetch_20newsgroups(data_home=home, subset=part, shuffle=False, remove=())
             posts = [
-                {"group": found.target_names[label], "id": Path(name).name, "text": text}
-                for text, label, name in zip(found.data, found.target, found.filenames, strict=True)
+                {"group": bunch.target_names[label], "id": Path(name).name, "text": text}
+                for text, label, name in zip(bunch.data, bunch.target, bunch.filenames, strict=True)
             ]
             if len(posts) != count:
                 raise ValueError(f"20 Newsgroups, {part} came with {len(posts)} posts, not {count}; nothing was kept")

@@ -14,20 +14,20 @@ from attn_zoo.data.hub import fetch_lines
 
 
 class Document(NamedTuple):
-    """A text, and whose it is: texts of one owner stay in one split."""
+    """Text with its owner; texts of one owner are in one split."""
 
     owner: str
     text: str
 
 
 Library = dict[str, list[Document]]
-"""Documents by the part of a data set that they stand in; ``all`` where it has no parts."""
+"""Documents of each split; ``all`` if the data set has no splits."""
 
 TOKENS = {"train": 2_088_628, "valid": 217_646, "test": 245_569}
-"""Words of WikiText-2, the end of each line counted as one, as published."""
+"""Published numbers of words of WikiText-2, with one for the end of each line."""
 
 _TITLE = re.compile(r"^ = [^=\n].* = \n", re.MULTILINE)
-"""The title of an article; those of its sections have more signs of equality."""
+"""Pattern of an article's title; titles of sections have more equals signs."""
 
 SUFFIXES = (".txt", ".txt.gz", ".txt.xz")
 
@@ -45,14 +45,14 @@ def _wikitext(parts: Sequence[str], paths: Sequence[Path]) -> Library:
 
 
 def articles(text: str) -> list[Document]:
-    """The articles of a file of WikiText, each from its title to the next."""
+    """Articles of a file of WikiText, each from its title to the next."""
     starts = [match.start() for match in _TITLE.finditer(text)] or [0]
     pieces = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
     return [Document(f"{number} {piece[:40]}", piece) for number, piece in enumerate(pieces)]
 
 
 def _novels(paths: Sequence[Path]) -> Library:
-    """``id`` is Author_Title_Year."""
+    """Read novels, whose ``id`` is Author_Title_Year."""
     return {"all": [Document(row["id"].split("_")[0], row["text"]) for row in read_jsonl(paths[0], ["id", "text"])]}
 
 
@@ -97,10 +97,10 @@ NOVELS: DataSet[Library] = DataSet(
 
 
 def text_files(folder: str) -> list[Path]:
-    """The text files below a folder, in the order of their names.
+    """Text files below a folder, in the order of their names.
 
     Raises:
-        MissingDataError: there is no such folder, or it holds fewer than three, one for each split.
+        MissingDataError: there is no such folder, or it holds fewer than three files, one for each split.
     """
     place = Path(folder).expanduser()
     found = sorted(path for path in place.rglob("*") if path.is_file() and path.name.endswith(SUFFIXES))
@@ -112,11 +112,11 @@ def text_files(folder: str) -> list[Path]:
 
 
 def read_text_files(folder: str) -> Library:
-    """A document for each text file.
+    """One document for each text file.
 
     Raises:
-        MissingDataError: there are fewer than three.
-        DamagedDataError: one is not UTF-8, or cannot be unpacked.
+        MissingDataError: there are fewer than three files.
+        DamagedDataError: a file is not UTF-8, or cannot be decompressed.
     """
     documents = []
     for path in text_files(folder):

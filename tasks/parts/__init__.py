@@ -1,1 +1,1 @@
-"""What tasks are made of: examples in memory, division into splits, drawing, tokens, images."""
+"""Building blocks of tasks: examples in memory, division into splits, random drawing, tokenisers, images."""

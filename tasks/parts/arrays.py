@@ -1,4 +1,4 @@
-"""Examples held in memory, handed out in batches, with a digest of their content; grey levels on a common scale."""
+"""Examples in memory, with batches and a digest of their content; standardisation of grey levels."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from attn_zoo.contract import Batch, Examples
 
 
 class ArrayExamples(Examples):
-    """Tensors of inputs and labels, and of padding where there is any.
+    """Examples as tensors of inputs, labels and, with padding, a mask.
 
-    Inputs and labels by position may be of a small type; batches are widened, not what is held.
+    Inputs, and labels by position, may have a small dtype; batches are converted, the stored tensors are not.
 
     Args:
         inputs: tokens, pairs of token sequences, or images.
-        labels: one an example, or one a position (``UNASKED`` where nothing is asked).
-        valid: True for a real token.
-        scale: value of each of the 256 levels, by channel, for images held as bytes.
+        labels: one for each example, or one for each position (``UNASKED`` for none).
+        valid: True for a real token; None without padding.
+        scale: value of each of the 256 levels, by channel, for images stored as bytes.
 
     Raises:
-        ValueError: the split is empty, or there are not as many labels as inputs.
+        ValueError: the split is empty, or the numbers of labels and inputs differ.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ArrayExamples(Examples):
         return len(self._labels)
 
     def batch(self, indices: Sequence[int] | Int[Tensor, " batch"]) -> Batch:
-        """The examples at these indices, in this order; small tokens are widened here and not in memory."""
+        """Examples at these indices, in this order, with tokens converted to a large dtype."""
         at = indices if isinstance(indices, Tensor) else torch.as_tensor(indices)
         inputs = self._inputs[at]
         if self._scale is not None:
@@ -59,20 +59,20 @@ class ArrayExamples(Examples):
         return self._labels.long()
 
     def digest(self) -> str:
-        """SHA-256 over the type, shape and little-endian bytes of inputs and labels, and of the scale of bytes."""
-        found = hashlib.sha256()
+        """SHA-256 of dtype, shape and little-endian bytes of inputs, labels and scale."""
+        digest = hashlib.sha256()
         for tensor in (self._inputs, self._labels, *([] if self._scale is None else [self._scale])):
             array = np.ascontiguousarray(tensor.numpy())
-            found.update(f"{array.dtype.name}{array.shape}".encode())
-            found.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
-        return found.hexdigest()
+            digest.update(f"{array.dtype.name}{array.shape}".encode())
+            digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
+        return digest.hexdigest()
 
 
 def standardise(train: NDArray[np.uint8], *others: NDArray[np.uint8]) -> tuple[Float[Tensor, "..."], ...]:
-    """Grey levels less their mean and over their deviation, both those of ``train``; shapes are kept.
+    """Grey levels standardised by mean and standard deviation of ``train``, of equal shapes.
 
-    Mean and deviation come from counts of the 256 levels, which are whole numbers: sums of pixels
-    would round differently on other machines and in other versions of numpy, and digests differ.
+    Both are computed from counts of the 256 levels, which are integers: sums of pixels would round differently on other machines
+    and in other versions of numpy, so that digests would differ.
     """
     counts = np.bincount(train.ravel(), minlength=256).tolist()
     pixels = sum(counts)

@@ -1,4 +1,4 @@
-"""Texts as bytes, and rows of equal length."""
+"""Byte tokens of texts, and padding to rows of equal length."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 VOCABULARY = 257
-"""Padding, and a token for each byte: its value and one."""
+"""Size of the vocabulary: padding, and a token for each byte, its value plus one."""
 
 _NEXT = bytes(range(1, 256)) + b"\0"
-"""A byte's token. The byte 255 does not occur in UTF-8, so that tokens fit a byte."""
+"""Translation table from bytes to tokens. Byte 255 does not occur in UTF-8, so that tokens fit into a byte."""
 
 
 def byte_tokens(text: str, length: int) -> bytes:
-    """Tokens of the first bytes of a text in UTF-8: each byte's value and one, which leaves 0 to padding."""
+    """Tokens of the first ``length`` bytes of a text in UTF-8: value plus one, since 0 is padding."""
     return text[:length].encode("utf-8")[:length].translate(_NEXT)
 
 
 def pad(sequences: Sequence[Sequence[int]], length: int, dtype: type[np.generic]) -> NDArray[Any]:
-    """Token ids in rows of equal length, 0 where a sequence has ended; longer ones are cut."""
+    """Token ids in rows of equal length, padded with 0; longer sequences are cut."""
     padded = np.zeros((len(sequences), length), dtype=dtype)
     for row, ids in zip(padded, sequences, strict=True):
         kept = ids[:length]

@@ -1,4 +1,4 @@
-"""Images of dashed curves that never touch, with dots on two ends: drawn so that the curves alone tell which ends."""
+"""Images of dashed curves that never touch, with dots on two ends, drawn so that only tracing the curves gives the label."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from jaxtyping import UInt8
 from .stamps import COSINE, DEGREES, SAMPLES, SINE, WAYS, Mark, Stamps
 
 DOT = 255
-"""Grey level of the inside of a dot, and of nothing else."""
+"""Grey level of the inside of dots only."""
 BRIGHTEST = 191
-"""Grey level of the brightest dash: the published 0.75."""
+"""Grey level of the brightest dash, the published 0.75."""
 
 Images = UInt8[np.ndarray, "images side side"]
 Labels = UInt8[np.ndarray, " images"]
 
 _ATTEMPTS = 6
-"""Steps an arm may take for each of its dashes, those taken back included."""
+"""Largest number of steps for each dash of an arm, including undone ones."""
 _WAITING = 8
-"""Scenes that may wait for a twin of one kind."""
+"""Largest number of scenes of one kind that wait for a partner."""
 _IN_VAIN = 20_000
-"""Scenes drawn, or given up, without finding a pair, after which there seems to be none."""
+"""Number of successive scenes without a pair after which drawing fails."""
 _BLOCK = 1_000
-"""Images held as drawings at once; even, as they come in pairs."""
+"""Number of images in a block; even, since images are drawn in pairs."""
 
 
 class Plan(NamedTuple):
-    """What an image shows."""
+    """Settings of an image."""
 
     side: int
     contour: int
-    """Dashes of each of the two long paths."""
+    """Number of dashes of each of the two long paths."""
     distractors: int
-    """Short paths, a third as long."""
+    """Number of short paths, with a third as many dashes."""
     turn: int
-    """Degrees that a path turns from dash to dash, at most."""
+    """Largest turn between consecutive dashes in degrees."""
     contrast: float
-    """Grey level of the faintest dash as a share of the brightest."""
+    """Smallest grey level of a dash as a share of the largest."""
 
 
 class Drawing(NamedTuple):
-    """An image before it is rendered."""
+    """Image before rendering."""
 
     dashes: list[Mark]
     levels: list[int]
@@ -59,29 +59,28 @@ class Drawing(NamedTuple):
 class _Path(NamedTuple):
     dashes: list[Mark]
     ends: list[Mark]
-    """Dots that the two ends have room for."""
+    """Dots at the two ends."""
     taken: int
-    """Where nothing else may be drawn any more."""
+    """Mask of pixels where nothing else may be drawn."""
 
 
 class _Scene:
-    """Two long paths, before any dots are put on them."""
+    """Two long paths without dots."""
 
     def __init__(self, one: _Path, other: _Path) -> None:
         self.dashes, self.taken = one.dashes + other.dashes, other.taken
         a, b = one.ends, other.ends
         self.choices = [(1, a), (1, b), *((0, [x, y]) for x, y in product(a, b))]
-        """Ends to put dots on, with the label that this gives."""
+        """Pairs of ends for the dots, each with its label."""
         self.used = False
 
 
 class Draughtsman:
-    """Draws images in pairs of a positive and a negative, none twice.
+    """Generator of images in pairs of a positive and a negative, without repetition.
 
-    The two of a pair are alike in how far apart their dots are, in how near they are to the border, and in
-    the directions in which paths leave them; else these alone would tell most labels (a short path cannot
-    have its ends far apart, and the ends of one path look towards each other). A scene waits until
-    another comes that makes a pair with it, and is forgotten if none comes.
+    The images of a pair agree in the distance of their dots, the dots' nearness to the border, and the directions in which paths
+    leave the dots; otherwise these would predict most labels (a short path cannot have distant ends, and the ends of one path point
+    towards each other). A scene waits for another one that forms a pair with it, and is dropped if none comes.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -92,12 +91,12 @@ class Draughtsman:
         self._random = Random().random
 
     def images(self, count: int, seed: str) -> tuple[Images, Labels]:
-        """So many new images and their labels, as many of either label (of an odd number one more), in random order.
+        """Draw ``count`` new images and labels in random order, equally many of either label (one more for an odd number).
 
         Raises:
             ValueError: the paths do not fit into the image.
         """
-        self._random = Random(seed).random  # only this method: Python promises its sequence for every version and machine
+        self._random = Random(seed).random  # Python guarantees the sequence of this method only
         places = np.arange(count)
         for at in range(count - 1, 0, -1):
             other = self._below(at + 1)
@@ -106,31 +105,31 @@ class Draughtsman:
         labels = np.zeros(count, dtype=np.uint8)
         for start in range(0, count, _BLOCK):
             drawings = self.draw(min(_BLOCK, count - start))
-            here = places[start : start + _BLOCK]
-            images[here], labels[here] = self.render(drawings), [drawing.label for drawing in drawings]
+            rows = places[start : start + _BLOCK]
+            images[rows], labels[rows] = self.render(drawings), [drawing.label for drawing in drawings]
         return images, labels
 
     def draw(self, count: int) -> list[Drawing]:
-        """So many new drawings, pair by pair.
+        """Draw ``count`` new drawings, in pairs.
 
         Raises:
             ValueError: the paths do not fit into the image.
         """
-        found: list[Drawing] = []
-        in_vain = 0
-        while len(found) < count:
+        drawings: list[Drawing] = []
+        failures = 0
+        while len(drawings) < count:
             pair = self._pair()
-            found += pair
-            in_vain = 0 if pair else in_vain + 1
-            if in_vain == _IN_VAIN:
+            drawings += pair
+            failures = 0 if pair else failures + 1
+            if failures == _IN_VAIN:
                 raise ValueError(f"{self.plan} leaves too little room; ask for fewer or shorter paths, more turn, or a larger side")
-        return found[:count]
+        return drawings[:count]
 
     def _below(self, bound: int) -> int:
         return int(self._random() * bound)
 
     def _pair(self) -> list[Drawing]:
-        """Add a scene to those waiting; a positive and a negative if it makes a pair with one of them."""
+        """Draw a scene; return a positive and a negative if it forms a pair with a waiting one, else add it to those."""
         one = self._path(self.plan.contour, self.stamps.outside, dotted=True)
         other = self._path(self.plan.contour, one.taken, dotted=True) if one else None
         if one is None or other is None:
@@ -152,7 +151,7 @@ class Draughtsman:
         return []
 
     def _kind(self, one: Mark, other: Mark) -> tuple[object, ...]:
-        """All in which the two of a pair are alike; neither the order of the dots nor a mirror changes it."""
+        """Properties that the images of a pair share, invariant to the order of the dots and to reflections."""
         side = self.plan.side * SAMPLES
         dx, dy = other.x - one.x, other.y - one.y
         far = isqrt(dx**2 + dy**2) * 16 // side
@@ -162,13 +161,13 @@ class Draughtsman:
         return far, looks, *near
 
     def _near(self, mark: Mark) -> int:
-        """Sixteenths of a side between a mark and the border, of which more than four are as good as four."""
+        """Distance between a mark and the border in sixteenths of a side, at most four."""
         side, start = self.plan.side * SAMPLES, self.stamps.margin * SAMPLES
         gaps = (mark.x - start, mark.y - start, start + side - mark.x, start + side - mark.y)
         return min(min(gaps) * 16 // side, 4)
 
     def _finished(self, *scenes: tuple[_Scene, list[Mark], int]) -> list[Drawing]:
-        """The scenes with short paths, grey levels and dots, none if one of them has no room or was drawn before."""
+        """Add short paths, grey levels and dots to scenes; empty if one of them lacks room or was drawn before."""
         drawings = []
         for scene, (first, second), label in scenes:
             dashes, taken = list(scene.dashes), scene.taken
@@ -193,7 +192,7 @@ class Draughtsman:
         return blake2b(canvas.to_bytes((self.stamps.stride**2 + 7) // 8, "little"), digest_size=16).digest()
 
     def _path(self, count: int, taken: int, dotted: bool = False) -> _Path | None:
-        """A path that grows both ways from a dash in its middle, or none where it got stuck."""
+        """Draw a path in both directions from a dash in its middle; None if it does not fit."""
         side, start = self.plan.side * SAMPLES, self.stamps.margin * SAMPLES
         way = self._below(WAYS)
         middle = self.stamps.dash(start + self._below(side), start + self._below(side), way)
@@ -210,12 +209,12 @@ class Draughtsman:
         return _Path([middle, *one.dashes, *other.dashes], one.ends + other.ends, taken)
 
     def _arm(self, first: Mark, count: int, taken: int, dotted: bool) -> _Path | None:
-        """So many dashes after the first, and a dot; where no dash fits, a few are taken back.
+        """Draw ``count`` dashes after the first, and a dot; if no dash fits, a few are undone.
 
-        What is taken in the end leaves out the surroundings of the first, from where the other arm has yet to grow.
+        The final mask of taken pixels excludes the surroundings of the first dash, at which the other arm begins.
         """
         marks, blocked = [first], [taken]
-        """For each dash what hinders the next: all but its own surroundings."""
+        """Masks, for each dash, of the pixels that the next one must avoid: all taken ones, except the dash's own surroundings."""
         for _ in range(_ATTEMPTS * count + 4):
             last = marks[-1]
             if len(marks) <= count:
@@ -237,7 +236,7 @@ class Draughtsman:
         return None
 
     def _step(self, last: Mark, blocked: int) -> Mark | None:
-        """A dash after the last that hits nothing: three turns by chance are tried, then the two sharpest."""
+        """Next dash without a collision: three random turns are tried, then the two sharpest ones; None if all collide."""
         choices, shift, random = self.stamps.next(last), last.shift, self._random
         many = len(choices)
         if many:
@@ -248,7 +247,7 @@ class Draughtsman:
         return None
 
     def render(self, drawings: Sequence[Drawing]) -> Images:
-        """Drawings as grey levels."""
+        """Grey levels of drawings."""
         s = self.stamps
         covers = np.stack([stamp.cover for stamp in s.all])
         canvas = np.zeros((len(drawings), s.stride**2), dtype=np.uint8)
@@ -270,7 +269,7 @@ class Draughtsman:
 
 
 def _sector(way: int, dx: int, dy: int) -> int:
-    """Sixteenth of a turn, counted from -8 to 8 without 0, from (dx, dy) to a direction; 5/12 is nearly tan 22.5 degrees."""
+    """Angle from (dx, dy) to a direction in sixteenths of a turn, from -8 to 8 without 0; 5/12 approximates tan 22.5 degrees."""
     along, across = COSINE[way] * dx + SINE[way] * dy, SINE[way] * dx - COSINE[way] * dy
     ahead, aside = abs(along), abs(across)
     quarter = 1 if 12 * aside < 5 * ahead else 2 if aside < ahead else 3 if 5 * aside < 12 * ahead else 4

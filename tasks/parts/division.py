@@ -1,7 +1,7 @@
-"""Dividing labelled rows into three splits that share no content, in an order that tells nothing.
+"""Division of labelled rows into three splits without common content, in an uninformative order.
 
-Order and division follow from the rows' content alone, by a hash: not from the order in which a file lists
-them, so that the same data in another layout are the same examples.
+Order and division depend on a hash of the rows' content only, not on their order in a file, so that equal data in different
+layouts give equal examples.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 Row = tuple[bytes, int]
-"""What a model is shown of an example, as bytes, and its class."""
+"""Content of an example as bytes, and its class."""
 
 
 class Division(NamedTuple):
-    """Places of the rows of each split: those of train and valid in the training rows, those of test in the test rows."""
+    """Row indices of each split: those of train and valid in the training rows, those of test in the test rows."""
 
     train: list[int]
     valid: list[int]
@@ -25,14 +25,15 @@ class Division(NamedTuple):
 def divide(train: Sequence[Row], test: Sequence[Row], valid: int) -> Division:
     """Cut a validation split from the training rows, in the proportions of the classes.
 
-    Training rows that also stand in test are left out, and of equal ones one stays. The test is taken
-    whole, as published, with the rows that stand in it twice.
+    Training rows that also occur in the test rows are left out, and so are duplicates. The test split is complete, as published,
+    with its duplicates.
 
     Args:
-        valid: rows to cut.
+        train, test: published rows.
+        valid: number of validation rows.
 
     Raises:
-        ValueError: no training row of some class would be left.
+        ValueError: a class would have no training row.
     """
     tested = {content for content, _ in test}
     rows: dict[bytes, int] = {}
@@ -47,13 +48,13 @@ def divide(train: Sequence[Row], test: Sequence[Row], valid: int) -> Division:
 
 
 def hashed_order(rows: Sequence[Row]) -> list[int]:
-    """Places of the rows, ordered by a hash of what they hold."""
+    """Indices of the rows, ordered by a hash of their content."""
     keys = [(hashlib.sha256(content).digest(), label) for content, label in rows]
     return sorted(range(len(rows)), key=keys.__getitem__)
 
 
 def _in_proportion(places: Sequence[int], rows: Sequence[Row], count: int) -> list[int]:
-    """The first so many places of each class, ``count`` in all."""
+    """First indices of each class, in the proportions of the classes, ``count`` in total."""
     by_class: dict[int, list[int]] = {}
     for place in places:
         by_class.setdefault(rows[place][1], []).append(place)

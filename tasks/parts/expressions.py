@@ -1,4 +1,4 @@
-"""The symbols of ListOps and the value of an expression of them."""
+"""Symbols of ListOps, and evaluation of expressions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PADDING = "_"
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 VOCABULARY = (PADDING, *map(str, range(10)), *OPERATORS, CLOSE)
-"""Token ids are places in this list. An operator holds its opening bracket; the closing one stands alone."""
+"""Symbols; token ids are indices of this list. An operator includes its opening bracket; the closing one is a token."""
 
 DIGIT_IDS = {value: VOCABULARY.index(str(value)) for value in range(10)}
 OPEN_IDS = {operator: VOCABULARY.index(operator) for operator in OPERATORS}
@@ -16,7 +16,7 @@ CLOSE_ID = VOCABULARY.index(CLOSE)
 
 
 def evaluate(operator: str, values: list[int]) -> int:
-    """Value of one list whose arguments are evaluated already."""
+    """Value of a list with evaluated arguments."""
     if operator == "[MIN":
         return min(values)
     if operator == "[MAX":
@@ -31,9 +31,9 @@ def value_of(ids: Iterable[int]) -> int:
     """Value of a whole expression, given as token ids without padding.
 
     Raises:
-        ValueError: it is none; the message says what is wrong with it.
+        ValueError: the tokens are no expression; the message states the fault.
     """
-    operator, values = -1, list[int]()  # of the list that is open; outside of all lists there is one value to come
+    operator, values = -1, list[int]()  # of the open list; outside of all lists exactly one value is expected
     outer: list[tuple[int, list[int]]] = []
     for token in ids:
         if token < OPEN_IDS["[MIN"]:

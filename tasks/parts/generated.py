@@ -1,4 +1,4 @@
-"""Drawing examples in blocks, none twice, with random numbers that are the same everywhere."""
+"""Drawing of examples in blocks, without repetition, with random numbers that are equal on every machine."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ from attn_zoo.contract import SPLITS, Split
 from .arrays import ArrayExamples
 
 BLOCK = 1024
-"""Examples drawn at once; memory stays small whatever the size of a split."""
+"""Number of examples drawn at once, which bounds memory for splits of any size."""
 
 _BLOCKS_IN_VAIN = 20
 
 Choice = TypeVar("Choice", bound=Enum)
 
 Drawn = tuple[NDArray[np.int64], ...]
-"""Tokens (examples, length) first, then whatever belongs to each example."""
+"""Arrays of examples: tokens (examples, length), then others with one entry for each example."""
 
 
 def draw_splits(
     name: str, seed: int, sizes: Mapping[Split, int], draw: Callable[[np.random.RandomState, int, Split], Drawn]
 ) -> dict[Split, Drawn]:
-    """Splits that share no token sequence, and hold none twice.
+    """Draw splits without common or repeated token sequences.
 
-    Each split has a stream of random numbers of its own and the test split is drawn first, so that
-    it stays the same whatever the size of the others.
+    Each split has its own stream of random numbers, and the test split is drawn first, so that it does not depend on the sizes of
+    the others.
 
     Args:
-        name: the task, part of what seeds the streams.
-        draw: makes up to so many examples of a split; it may use ``random_sample`` only, which numpy promises
-            never to change, and comparisons or whole numbers after that.
+        name: name of the task, a part of the seed.
+        seed: number in the seed.
+        sizes: number of examples of each split.
+        draw: function that draws at most a given number of examples of a split; it may use ``random_sample`` only, which numpy
+            guarantees never to change, followed by comparisons or integer arithmetic.
 
     Raises:
-        ValueError: there seem to be fewer different examples than asked for.
+        ValueError: there are probably fewer different examples than required.
     """
     seen: set[bytes] = set()
     found = {}
@@ -62,25 +64,25 @@ def draw_splits(
 
 
 def stream(name: str) -> np.random.RandomState:
-    """Random numbers that follow from a name."""
+    """Random number generator seeded by a name."""
     digest = hashlib.sha256(name.encode()).digest()
     return np.random.RandomState([int.from_bytes(digest[at : at + 4], "little") for at in range(0, 32, 4)])
 
 
 def examples_of(drawn: Drawn) -> ArrayExamples:
-    """Tokens and labels, both in the smallest type that holds them; nothing is padded."""
+    """Examples from tokens and labels, in the smallest dtype that holds them, without padding."""
     return ArrayExamples(_compact(drawn[0]), _compact(drawn[1]))
 
 
 def below(random: np.random.RandomState, bound: int, *shape: int) -> NDArray[np.int64]:
-    """Numbers from 0 to ``bound`` - 1, all alike; ``randint`` would differ between systems of 32 and 64 bits."""
+    """Uniform integers from 0 to ``bound`` - 1; ``randint`` would differ between systems of 32 and 64 bits."""
     return (random.random_sample(shape) * bound).astype(np.int64)
 
 
 def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDArray[np.int64]:
-    """``size`` different numbers below ``of`` in each row, in random order."""
+    """Random subsets: ``size`` different integers below ``of`` in each row, in random order."""
     chance = random.random_sample((rows, of))
-    if size < of // 8:  # sorting all to keep a few takes several times as long
+    if size < of // 8:  # sorting all numbers for a few takes several times as long
         chosen = np.sort(np.argpartition(chance, size, axis=1)[:, :size], axis=1)
         order = np.argsort(np.take_along_axis(chance, chosen, axis=1), axis=1, kind="stable")
         return np.take_along_axis(chosen, order, axis=1)
@@ -88,7 +90,7 @@ def subsets(random: np.random.RandomState, rows: int, size: int, of: int) -> NDA
 
 
 def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
-    """``size`` different places in each row, drawn one after another by the weights of those not yet taken."""
+    """Random subsets: ``size`` different indices in each row, drawn one by one by the weights of those not yet taken."""
     left = np.tile(weights, (rows, 1))
     chosen = np.empty((rows, size), dtype=np.int64)
     for turn in range(size):
@@ -100,17 +102,17 @@ def weighted_subsets(random: np.random.RandomState, rows: int, size: int, weight
 
 
 def in_turn(blocks: Sequence[Drawn]) -> Drawn:
-    """Examples of blocks of one size in turn: the first of each block, then the second of each, and so on."""
+    """Interleave blocks of equal size: the first example of each block, then the second of each, and so on."""
     return tuple(np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*blocks, strict=True))
 
 
 def counts_of(digits: NDArray[np.int64], modulus: int) -> NDArray[np.int64]:
-    """How often each digit occurs in each row."""
+    """Number of occurrences of each digit in each row."""
     return np.stack([(digits == digit).sum(axis=1) for digit in range(modulus)], axis=1)
 
 
 def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """``size`` digits a row, in random order, that make all counts of a row equal, up to those left over."""
+    """Digits, ``size`` in each row, in random order, that make all counts of a row equal up to a remainder."""
     rows, modulus = counts.shape
     each, over = divmod(size + int(counts[0].sum()), modulus)
     lacking = each - counts
@@ -121,20 +123,20 @@ def balance(random: np.random.RandomState, counts: NDArray[np.int64], size: int)
 
 
 def require_range(name: str, value: float, low: float, high: float, meaning: str) -> None:
-    """An option must lie between two numbers, both included.
+    """Check that an option is between two numbers, inclusive.
 
     Raises:
-        ValueError: it does not; the message names the option, what it means, and what came.
+        ValueError: it is not; the message states the option, its meaning, and its value.
     """
     if not low <= value <= high:
         raise ValueError(f"{name} {meaning} and lies in {low:,} to {high:,}; got {value}")
 
 
 def choice(name: str, value: object, kind: type[Choice]) -> Choice:
-    """The member of an enumeration, which people and files name by its value.
+    """Member of an enumeration by its value.
 
     Raises:
-        ValueError: it has no such member; the message lists those it has.
+        ValueError: there is no such member; the message lists all.
     """
     if isinstance(value, kind):
         return value

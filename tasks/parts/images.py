@@ -1,4 +1,4 @@
-"""What image tasks share: splits disjoint by content, levels on a common scale, tasks of patches."""
+"""Base of image tasks: splits with disjoint content, standardised levels, and patches."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from .augment import Augment, augment_named, augmented
 from .division import Row, divide
 
 Parts = tuple[Images, Images, Images]
-"""Train, valid and test."""
+"""Images of train, valid and test."""
 
 
 def split_images(found: ImageSplits, valid: int, train: int = 0) -> Parts:
-    """The published test part whole; of the published training part, a validation split, and the rest.
+    """Divide the published training split into train and valid; the published test split is complete.
 
-    Order and division follow from the images alone, so that every form of the data gives the same
-    splits. Training images that stand in the test part, and all but one of equal ones, are left out.
+    Order and division depend on the images only, so that every format of the data gives the same splits. Training images that occur
+    in the test split, and duplicates, are left out.
 
     Args:
-        valid: images for validation, in the proportions of the classes.
-        train: the first so many of what is left; 0 takes all.
+        valid: number of validation images, in the proportions of the classes.
+        train: number of training images, the first ones; 0 for all.
 
     Raises:
-        ValueError: more training images are asked for than there are.
+        ValueError: there are fewer training images than required.
     """
     at = divide(_rows(found.train), _rows(found.test), valid)
     if train > len(at.train):
@@ -54,7 +54,7 @@ def _take(images: Images, at: Sequence[int]) -> Images:
 
 
 def channel_scale(levels: UInt8[np.ndarray, "images channels height width"]) -> Float[Tensor, "channels 256"]:
-    """Value of each level: less the channel's mean and over its deviation, as counts of whole numbers give them."""
+    """Standardised value of each level, by mean and standard deviation of the channel, computed from integer counts."""
     rows = []
     for channel in range(levels.shape[1]):
         counts = np.bincount(levels[:, channel].ravel(), minlength=256).tolist()
@@ -67,55 +67,55 @@ def channel_scale(levels: UInt8[np.ndarray, "images channels height width"]) -> 
 
 
 class Splits(NamedTuple):
-    """Train, valid and test, and what the levels of their images are worth."""
+    """Examples of train, valid and test, and the values of their levels."""
 
     examples: tuple[Examples, Examples, Examples]
     scale: Float[Tensor, "channels 256"]
 
 
 def standardised(parts: Parts) -> Splits:
-    """Examples that hold bytes and hand out values standardised by the training images, channel by channel."""
+    """Examples stored as bytes, with batches standardised for each channel by the training images."""
     scale = channel_scale(parts[0].levels)
     train, valid, test = (ArrayExamples(torch.from_numpy(x.levels), torch.from_numpy(x.labels), scale=scale) for x in parts)
     return Splits((train, valid, test), scale)
 
 
 class PatchTask(Task):
-    """Images cut into patches, one label each; a subclass says what they are and makes the splits.
+    """Base of tasks of images cut into patches, with one label each; a subclass defines the sizes and the splits.
 
-    Its options have ``patch``, ``augment`` and ``root``.
+    The options have ``patch``, ``augment`` and ``root``.
     """
 
     options: Any
     mirrored: ClassVar[bool] = True
-    """Whether an image means the same seen in a mirror."""
+    """True if a reflection preserves the class of an image."""
 
     @property
     @abstractmethod
     def expected(self) -> Expected:
-        """What the images must turn out to be."""
+        """Required sizes of the images."""
 
     @property
     def spec(self) -> TaskSpec:
-        """Patches of ``patch`` pixels a side."""
+        """Patches of ``patch`` × ``patch`` pixels."""
         e, patch = self.expected, self.options.patch
         return TaskSpec(Patches(*e.image, patch), (e.height // patch) * (e.width // patch), classes=e.classes)
 
     @abstractmethod
     def splits(self, root: Path) -> Splits:
-        """Train, valid and test from a data folder, made once."""
+        """Train, valid and test splits from a data folder, computed once."""
 
     def examples(self, split: Split) -> Examples:
-        """All images of a split, standardised channel by channel by the mean and deviation of the training images.
+        """Images of a split, standardised for each channel by mean and standard deviation of the training images.
 
         Raises:
-            MissingDataError: no data are there; the message says what to put where.
-            DamagedDataError: a file is not what it must be.
+            MissingDataError: the data are missing; the message states which files are needed.
+            DamagedDataError: a file has a wrong content.
         """
         return self.splits(data_root(self.options.root)).examples[SPLITS.index(split)]
 
     def augment(self, batch: Batch, generator: Generator) -> Batch:
-        """A training batch as the option ``augment`` has it; see ``Augment``."""
+        """Training batch, augmented according to the option ``augment``; see ``Augment``."""
         if self.options.augment == Augment.none:
             return batch
         scale = self.splits(data_root(self.options.root)).scale
@@ -123,10 +123,10 @@ class PatchTask(Task):
 
 
 def require_options(task: str, options: Any, expected: Expected, patches: tuple[int, ...]) -> None:
-    """Check ``patch``, ``train``, ``valid`` and ``augment`` of a task's options; the last may come as a string.
+    """Check ``patch``, ``train``, ``valid`` and ``augment`` of a task's options; the last may be a string.
 
     Raises:
-        ValueError: one of them breaks its rule.
+        ValueError: an option is out of its range.
     """
     if options.patch not in patches:
         listed = f"{', '.join(map(str, patches[:-1]))} or {patches[-1]}"
@@ -148,14 +148,14 @@ def require_shares(task: str, options: Any, expected: Expected) -> None:
 
 
 def require_patch(task: str, patch: int, *sides: int) -> None:
-    """Raise ValueError unless the patch divides every side, into at least two patches in all."""
+    """Raise ValueError unless the patch divides every side, into at least two patches in total."""
     if patch < 1 or any(side % patch for side in sides) or all(side == patch for side in sides):
         listed = " x ".join(map(str, sides))
         raise ValueError(f"{task}.patch must divide {listed} pixels into at least two patches; got {patch}")
 
 
 TINY = {"dim": 192, "depth": 12, "heads": 3, "mlp_ratio": 4.0}
-"""ViT-Tiny as in Touvron et al. 2021, arXiv:2012.12877, Table 1."""
+"""Sizes of ViT-Tiny, as in Touvron et al. 2021, arXiv:2012.12877, Table 1."""
 
 SMOKE = Level(
     model={"dim": 32, "depth": 1, "heads": 2, "mlp_ratio": 2.0},
@@ -166,10 +166,11 @@ SMOKE = Level(
 
 
 def patch_levels(augment: str, epochs: int = 12) -> dict[str, Level]:
-    """Levels of a task of 32 × 32 or 28 × 28 images, some 50,000 of them, on patches of 4 pixels.
+    """Levels of a task of about 50,000 images of 32 × 32 or 28 × 28 pixels, with patches of 4 pixels.
 
     Args:
-        epochs: of the level ``cpu``.
+        augment: augmentation of the larger levels.
+        epochs: number of epochs of the level ``cpu``.
     """
     budget = {"batch_size": 128, "learning_rate": 2e-3, "weight_decay": 0.05, "warmup_steps": 200}
     return {

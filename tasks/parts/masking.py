@@ -1,4 +1,4 @@
-"""Masks for language modelling: which tokens a model must tell, and what it sees in their place."""
+"""Masks for language modelling: predicted tokens, and their replacements in the input."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from attn_zoo.contract import UNASKED
 from .tokenisers import FIRST, MASK
 
 HIDDEN, ALTERED = 0.8, 0.9
-"""Of the tokens asked, these shares see the mask, and that or another token; the rest sees itself."""
+"""Share of the predicted tokens replaced by the mask, and by the mask or a random token; the rest stays as it is."""
 
 
 class Masked(NamedTuple):
-    """What a model sees, and what it must tell."""
+    """Masked inputs and labels."""
 
     ids: NDArray[Any]
     labels: NDArray[Any]
 
 
 def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: float, seed: list[int]) -> Masked:
-    """Ask for a share of the tokens of each row, at least one: whole words, in random order, until there are enough.
+    """Mask a share of the tokens of each row, at least one: whole words in random order, until there are enough tokens.
 
-    Only ``random_sample`` of numpy's frozen generator is drawn from, and numbers are only compared, so
-    that every machine and version makes the same masks.
+    Only ``random_sample`` of numpy's frozen generator is used, followed by comparisons, so that masks are equal on every machine
+    and in every version.
 
     Args:
-        ids: (rows, length), 0 where a row has ended.
-        words: (rows, length), the place in its row of the first token of each token's word; each token's
-            own place where tokens are asked one by one.
-        vocabulary: ids below which another token is drawn.
-        share: of the tokens of each row, rounded down.
+        ids: (rows, length), padded with 0.
+        words: (rows, length), position of the first token of each token's word; each token's own position to mask single tokens.
+        vocabulary: upper bound (exclusive) of the ids of random tokens.
+        share: share of the tokens of each row, rounded down.
+        seed: seed of the generator.
     """
     rows, length = ids.shape
     draw = np.random.RandomState(seed).random_sample
@@ -44,14 +44,14 @@ def mask(ids: NDArray[Any], words: NDArray[np.int64], vocabulary: int, share: fl
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.broadcast_to(places, order.shape), axis=1)
     enough = np.maximum(1, ((ids != 0).sum(axis=1) * share).astype(np.int64))
-    asked = (np.take_along_axis(rank, words, axis=1) < enough[:, None]) & (ids != 0)
-    fate, other = draw((rows, length)), FIRST + (draw((rows, length)) * (vocabulary - FIRST)).astype(np.int64)
-    seen = np.where(fate < HIDDEN, MASK, np.where(fate < ALTERED, other, ids))
-    return Masked(np.where(asked, seen, ids).astype(ids.dtype), np.where(asked, ids, UNASKED).astype(ids.dtype))
+    selected = (np.take_along_axis(rank, words, axis=1) < enough[:, None]) & (ids != 0)
+    uniform, other = draw((rows, length)), FIRST + (draw((rows, length)) * (vocabulary - FIRST)).astype(np.int64)
+    replaced = np.where(uniform < HIDDEN, MASK, np.where(uniform < ALTERED, other, ids))
+    return Masked(np.where(selected, replaced, ids).astype(ids.dtype), np.where(selected, ids, UNASKED).astype(ids.dtype))
 
 
 def first_of_word(words: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Place of the first token of the word that each token belongs to, within its row; equal neighbours are one word."""
+    """Position in its row of the first token of each token's word; equal adjacent numbers are one word."""
     begins = np.ones(words.shape, dtype=bool)
     begins[:, 1:] = words[:, 1:] != words[:, :-1]
     return np.maximum.accumulate(np.where(begins, np.arange(words.shape[1]), 0), axis=1)

@@ -1,4 +1,4 @@
-"""Labelled texts, one or two a row, as three splits of token ids."""
+"""Splits of labelled texts, one or two in each row, as token ids."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .division import Row, divide, hashed_order
 from .tokenisers import SEPARATOR, Tokeniser
 
 MOST_VALID = 5_000
-"""Training rows that validation takes unless said: a tenth of them, but no more than these."""
+"""Largest default number of validation rows, which is a tenth of the training rows."""
 
 TEST_SHARE = 5
-"""Of a set of which only one part is there, one row in so many is the test."""
+"""Divisor of the share of test rows, one in five, if only one split is available."""
 
 
 def divided(parts: Parts, valid: int) -> dict[str, list[LabelledText]]:
-    """The rows of each split; a part that stands alone is divided first, by the hash of its rows."""
+    """Rows of each split; a single published split is divided first, by a hash of its rows."""
     train, test = parts.get("train", []), parts["test"]
     if not train:
         order = hashed_order([content(row) for row in test])
@@ -38,23 +38,23 @@ def divided(parts: Parts, valid: int) -> dict[str, list[LabelledText]]:
 
 
 def content(row: LabelledText) -> Row:
-    """Bytes of a row's texts, and its class."""
+    """Content of a row as bytes, and its class."""
     return "\0".join(row.texts).encode("utf-8"), row.label
 
 
 def encode_rows(tokeniser: Tokeniser, rows: Sequence[LabelledText], length: int) -> NDArray[Any]:
-    """Ids of each row, its texts parted by a separator, cut and padded to ``length``."""
+    """Token ids of each row, with a separator between two texts, cut and padded to ``length``."""
     dtype = np.int16 if tokeniser.vocabulary < 2**15 else np.int32
-    found = np.zeros((len(rows), length), dtype=dtype)
+    ids = np.zeros((len(rows), length), dtype=dtype)
     for start in range(0, len(rows), 1_000):
         some = rows[start : start + 1_000]
         encoded = [tokeniser.encode([row.texts[side] for row in some]) for side in range(len(some[0].texts))]
-        found[start : start + len(some)] = pad([joined(texts, length) for texts in zip(*encoded, strict=True)], length, dtype)
-    return found
+        ids[start : start + len(some)] = pad([joined(texts, length) for texts in zip(*encoded, strict=True)], length, dtype)
+    return ids
 
 
 def joined(texts: Sequence[Sequence[int]], length: int) -> list[int]:
-    """One text, or two with a separator between, of at most ``length`` tokens: of two the longer is cut."""
+    """Tokens of one text, or of two with a separator between, at most ``length``; of two texts the longer is cut."""
     if len(texts) == 1:
         return list(texts[0][:length])
     first, second = texts

@@ -1,4 +1,4 @@
-"""Base of the tasks on running text: which text, its tokens, its division into splits, and arrays that are made once."""
+"""Base of tasks on running text: texts, tokenisers, division into splits, and cached arrays."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .arrays import ArrayExamples
 from .tokenisers import DEFAULT_VOCABULARY, Tokeniser, Tokens, check_tokens, make_tokeniser, tokeniser_recipe
 
 HELD_OUT = 8
-"""Where a set has no validation or test part, one owner of texts in so many is kept for each."""
+"""Divisor of the share of owners in validation and in test, for data sets without these splits."""
 
 LOCATIONS = ("root", "path", "tokenizer")
-"""Options that say where data lie."""
+"""Names of options with the locations of data."""
 
 Texts = Mapping[str, Sequence[str]]
 """Texts of each split."""
@@ -35,16 +35,16 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class Files(Enum):
-    """Which text."""
+    """Source of the texts."""
 
     wikitext = "wikitext"
-    """WikiText-2 and its published parts."""
+    """WikiText-2 with its published splits."""
     wikitext_valid = "wikitext_valid"
-    """The published valid part of WikiText-2, divided into train and valid, and its published test."""
+    """Published valid split of WikiText-2, divided into train and valid, and its published test split."""
     novels = "novels"
     """Novels, divided by author."""
     folder = "folder"
-    """The text files below ``path``, divided by file."""
+    """Text files below ``path``, divided by file."""
 
 
 SETS: Mapping[Files, DataSet[Library]] = {Files.wikitext: WIKITEXT2, Files.wikitext_valid: WIKITEXT2_VALID, Files.novels: NOVELS}
@@ -52,32 +52,32 @@ SETS: Mapping[Files, DataSet[Library]] = {Files.wikitext: WIKITEXT2, Files.wikit
 
 @dataclass
 class TextOptions:
-    """Options that tasks on running text share."""
+    """Options of all tasks on running text."""
 
     files: Files = Files.wikitext
     """``wikitext``, ``wikitext_valid``, ``novels`` or ``folder``."""
     length: int = 256
-    """Tokens of a sequence; none reaches over the end of a text."""
+    """Length of a sequence in tokens; no sequence contains parts of two texts."""
     tokens: Tokens = Tokens.bytes
     """``bytes``, ``wordpiece`` or ``bpe`` learned from the training texts, or ``file``."""
     vocabulary: int = 0
-    """Ids there are at most, the three of the zoo included; 0 is 259 for bytes, 8,192 for what is learned, 65,536 for a file."""
+    """Largest vocabulary, with three special ids; 0 for 259 (bytes), 8,192 (learned) or 65,536 (file)."""
     train: int = 0
-    """Training sequences that are taken of the text; 0 takes all."""
+    """Number of training sequences; 0 for all."""
     data_seed: int = 0
-    """Decides the order of the sequences, and what a task draws besides."""
+    """Seed of the order of sequences, and of other draws of the task."""
     path: str = ""
-    """Folder of text files, where ``files`` is ``folder``."""
+    """Folder of text files, for ``files=folder``."""
     tokenizer: str = ""
-    """A ``tokenizer.json``, or a folder that holds one, where ``tokens`` is ``file``."""
+    """Path of a ``tokenizer.json`` or its folder, for ``tokens=file``."""
     root: str = ""
-    """Folder that holds ``wikitext-2`` or ``novels``; empty means $ATTN_ZOO_DATA, else ``data``."""
+    """Data folder, with ``wikitext-2`` or ``novels``; empty for $ATTN_ZOO_DATA, else ``data``."""
 
     def require_texts(self, task: str) -> None:
-        """Check these options, and turn names into members of their enumerations.
+        """Check these options, and convert names to members of their enumerations.
 
         Raises:
-            ValueError: an option breaks its rule; the message names it.
+            ValueError: an option is out of its range; the message names it.
         """
         known = [choice.value for choice in Files]
         if not isinstance(self.files, Files):
@@ -95,37 +95,37 @@ class TextOptions:
 
     @property
     def ids(self) -> int:
-        """Ids there are."""
+        """Size of the vocabulary."""
         return self.vocabulary or DEFAULT_VOCABULARY[self.tokens]
 
 
 class TextTask(Task):
-    """A task on running text."""
+    """Base of a task on running text."""
 
     options: TextOptions
     padded: ClassVar[bool]
-    """Whether sequences can be shorter than ``length``."""
+    """True if sequences can be shorter than ``length``."""
 
     @abstractmethod
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
-        """``SPLIT ids`` and ``SPLIT labels`` of each split, (examples, length), and whatever else the task keeps of it."""
+        """Arrays ``SPLIT ids`` and ``SPLIT labels`` of each split, (examples, length), and others of the task."""
 
     @property
     def data_title(self) -> str:
-        """The texts."""
+        """Title of the texts."""
         return "text files" if self.options.files is Files.folder else SETS[self.options.files].title
 
     def made(self) -> Arrays:
-        """What ``arrays`` made, now or before; do not change it."""
+        """Cached result of ``arrays``, which must not be modified."""
         return self._splits()[0]
 
     def examples(self, split: Split) -> ArrayExamples:
-        """All sequences of a split.
+        """Sequences of a split.
 
         Raises:
-            FileNotFoundError: the texts, or the tokeniser's file, are not there; the message says what to put where.
-            ImportError: tokens other than bytes, and the library is not installed.
-            ValueError: a file is damaged or not whole.
+            FileNotFoundError: the texts or the tokeniser's file are missing; the message states which files are needed.
+            ImportError: tokens are not bytes, and the library is not installed.
+            ValueError: a file is damaged or incomplete.
         """
         return self._splits()[1][split]
 
@@ -157,7 +157,7 @@ def _splits(kind: type[TextTask], options: tuple[Any, ...], root: Path) -> tuple
 
 
 def divided(library: Library) -> dict[str, list[str]]:
-    """Texts of each split. What has no parts, or no validation part of its own, is divided by owner, after a hash of the name.
+    """Texts of each split; data sets without splits, or without a validation split, are divided by a hash of the owner's name.
 
     Raises:
         ValueError: there are fewer owners than splits.

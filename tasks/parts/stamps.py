@@ -1,4 +1,4 @@
-"""Dashes and dots as patterns of pixels, for every direction and place in a pixel, computed with whole numbers only."""
+"""Patterns of pixels for dashes and dots, in every direction and at every position in a pixel, in integer arithmetic."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
 SAMPLES = 4
-"""Samples a pixel and axis. Centres lie on the same grid, so that grey levels are counts, and patterns are few."""
+"""Number of samples per pixel and axis. Centres are on the same grid, so that grey levels are counts, and patterns are few."""
 DEGREES = 5
-"""Between neighbouring directions."""
+"""Angle between neighbouring directions in degrees."""
 WAYS = 360 // DEGREES
 
 _UNIT = 4096
 _FALLING = (4096, 4080, 4034, 3956, 3849, 3712, 3547, 3355, 3138, 2896, 2633, 2349, 2048, 1731, 1401, 1060, 711, 357, 0)
 COSINE = (*_FALLING, *(-c for c in _FALLING[-2::-1]), *(-c for c in _FALLING[1:]), *_FALLING[-2:0:-1])
-"""4,096 times the cosine of each direction, written down because the last bit of ``math.cos`` is the machine's own."""
+"""Cosine of each direction times 4,096, as constants because the last bit of ``math.cos`` depends on the machine."""
 SINE = tuple(COSINE[way - WAYS // 4] for way in range(WAYS))
 
 _FAINTEST_DASH, _FAINTEST_DOT = 6, 8
-"""Samples, of 16, that a pixel needs to be lit at all."""
+"""Smallest number of samples, of 16, of a lit pixel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """Sizes of what is drawn: in sixteenths of a pixel, ``reach`` and ``apart`` in whole ones along the longer axis."""
+    """Sizes of dashes and dots in sixteenths of a pixel; ``reach`` and ``apart`` in pixels along the longer axis."""
 
     length: int
     width: int
     gap: int
     radius: int
-    """Of a dot."""
+    """Radius of a dot."""
     reach: int
-    """Dashes that follow each other have fewer dark pixels between them than this, and at least one."""
+    """Upper bound (exclusive) of the number of dark pixels between consecutive dashes, which is at least one."""
     apart: int
-    """Any others have at least so many: no fewer than ``reach``, so that closeness tells which dashes make a path."""
+    """Smallest number of dark pixels between other dashes; at least ``reach``, so that distances determine the paths."""
 
 
 PENS = {
@@ -47,40 +47,40 @@ PENS = {
     128: Pen(length=80, width=24, gap=40, radius=48, reach=3, apart=4),
     256: Pen(length=80, width=32, gap=56, radius=80, reach=4, apart=6),
 }
-"""By side of the image; from 32 on near what the Long Range Arena files were drawn with."""
+"""Pens by side of the image in pixels; from 32 on similar to that of the Long Range Arena files."""
 
 
 class Mark(NamedTuple):
-    """A dash or a dot on a canvas."""
+    """Dash or dot on a canvas."""
 
     x: int
-    """Of its centre, in samples, as ``y``."""
+    """Horizontal position of the centre in samples; ``y`` likewise."""
     y: int
     way: int
-    """Its direction; of a dot the one in which its path ends."""
+    """Direction; for a dot that of the path's end."""
     stamp: int
     shift: int
-    """Bits from the first pixel of the canvas to the first of the stamp."""
+    """Number of bits from the first pixel of the canvas to the first of the stamp."""
     lit: int
-    """Its pixels, as bits, the first of the stamp first."""
+    """Lit pixels as bits, from the first pixel of the stamp on."""
 
 
 class Stamp(NamedTuple):
-    """A dash or a dot, wherever it may be put."""
+    """Dash or dot without a position."""
 
     lit: int
     wide: int
-    """All pixels nearer to it than other paths may come, seen from ``Stamps.lead`` bits before its first."""
+    """Pixels closer than the smallest distance of other paths, as bits from ``Stamps.lead`` bits before the first pixel on."""
     cover: UInt8[np.ndarray, "size size"]
-    """Samples of each pixel that are lit, of 16."""
+    """Number of lit samples of each pixel, of 16."""
 
 
 class Stamps:
-    """All that a pen can draw on a canvas whose pixels are the bits of a number, the image in its middle.
+    """Patterns of a pen on a canvas whose pixels are the bits of an integer, with the image in its middle.
 
     Args:
-        side: pixels a side of the image.
-        bend: directions that a path may turn from dash to dash, at most.
+        side: side of the image in pixels.
+        bend: largest turn between consecutive dashes, in directions.
     """
 
     def __init__(self, side: int, bend: int) -> None:
@@ -93,29 +93,29 @@ class Stamps:
         self.all = [*self._dashes(), *self._dots()]
         row = ((1 << side) - 1) << self.margin
         self.outside = ((1 << self.stride**2) - 1) ^ sum(row << (self.margin + y) * self.stride for y in range(side))
-        """The margin around the image."""
+        """Mask of the margin around the image."""
         self._next: dict[tuple[int, int, int], list[Mark]] = {}
 
     def dash(self, x: int, y: int, way: int) -> Mark:
-        """A dash centred here."""
+        """Dash with its centre at (x, y)."""
         return self._mark(x, y, way, way % (WAYS // 2) * SAMPLES**2)
 
     def dot(self, last: Mark) -> Mark:
-        """A dot on the outer tip of a path's last dash."""
+        """Dot on the outer end of a path's last dash."""
         x = last.x + _samples(self.pen.length * COSINE[last.way])
         y = last.y + _samples(self.pen.length * SINE[last.way])
         return self._mark(x, y, last.way, WAYS // 2 * SAMPLES**2)
 
     def wide(self, mark: Mark) -> int:
-        """What a mark keeps other paths from, on the canvas."""
+        """Mask of pixels that other paths must avoid because of a mark."""
         return self.all[mark.stamp].wide << mark.shift - self.lead
 
     def next(self, mark: Mark) -> list[Mark]:
-        """Dashes that may follow, from the sharpest turn one way to the sharpest the other; places relative to the mark."""
+        """Possible next dashes, from the sharpest turn one way to the sharpest the other, at positions relative to the mark."""
         key = mark.x % SAMPLES, mark.y % SAMPLES, mark.way
         if key not in self._next:
-            here = self.margin * SAMPLES
-            self._next[key] = list(self._follow(self.dash(here + key[0], here + key[1], mark.way)))
+            start = self.margin * SAMPLES
+            self._next[key] = list(self._follow(self.dash(start + key[0], start + key[1], mark.way)))
         return self._next[key]
 
     def _mark(self, x: int, y: int, way: int, first: int) -> Mark:
@@ -124,7 +124,7 @@ class Stamps:
         return Mark(x, y, way, stamp, shift, self.all[stamp].lit)
 
     def _follow(self, mark: Mark) -> Iterator[Mark]:
-        """In each direction the gap nearest to the pen's that is dark and within reach; none where there is no such gap."""
+        """Next dash in each direction, with the gap nearest to the pen's that is dark and within reach, if there is one."""
         lit = mark.lit << mark.shift
         touching, close = _grown(lit, 1, self.stride), _grown(lit, self.pen.reach, self.stride)
         for way in ((mark.way + bend) % WAYS for bend in range(-self.bend, self.bend + 1)):
@@ -148,7 +148,7 @@ class Stamps:
             yield self._stamp(x * x + y * y <= self.pen.radius**2, _FAINTEST_DOT)
 
     def _grids(self) -> Iterator[tuple[Int[np.ndarray, "samples 1"], Int[np.ndarray, "1 samples"]]]:
-        """Samples of a stamp in sixteenths of a pixel from its centre, for each place of the centre in its pixel."""
+        """Offsets of a stamp's samples from its centre, in sixteenths of a pixel, for each position of the centre in a pixel."""
         unit = 16 // SAMPLES
         line = np.arange(self.size * SAMPLES, dtype=np.int64) * unit - self.half * 16
         for place in range(SAMPLES**2):
@@ -162,14 +162,14 @@ class Stamps:
         return Stamp(lit, _grown(lit << self.lead, self.pen.apart, self.stride), cover)
 
 
-def _samples(moved: int) -> int:
-    """Half of a length in sixteenths of a pixel, given times ``_UNIT``, as the nearest number of samples."""
+def _samples(length: int) -> int:
+    """Half of a length, given in sixteenths of a pixel times ``_UNIT``, rounded to samples."""
     unit = 2 * _UNIT * 16 // SAMPLES
-    return (moved + unit // 2) // unit
+    return (length + unit // 2) // unit
 
 
 def _grown(lit: int, reach: int, stride: int) -> int:
-    """Pixels, and all within reach of them along rows, columns and both."""
+    """Dilation of a set of pixels by ``reach`` along rows and columns."""
     for unit in (1, stride):
         for _ in range(reach):
             lit |= lit << unit | lit >> unit

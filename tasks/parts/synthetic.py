@@ -1,4 +1,4 @@
-"""Base of the tasks whose examples are drawn: options that all share, and splits drawn together, once a process."""
+"""Base of synthetic tasks: common options, and splits that are drawn together, once per process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .generated import Drawn, draw_splits, examples_of, require_range
 
 @dataclass
 class SyntheticOptions:
-    """Sizes of the splits, and the seed of what they hold."""
+    """Sizes of the splits, and the seed of their examples."""
 
     train: int = 20_000
     valid: int = 1_000
@@ -28,27 +28,27 @@ class SyntheticOptions:
         """Refuse a split without examples.
 
         Raises:
-            ValueError: a size is not in 1 to 10,000,000; the message names it.
+            ValueError: a size is not between 1 and 10,000,000; the message names it.
         """
         for split in SPLITS:
             require_range(f"{task}.{split}", getattr(self, split), 1, 10**7, "counts examples")
 
 
 class SyntheticTask(Task):
-    """A task that draws token sequences of one length a split, none padded and none in two splits."""
+    """Base of a task that draws token sequences, of one length in each split, without padding and disjoint across splits."""
 
     options: SyntheticOptions
 
     @abstractmethod
     def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
-        """Tokens, labels and whatever else belongs to each example, of at most ``rows`` examples; see ``draw_splits``."""
+        """Tokens, labels and other arrays of at most ``rows`` examples; see ``draw_splits``."""
 
     def drawn(self, split: Split) -> Drawn:
-        """All that was drawn for a split, by example; do not change it."""
+        """Arrays drawn for a split; cached, so must not be modified."""
         return self._splits()[split][0]
 
     def examples(self, split: Split) -> ArrayExamples:
-        """All examples of a split; the three are drawn together, once a process, and are disjoint."""
+        """Examples of a split; the three are disjoint, and drawn together, once per process."""
         return self._splits()[split][1]
 
     def _splits(self) -> dict[Split, tuple[Drawn, ArrayExamples]]:

@@ -1,7 +1,7 @@
-"""How a text becomes tokens: its bytes, pieces of words learned from the training texts, or a tokeniser from a file.
+"""Tokenisers: bytes, subwords learned from the training texts, or a tokeniser from a file.
 
-Ids are the same for all: 0 is padding, 1 parts two texts, 2 stands for a masked token, and what the tokeniser
-itself counts from 0 begins at 3.
+All have the same special ids: 0 for padding, 1 for the separator of two texts, 2 for the mask; the tokeniser's own ids are shifted
+by 3.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ INSTALL = "pip install 'attn-zoo[text]'"
 
 
 class Tokens(Enum):
-    """What a token is."""
+    """Kind of tokens."""
 
     bytes = "bytes"
-    """A byte of UTF-8."""
+    """Bytes of UTF-8."""
     wordpiece = "wordpiece"
-    """A piece of a word in lower case, learned from the training texts (WordPiece, as BERT's)."""
+    """Subwords in lower case, learned from the training texts (WordPiece, as in BERT)."""
     bpe = "bpe"
-    """A run of bytes, learned from the training texts (byte pair encoding, as RoBERTa's)."""
+    """Runs of bytes, learned from the training texts (byte pair encoding, as in RoBERTa)."""
     file = "file"
-    """What the ``tokenizer.json`` under the option ``tokenizer`` says."""
+    """Tokens of the ``tokenizer.json`` in the option ``tokenizer``."""
 
 
 DEFAULT_VOCABULARY = {Tokens.bytes: FIRST + 256, Tokens.wordpiece: 8_192, Tokens.bpe: 8_192, Tokens.file: 65_536}
-"""Ids there are unless ``vocabulary`` says otherwise."""
+"""Default size of the vocabulary."""
 
 
 class Encoded(NamedTuple):
-    """Tokens of a text, and for each the number of the word that it belongs to."""
+    """Tokens of a text, with the number of each token's word."""
 
     ids: Sequence[int]
     words: Sequence[int]
 
 
 class Tokeniser(ABC):
-    """Turns texts into ids below ``vocabulary``, never 0, 1 or 2."""
+    """Tokeniser of texts into ids below ``vocabulary``, without 0, 1 and 2."""
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
@@ -63,7 +63,7 @@ class Tokeniser(ABC):
 
 
 class ByteTokeniser(Tokeniser):
-    """Bytes of UTF-8; a word is what stands between two spaces, with the space before it."""
+    """Bytes of UTF-8; words are separated by spaces, and include the space before."""
 
     _table = bytes((byte + FIRST) % 256 for byte in range(256))  # the bytes 253 to 255 do not occur in UTF-8
 
@@ -84,7 +84,7 @@ class ByteTokeniser(Tokeniser):
 
 
 class LibraryTokeniser(Tokeniser):
-    """A tokeniser of the ``tokenizers`` library, without the tokens that it would put around a text."""
+    """Tokeniser of the ``tokenizers`` library, without its special tokens around a text."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(FIRST + inner.get_vocab_size())
@@ -97,32 +97,34 @@ class LibraryTokeniser(Tokeniser):
         return [[FIRST + i for i in one.ids] for one in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_words(self, texts: Sequence[str]) -> list[Encoded]:
-        """Tokens of each text, with the words that they make; what belongs to none is a word of its own."""
+        """Tokens of each text with their words; a token without a word is a word of its own."""
         found = self._inner.encode_batch(list(texts), add_special_tokens=False)
         return [Encoded([FIRST + i for i in one.ids], _whole_words(one.word_ids)) for one in found]
 
     def save(self, path: Path) -> None:
-        """Write the ``tokenizer.json`` that ``tokens=file`` reads."""
+        """Write a ``tokenizer.json`` for ``tokens=file``."""
         self._inner.save(str(path))
 
 
 def _whole_words(words: Sequence[int | None]) -> list[int]:
-    """The words' numbers, where a token without one has a number that no other has."""
+    """Word numbers, with a unique number for each token without a word."""
     return [-1 - place if word is None else word for place, word in enumerate(words)]
 
 
 def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[], Iterable[str]]) -> Tokeniser:
-    """A tokeniser of at most so many ids.
+    """Tokeniser of at most ``vocabulary`` ids.
 
     Args:
-        path: a ``tokenizer.json``, or a folder that holds one, where ``tokens`` is ``file``.
-        texts: the training texts; only asked for where something is learned from them.
+        tokens: kind of tokens.
+        vocabulary: largest number of ids.
+        path: path of a ``tokenizer.json`` or its folder, for ``Tokens.file``.
+        texts: function that returns the training texts; called for learned tokenisers only.
 
     Raises:
         ImportError: the library is not installed.
         MissingDataError: there is no such file.
         DamagedDataError: the file is no tokeniser.
-        ValueError: it has more ids than ``vocabulary``.
+        ValueError: the file's tokeniser has more ids than ``vocabulary``.
     """
     if tokens is Tokens.bytes:
         return ByteTokeniser()
@@ -140,10 +142,10 @@ def make_tokeniser(tokens: Tokens, vocabulary: int, path: str, texts: Callable[[
 
 
 def tokeniser_recipe(tokens: Tokens, vocabulary: int, path: str) -> list[Any]:
-    """All that a tokeniser depends on besides the training texts.
+    """All that a tokeniser depends on except the training texts, as plain data.
 
     Raises:
-        ImportError, MissingDataError: as ``make_tokeniser``.
+        ImportError, MissingDataError: see ``make_tokeniser``.
     """
     if tokens is Tokens.bytes:
         return [tokens.value]
@@ -153,10 +155,10 @@ def tokeniser_recipe(tokens: Tokens, vocabulary: int, path: str) -> list[Any]:
 
 
 def tokenizer_file(path: str) -> Path:
-    """The file meant by a path to it or to its folder.
+    """File ``tokenizer.json``, from its path or that of its folder.
 
     Raises:
-        MissingDataError: it is not there.
+        MissingDataError: the file does not exist.
     """
     place = Path(path).expanduser()
     file = place / "tokenizer.json" if place.is_dir() else place
@@ -168,10 +170,10 @@ def tokenizer_file(path: str) -> Path:
 
 
 def check_tokens(owner: str, tokens: Any, vocabulary: int, path: str) -> tuple[Tokens, int]:
-    """The kind of token and the number of ids that the options of a task mean.
+    """Kind of tokens and size of the vocabulary, from the options of a task.
 
     Raises:
-        ValueError: an option breaks its rule; the message begins with ``owner``.
+        ValueError: an option is out of its range; the message begins with ``owner``.
     """
     known = [choice.value for choice in Tokens]
     if not isinstance(tokens, Tokens) and tokens not in known:
@@ -202,7 +204,7 @@ def _load(file: Path) -> Any:
         text = file.read_text("utf-8")
         try:
             return library.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises nothing more exact
+        except Exception as error:  # the library raises no specific type
             raise ValueError(str(error)) from error
 
 
@@ -216,11 +218,11 @@ def _train_bpe(texts: Iterable[str], size: int) -> Any:
 
 
 def _train_wordpiece(texts: Iterable[str], size: int) -> Any:
-    """WordPiece whose ids do not depend on the order in which the library happens to meet words.
+    """Train WordPiece with ids that do not depend on the library's internal order of words.
 
-    Its trainer numbers the characters inside words as it meets them, in the order of a table that
-    is another in every process, and numbers decide between merges that are equally common. So they are
-    numbered beforehand, as special tokens, and what was learned is put into a tokeniser without these.
+    The library's trainer numbers characters inside words in the order of a hash table that differs between processes, and these
+    numbers break ties between equally frequent merges. Characters are therefore numbered beforehand, as special tokens, and the
+    learned vocabulary is moved to a tokeniser without special tokens.
     """
     library = _library()
     kept = list(texts)

@@ -1,4 +1,4 @@
-"""Pathfinder solved by looking: who follows the dashes from one dot comes to the other, or does not."""
+"""Solver of Pathfinder that traces the dashes from one dot to the other."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Masks = Bool[np.ndarray, "images side side"]
 
 
 def solve(images: Images) -> Labels:
-    """Labels found by looking: from one dot on to whatever is close enough, until nothing is; is the other dot among it?
+    """Labels from tracing: 1 if the other dot is among the pixels reached from one dot over close pixels.
 
-    It knows nothing of how the images were drawn but how close dashes of one path are.
+    The distance between dashes of one path is the only property of the generator that is used.
 
     Raises:
-        ValueError: an image has no two dots.
+        ValueError: an image does not have two dots.
     """
     lit, dots = images > 0, images == DOT
     start = np.zeros(dots.shape, dtype=np.bool_)
@@ -30,16 +30,16 @@ def solve(images: Images) -> Labels:
 
 
 def _reached(start: Masks, where: Masks, reach: int) -> Masks:
-    """Pixels that steps of at most so many rows and columns lead to, over pixels that may be stepped on."""
-    found, before = start, 0
-    while (now := int(found.sum())) > before:
+    """Pixels of ``where`` that are reached from ``start`` by steps of at most ``reach`` rows and columns."""
+    reached, before = start, 0
+    while (now := int(reached.sum())) > before:
         before = now
         for axis in (1, 2):
-            grown = found.copy()
+            grown = reached.copy()
             for by in range(1, reach + 1):
                 ahead, behind = [(slice(None),) * axis + (part,) for part in (slice(by, None), slice(None, -by))]
-                grown[ahead] |= found[behind]
-                grown[behind] |= found[ahead]
-            found = grown
-        found = found & where
-    return found
+                grown[ahead] |= reached[behind]
+                grown[behind] |= reached[ahead]
+            reached = grown
+        reached = reached & where
+    return reached
