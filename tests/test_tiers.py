@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import extras
 import pytest
@@ -59,12 +60,12 @@ class Item:
         (Item("../elsewhere/test_b.py", "test_a"), None),
     ],
 )
-def test_the_tier_of_a_test(item, tier):
+def test_the_tier_of_a_test(item: Any, tier):
     assert tier_of(item) == tier
 
 
 def test_a_test_in_two_tiers_is_refused():
-    item = Item("docs/test_site.py", "test_a", "process")
+    item: Any = Item("docs/test_site.py", "test_a", "process")
     assert place_of(item) == "docs"
     with pytest.raises(pytest.UsageError, match="in one tier; got docs, process"):
         tier_of(item)

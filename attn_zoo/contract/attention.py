@@ -121,8 +121,8 @@ class Attention(nn.Module):
             raise UnsupportedError(reason)
         self.implementation = implementation
         for part in self.modules():
-            if "implementation" in part.__dict__:  # length maps have one, too
-                part.implementation = implementation
+            if "implementation" in vars(part):  # length maps have one, too
+                vars(part)["implementation"] = implementation
 
     @property
     def _attend_name(self) -> str:

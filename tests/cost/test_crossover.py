@@ -297,7 +297,12 @@ def test_without_time_nothing_is_begun_and_it_is_said_and_measured_later(scripte
 def test_no_request_outlives_the_time(scripted, monkeypatch):
     limits: list[float] = []
     real = Scripted.ask
-    monkeypatch.setattr(Scripted, "ask", lambda self, *asked, limit: (limits.append(limit), real(self, *asked, limit=limit))[1])
+
+    def ask(self: Scripted, *asked: Any, limit: float) -> Any:
+        limits.append(limit)
+        return real(self, *asked, limit=limit)  # type: ignore[misc]
+
+    monkeypatch.setattr(Scripted, "ask", ask)
     grid = grid_of(time_limit=1000.0)
     Session(grid, empty(grid), ends=time.monotonic() + 50.0).run()
     assert limits and max(limits) <= 50.0

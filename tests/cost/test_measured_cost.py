@@ -375,7 +375,7 @@ def test_energy_that_is_not_measured_says_why(scripted):
 
 
 def test_a_file_from_before_there_were_rows_is_read():
-    subject = {"attention": "softmax", "options": {}, "implementation": "auto", "backend": None}
+    subject: dict[str, Any] = {"attention": "softmax", "options": {}, "implementation": "auto", "backend": None}
     memory = {"peak": 3 * 2**20, "held": 2**20, "resident": None, "largest_batch": 7, "by": "trying"}
     point = {"label": "softmax", "level": "layer", "subject": subject, "length": 128, "search": {}, "rounds": 2}
     point |= {"memory": {"training": memory}, "best_batch": {"training": 4}, "joules": {}}

@@ -27,7 +27,7 @@ def decoder(kind: str, attention: str, **options: Any) -> Any:
     return replace_attention(model, attention, **options).double()
 
 
-def generate(model: Any, ids: Tensor, cached: bool, new: int = 8, **options: Any) -> Tensor:
+def generate(model: Any, ids: Tensor, cached: bool, new: int = 8, **options: Any) -> Any:
     given: dict[str, Any] = {"attention_mask": torch.ones_like(ids), "do_sample": False, "eos_token_id": None, **options}
     torch.manual_seed(6)
     return model.generate(ids, max_new_tokens=new, use_cache=cached, **given)

@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 from attn_zoo.contract import UnsupportedError
 
 
-class StateLayer(CacheLayerMixin):
+class StateLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not followed
     """State of one attention module during generation; its size depends on the mechanism.
 
     ``update`` counts the new tokens and returns their keys and values, from which the mechanism updates ``state``.
