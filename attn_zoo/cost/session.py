@@ -139,11 +139,12 @@ class Session:
 
     def _take(self, cell: Cell, probe: Probe) -> None:
         own = self._start(cell) if probe.fresh else None
-        limit = min(getattr(self.grid, "time_limit", math.inf), self.left())
+        time_limit = getattr(self.grid, "time_limit", math.inf)
 
         def ask(method: str, *arguments: Any) -> Any:
-            if limit <= 0:
+            if (left := self.left()) <= 0:
                 raise WorkerError(NO_TIME, "before it was asked")
+            limit = min(time_limit, left)
             return (own or self._worker(cell)).ask(method, *arguments, limit=None if limit == math.inf else limit)
 
         try:
@@ -151,7 +152,7 @@ class Session:
         except WorkerError as error:
             if self.grid.whole_groups:
                 raise
-            over = error.kind == "time limit" and limit < getattr(self.grid, "time_limit", math.inf)
+            over = error.kind == "time limit" and self.left() <= 0
             self._fail(cell, probe, f"{NO_TIME}: {error}" if over else str(error))
         except ValueError as error:
             self._fail(cell, probe, f"failed: {error}")

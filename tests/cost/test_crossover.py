@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import math
 import time
@@ -306,6 +307,7 @@ def test_no_request_outlives_the_time(scripted, monkeypatch):
     grid = grid_of(time_limit=1000.0)
     Session(grid, empty(grid), ends=time.monotonic() + 50.0).run()
     assert limits and max(limits) <= 50.0
+    assert all(later <= earlier for earlier, later in itertools.pairwise(limits)), "each gets what is left then"
 
 
 def stopped(left: float, *steps: float) -> list[str]:
