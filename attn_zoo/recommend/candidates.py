@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """Its row, with options that are not the defaults, and the back end."""
+        """Row of the layer, with options that are not the defaults, and the back end."""
         defaults = stated_options(card(self.attention), {})
         changed = {name: value for name, value in self.options.items() if defaults.get(name) != value}
         implementation = "auto" if self.implementation == "eager" else self.implementation
@@ -88,7 +88,7 @@ def measured_candidates(figures: Iterable[Figure]) -> tuple[dict[str, list[Figur
 
 
 def is_among(layer: Candidate, rows: Iterable[RowName]) -> bool:
-    """Whether one of the rows names the layer."""
+    """Return whether one of the rows names the layer."""
     return any(row.names(layer.attention, layer.options, layer.implementation) for row in rows)
 
 

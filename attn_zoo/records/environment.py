@@ -44,7 +44,7 @@ def describe_environment(device: str) -> dict[str, Any]:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """A command as records keep it: without the folders that files lay in."""
+    """Command as stored in records: without the folders of files."""
     return " ".join([Path(words[0]).name, *(_without_folders(word) for word in words[1:])])
 
 
