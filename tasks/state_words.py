@@ -66,6 +66,7 @@ class Options(SyntheticOptions):
     source="generated; after Grazzi et al. 2024, arXiv:2411.12537, and Merrill et al. 2024, arXiv:2404.08819",
     licence="Apache-2.0 (generated here)",
     options=Options,
+    solved_by="delta_rule",  # with eigenvalues down to -1; softmax and sums without cannot count modulo two at any length
     levels={
         "cpu": Level(
             model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},

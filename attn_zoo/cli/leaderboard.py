@@ -67,8 +67,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     )
     published = "scores beside those that others have published, how their settings differ, and which of their orderings hold"
     parser.add_argument("--published", action="store_true", help=published)
-    separation = "which tasks separate: ROW (default: softmax) is far above the best control, and tie groups stand apart"
-    parser.add_argument("--separation", nargs="?", const="softmax", metavar="ROW", help=separation)
+    separation = "which tasks separate: ROW (softmax, or what a card names) leads the best control, and tie groups stand apart"
+    parser.add_argument("--separation", nargs="?", const="", metavar="ROW", help=separation)
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
     parser.set_defaults(handler=_leaderboard)
@@ -142,9 +142,11 @@ def _refuse(parsed: argparse.Namespace) -> None:
         OSError: no place for the output.
     """
     said = [f"--{name}" for name in ("overview", "seeds", "published") if getattr(parsed, name)]
-    if parsed.separation and (others := [*said, *(f"--{name}" for name in ("attention", "plots") if getattr(parsed, name))]):
+    if parsed.separation is not None and (
+        others := [*said, *(f"--{name}" for name in ("attention", "plots") if getattr(parsed, name))]
+    ):
         raise ValueError(f"--separation judges whole tasks and prints nothing else; leave out {', '.join(others)}")
-    if parsed.separation and parsed.format == "html":
+    if parsed.separation is not None and parsed.format == "html":
         raise ValueError(f"--separation prints as {', '.join(FORMATS)}; got --format html")
     if parsed.format == "html" and said:
         raise ValueError(f"the page of --format html shows all of that in any case; leave out {', '.join(said)}")
@@ -181,8 +183,8 @@ def _picture(parsed: argparse.Namespace) -> str:
 
 
 def _text(parsed: argparse.Namespace) -> str:
-    if parsed.separation and (made := tables(Store(parsed.records).load()[0], task=parsed.task)):
-        return render_separations([separates(table, parsed.separation) for table in made], parsed.format)
+    if parsed.separation is not None and (made := tables(Store(parsed.records).load()[0], task=parsed.task)):
+        return render_separations([separates(table, parsed.separation or None) for table in made], parsed.format)
     made = tables(Store(parsed.records).load()[0], task=parsed.task) if parsed.published else []
     if made:
         return render_published(made, parsed.format, attention=parsed.attention)

@@ -142,6 +142,8 @@ class TaskCard:
     """Published data that the task can read."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Option sets besides the defaults that the conformance kit proves as well."""
+    solved_by: str = "softmax"
+    """Attention that solves the task by theory; a profile keeps the task where its row leads the best control."""
 
     @property
     def origin(self) -> str:

@@ -16,7 +16,7 @@ from make import make_record
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.rows import Table
-from attn_zoo.leaderboard.separation import groups_apart, separates
+from attn_zoo.leaderboard.separation import groups_apart, separates, yardstick_of
 from attn_zoo.records import RunRecord, Store
 
 SEPARATING = {
@@ -40,6 +40,18 @@ def records(scores: Mapping[str, tuple[float, ...]], task: str = "digits", **cha
 def table(scores: Mapping[str, tuple[float, ...]], **changes) -> Table:
     (made,) = tables(records(scores, **changes))
     return made
+
+
+def test_a_card_names_the_mechanism_that_solves_its_task():
+    scores = {
+        **dict.fromkeys(("softmax", "none", "uniform"), (0.52, 0.51, 0.52)),
+        "delta_rule": (1.0, 0.99, 1.0),
+        "linear": (0.7, 0.71, 0.7),
+    }
+    found = separates(table(scores, task="state_words"))
+    assert found.yardstick == "delta_rule" and found.separates
+    assert not separates(table(scores, task="state_words"), "softmax").separates
+    assert yardstick_of("digits") == "softmax" == yardstick_of("no_such_task")
 
 
 def test_a_task_separates_where_softmax_leads_and_three_groups_stand_apart():
