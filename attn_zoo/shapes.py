@@ -8,7 +8,7 @@ from torch import Tensor
 Queries = Float[Tensor, "batch heads queries head_dim"]
 """Queries, and the output of each query."""
 Keys = Float[Tensor, "batch heads keys head_dim"]
-"""Keys, values and streams made of them."""
+"""Keys, values, or streams of their tokens."""
 KeyValid = Bool[Tensor, "batch keys"] | None
 """True for a real token, False for padding; None where all tokens are real."""
 Compressed = Float[Tensor, "batch heads r head_dim"]

@@ -23,6 +23,7 @@ from attn_zoo.contract import (
     auto_order,
     unavailable,
 )
+from attn_zoo.contract import attention as contract_attention
 
 SQUARE = Geometry(heads=2, head_dim=4, queries=6, keys=6)
 FACTS: dict[str, Any] = {
@@ -152,11 +153,41 @@ def test_auto_takes_the_first_that_device_and_options_allow(monkeypatch: pytest.
     assert auto_order(torch.device("cpu")) == ("sdpa", "tiled", "eager")
     assert build_attention("several", SQUARE, implementation="auto").implementation == "sdpa"
     assert build_attention("several", causal, implementation="auto").implementation == "eager"
-    monkeypatch.setattr(registry, "auto_may_take", lambda *_: True)
+    monkeypatch.setattr(contract_attention, "auto_may_take", lambda *_: True)
     assert build_attention("several", SQUARE, implementation="auto", device="cuda").implementation == "triton"
-    monkeypatch.setattr(registry, "auto_may_take", lambda *_: False)
+    monkeypatch.setattr(contract_attention, "auto_may_take", lambda *_: False)
     with pytest.raises(UnknownNameError, match="no implementation of several that runs on cpu is called 'auto'"):
         build_attention("several", SQUARE, implementation="auto")
+
+
+def test_auto_chooses_anew_for_tensors_of_another_device() -> None:
+    geometry = Geometry(2, 8, 32, 32)
+    module = build_attention("linformer", geometry, implementation="auto", projected_length=8)
+    assert (module.implementation, module.chosen_for) == ("sdpa", "cpu")
+    tensors = [torch.randn(1, 2, 32, 8) for _ in range(3)]
+    expected = module(*tensors)
+    module.use("eager")
+    module.chosen_for = "cuda"  # as if it had been built there
+    module.to("meta")(*(tensor.to("meta") for tensor in tensors))
+    assert module.implementation == "eager", "shapes alone choose nothing"
+    module = build_attention("linformer", geometry, implementation="auto", projected_length=8)
+    module.use("eager")
+    assert {part.implementation for part in module.modules() if hasattr(part, "implementation")} == {"eager"}
+    module.chosen_for = "cuda"
+    assert module(*tensors).shape == expected.shape
+    assert (module.implementation, module.chosen_for) == ("sdpa", "cpu")
+    assert {part.implementation for part in module.modules() if hasattr(part, "implementation")} == {"sdpa"}
+
+
+def test_a_named_implementation_stays_and_another_can_be_taken() -> None:
+    module = build_attention("topk", Geometry(2, 8, 32, 32), implementation="eager")
+    tensors = [torch.randn(1, 2, 32, 8) for _ in range(3)]
+    plain = module(*tensors)
+    assert module.chosen_for is None and module.implementation == "eager"
+    module.use("tiled")
+    torch.testing.assert_close(module(*tensors), plain)
+    with pytest.raises(UnknownNameError, match="implementation of topk"):
+        module.use("triton")
 
 
 @pytest.mark.usefixtures("several")

@@ -85,7 +85,7 @@ def defaults_suit_every_length(subject: Subject) -> str:
 
 @attention_check("card")
 def request_checking_is_inherited(subject: Subject) -> None:
-    """The class leaves forward, step and their checks to the contract and writes only the maths."""
+    """The class inherits forward, step and their checks from the contract and overrides none of them."""
     for name in ("forward", "__call__", "step", "_check_request", "_check_tensors"):
         instead = "advance" if name == "step" else "attend"
         require(
@@ -154,7 +154,7 @@ def other_lengths_run_or_are_refused(subject: Subject) -> None:
 
 @attention_check("variant")
 def resizing_leads_to_the_new_length(subject: Subject) -> None:
-    """After ``resize_length`` a module is one of the new length, and loads what one built for it saved; or it refuses."""
+    """After ``resize_length`` a module has the new length, and with the state of one built for it, its output; or it refuses."""
     for geometry in subject.plain_and_causal():
         for length in (2 * geometry.keys + 1, geometry.keys - 2):
             built = subject.build_if_allowed(replace(geometry, queries=length, keys=length))
@@ -177,7 +177,7 @@ def resizing_leads_to_the_new_length(subject: Subject) -> None:
 
 @attention_check("implementation")
 def unread_inputs_have_no_influence(subject: Subject) -> None:
-    """An input the card does not read may be None, or hold NaN, without a trace in the output or a gradient."""
+    """An input that the card does not read may be None, or hold NaN, without influence on the output or a gradient."""
     unread = [name for name in INPUTS if name not in subject.card.reads]
     if subject.card.can.shares_query_key:
         unread = [name for name in unread if name != "key"]
@@ -202,7 +202,7 @@ def unread_inputs_have_no_influence(subject: Subject) -> None:
 
 @attention_check("implementation")
 def unfit_requests_are_refused(subject: Subject) -> None:
-    """A shape, dtype, mask or stream that does not fit raises ValueError; so does a key of its own where one is shared."""
+    """A shape, dtype, mask or stream that does not fit raises ValueError; so does a separate key where it is shared."""
     module = subject.build()
     good = subject.draw(module)
     mask = torch.ones(good.value.shape[0], good.value.shape[2], dtype=torch.bool, device=subject.device)

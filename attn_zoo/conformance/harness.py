@@ -24,7 +24,7 @@ class Violation(AssertionError):
 
 
 class NotApplicable(SkipTest):
-    """A check has nothing to prove here; the message is the reason. Test runners read it as a skip."""
+    """A check does not apply here; the message is the reason. Test runners treat it as a skip."""
 
 
 def require(holds: object, message: str) -> None:

@@ -58,7 +58,7 @@ def large_inputs_stay_finite(subject: Subject) -> None:
 
 @attention_check("implementation")
 def bfloat16_is_close(subject: Subject) -> str:
-    """Under bfloat16 autocast and in bfloat16 outright, outputs and gradients are finite and outputs near eager's in float64."""
+    """Under bfloat16 autocast and with bfloat16 inputs, outputs and gradients are finite and outputs near eager's in float64."""
     worst = 0.0
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)

@@ -41,7 +41,7 @@ def building_follows_the_seed(subject: Subject) -> None:
 
 @attention_check("implementation")
 def state_dict_restores_the_output(subject: Subject) -> None:
-    """The state dict of one module, loaded strictly into another seed's, brings its output: nothing drawn is left out."""
+    """The state dict of one module, loaded strictly into one of another seed, restores its output: all draws are in it."""
     module, other = subject.build(seed=1), subject.build(seed=2)
     _disturb(module)
     other.load_state_dict(module.state_dict(), strict=True)
@@ -51,7 +51,7 @@ def state_dict_restores_the_output(subject: Subject) -> None:
 
 @attention_check("implementation")
 def copies_are_independent(subject: Subject) -> None:
-    """A deep copy gives the same output and goes on doing so when the original is changed."""
+    """A deep copy gives the same output, also after the original is changed."""
     module = subject.build()
     request = subject.draw(module)
     before = request(module)
@@ -63,7 +63,7 @@ def copies_are_independent(subject: Subject) -> None:
 
 @attention_check("variant")
 def instances_share_nothing(subject: Subject) -> None:
-    """Building, changing and running other modules of the class leaves a module as it was."""
+    """Building, changing and running other modules of the class does not change a module."""
     module = subject.build(seed=0)
     request = subject.draw(module)
     before = request(module).detach().clone()

@@ -20,7 +20,7 @@ from attn_zoo.contract import Attention, CarriedState
 
 @attention_check("variant")
 def steps_answer_as_one_call(subject: Subject) -> None:
-    """Token by token and in pieces of any length, outputs and all gradients are those of one causal call; else it is refused."""
+    """Token by token and in pieces of any length, outputs and gradients are those of one call; unclaimed, steps are refused."""
     if not subject.card.can.stepwise:
         module = subject.build(subject.plain_and_causal()[-1])
         must_refuse("stepwise (initial_state)", partial(module.initial_state, 3))
@@ -45,7 +45,7 @@ def steps_answer_as_one_call(subject: Subject) -> None:
 
 @attention_check("variant")
 def steps_leave_their_state_alone(subject: Subject) -> None:
-    """A state is a frozen dataclass that counts its tokens; a step leaves it, and a sequence can go on from it in two ways."""
+    """A state is a frozen dataclass that counts its tokens; a step does not change it, and two continuations can start from it."""
     module = _stepping(subject)
     request, half = subject.draw(module), subject.length // 2
     with torch.no_grad():
@@ -103,7 +103,7 @@ def steps_keep_examples_apart(subject: Subject) -> None:
 
 @attention_check("variant")
 def unfit_steps_are_refused(subject: Subject) -> None:
-    """A state that is none, or of another batch, and a step without tokens or with queries and keys apart raise ValueError."""
+    """An object that is no state, a state of another batch, no tokens, or unequal numbers of queries and keys raise ValueError."""
     module = _stepping(subject)
     request = subject.draw(module)
     state = module.initial_state(3, dtype=subject.dtype, device=subject.device)

@@ -54,7 +54,7 @@ class AttentionCard:
     """Inputs that influence the output; the layer makes no projection for the others, which may be None."""
     streams: Callable[[Geometry, Any], tuple[Stream, ...]] = _no_streams
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Option sets besides the defaults that the conformance kit proves as well."""
+    """Option sets besides the defaults that the conformance kit also checks."""
     control: bool = False
     """True for a control, which shows the score of a task without attention and is no contender."""
 
@@ -365,7 +365,7 @@ class Attention(nn.Module):
         return queries
 
     def _check_device(self, value: Tensor) -> None:
-        """Refuse tensors that the implementation cannot run on; where ``auto`` chose it, choose anew for their device."""
+        """Refuse tensors that the implementation cannot run on; where ``auto`` chose it, choose again for their device."""
         device, dtype = value.device, autocast_dtype(value)
         reason = unavailable(self.implementation, device, dtype)
         if self.chosen_for is not None and (reason or device.type not in (self.chosen_for, "meta")):

@@ -47,7 +47,7 @@ class Capabilities:
     """Claims of a mechanism. The conformance kit proves every True and checks that every False is refused."""
 
     causal: bool
-    """Has a form in which position i depends on positions up to i only."""
+    """Has a causal form, in which position i depends on positions up to i only."""
     key_padding: bool
     """Honours ``key_valid``: the content of padded keys has no influence."""
     cross: bool

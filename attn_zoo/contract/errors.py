@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class UnsupportedError(ValueError):
-    """The request is well formed, but asks for a capability this entry does not claim."""
+    """The request is well formed, but needs a capability that this entry does not claim."""
 
 
 class MissingDataError(FileNotFoundError):

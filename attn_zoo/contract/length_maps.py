@@ -50,7 +50,7 @@ class LengthMap(nn.Module):
         return self.compress(tokens, key_valid), self.compress(real_tokens(tokens, key_valid), key_valid)
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int | None:
-        """FLOPs to compress one example, or None where that is impossible."""
+        """FLOPs to compress one example, or None where tokens cannot be compressed before they are projected."""
         return None
 
     def valid(self, key_valid: KeyValid) -> CompressedValid:
@@ -117,7 +117,7 @@ class LengthMappedAttention(StackedAttention, CompressingAttention):
         return self.maps[0].results if len(self.maps) == 1 and self.maps[0].compression_flops(1, 1, 1) is not None else None
 
     def compression_flops(self, length: int, width: int, inputs: int) -> int:
-        """FLOPs of the map."""
+        """FLOPs to compress one example by the map."""
         flops = self.maps[0].compression_flops(length, width, inputs)
         assert flops is not None, "compressed_length() says whether tokens can be compressed"
         return flops

@@ -1,4 +1,4 @@
-"""Keys left out of a softmax or a mean: padding, and causally the future."""
+"""Masked softmax and mean: padding, and causally the future, are left out."""
 
 from __future__ import annotations
 

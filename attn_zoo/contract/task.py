@@ -125,7 +125,7 @@ class TaskCard:
     name: str
     title: str
     version: str
-    """Changes whenever the examples do; results of different versions never share a table."""
+    """Version of the examples, raised whenever they change; results of different versions never share a table."""
     summary: str
     source: str
     licence: str
@@ -141,7 +141,7 @@ class TaskCard:
     datasets: tuple[DataSet[Any], ...] = ()
     """Published data that the task can read."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Option sets besides the defaults that the conformance kit proves as well."""
+    """Option sets besides the defaults that the conformance kit also checks."""
     solved_by: str = "softmax"
     """Attention that solves the task by theory; a profile keeps the task where its row leads the best control."""
 

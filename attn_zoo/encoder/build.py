@@ -110,7 +110,7 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
 
 @torch.no_grad()
 def share_initial_weights(model: nn.Module, reference: nn.Module) -> None:
-    """Copy every parameter that both models hold under one name and shape, then restart streams from their projections."""
+    """Copy every parameter that both models hold under one name and shape, then reset streams to copies of their projections."""
     theirs = reference.state_dict()
     for name, ours in model.state_dict().items():
         if name in theirs and theirs[name].shape == ours.shape:

@@ -23,9 +23,9 @@ class Options:
     clusters: int = by_length("min(100, n/4)", lambda g: max(1, min(100, g.keys // 4)))
     """C, the number of clusters; an input of fewer tokens has one for each."""
     bits: int = 32
-    """B, the bits of a query's hash, by which queries are compared."""
+    """B, the number of bits in a query's hash, by which queries are clustered."""
     iterations: int = 10
-    """L, the steps of k-means."""
+    """L, the number of k-means iterations."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training, the same ones for all queries of a cluster."""
 

@@ -34,14 +34,14 @@ class Options:
     """Options of Reformer."""
 
     chunk: int = by_length("min(64, n/8)", lambda g: max(1, min(64, g.keys // 8)))
-    """Positions compared with each other and with the chunk before, m in the paper."""
+    """Size of a chunk in positions, m in the paper; they attend to each other and to the chunk before."""
     buckets: int = 0
-    """Buckets of each round, a power of two; 0 takes about length / (2 chunk), for the length it is built for."""
+    """Number of buckets in each round, a power of two; 0 takes about length / (2 chunk), for the length it is built for."""
     rounds: int = 2
-    """Independent hashes, n_rounds in the paper."""
+    """Number of independent hashes, n_rounds in the paper."""
     duplicates: Duplicates = Duplicates.corrected
     redraw: int = 0
-    """Training calls between new draws of the hashes; 0 keeps the first draw. Evaluation never draws."""
+    """Number of training calls between new draws of the hashes; 0 keeps the first draw. Evaluation never draws."""
     dropout: float = 0.0
     """Share of attention weights set to zero in training."""
 

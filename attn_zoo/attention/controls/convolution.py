@@ -66,7 +66,7 @@ class LocalConvolution(Attention):
         self.weight = nn.Parameter(torch.randn(geometry.heads, options.kernel, geometry.head_dim) * options.kernel**-0.5)
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Σₜ w_t ∘ v_{i+t}, each shift an n × n matrix."""
+        """Compute Σₜ w_t ∘ v_{i+t} with each shift as an n × n matrix."""
         n, kernel = value.shape[2], self.options.kernel
         at, before = torch.arange(n, device=value.device), kernel - 1 if self.geometry.causal else kernel // 2
         shifts = [(at == at[:, None] + t - before).to(value.dtype) for t in range(kernel)]

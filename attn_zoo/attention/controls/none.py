@@ -13,11 +13,11 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 @dataclass
 class Options:
-    """No attention has no options."""
+    """Options of the control without attention: none."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """Nothing is computed."""
+    """FLOPs and state: none."""
     state = 0 if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
 
@@ -36,7 +36,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     control=True,
 )
 class NoAttention(Attention):
-    """Y = V: each position keeps its own value.
+    """Identity Y = V: each position keeps its own value.
 
     Paper: none; a control.
     Symbols: none.
@@ -44,9 +44,9 @@ class NoAttention(Attention):
     """
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """The identity as attention matrix."""
+        """Multiply the values by the identity as attention matrix."""
         return torch.eye(value.shape[2], dtype=value.dtype, device=value.device) @ value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """A copy, so that writing into the output leaves the value alone."""
+        """Copy the values, so that writing into the output does not change them."""
         return value.clone()

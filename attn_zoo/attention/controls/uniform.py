@@ -13,7 +13,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 @dataclass
 class Options:
-    """The uniform average has no options."""
+    """Options of the uniform average: none."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -44,12 +44,12 @@ class UniformAverage(Attention):
     """
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Softmax of scores that are all zero, over the valid positions in reach."""
+        """Compute a softmax of zero scores over the valid (causal: past) positions."""
         scores = value.new_zeros(1, 1, value.shape[2], value.shape[2])
         return softmax_over_valid(scores, allowed_pairs(value, value, key_valid, causal=self.geometry.causal)) @ value
 
     def attend(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Running or total sum of values over the running or total count of valid positions."""
+        """Divide the total (causal: running) sum of values by the count of valid positions."""
         valid = torch.ones_like(value[:, :1, :, :1]) if key_valid is None else key_valid[:, None, :, None].to(value.dtype)
         if self.geometry.causal:
             return value.cumsum(dim=2) / valid.cumsum(dim=2).clamp(min=1)

@@ -23,7 +23,7 @@ RELU_FLOOR = 1e-3
 
 @dataclass
 class Options:
-    """cosFormer has no options."""
+    """Options of cosFormer: none."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:

@@ -45,7 +45,7 @@ class Options:
     orthogonal: bool = True
     """Draw directions orthogonal in blocks of head_dim, which lowers the variance."""
     redraw: int = 0
-    """Training calls between new draws of the features; 0 keeps the first draw."""
+    """Number of training calls between new draws of the features; 0 keeps the first draw."""
 
     def __post_init__(self) -> None:
         self.kernel = Kernel(self.kernel)

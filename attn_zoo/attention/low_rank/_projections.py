@@ -23,7 +23,7 @@ class Projection(Enum):
     learned = "learned"
     """A learned k × n matrix."""
     random = "random"
-    """The same matrix as drawn, never trained (Johnson and Lindenstrauss)."""
+    """A random k × n matrix, never trained (Johnson and Lindenstrauss)."""
     mean = "mean"
     """Averages of windows of n / k tokens."""
     max = "max"

@@ -1,4 +1,4 @@
-"""One softmax over the keys of a window and a few keys that every query sees."""
+"""Softmax attention to the keys of a window and to a few keys that every query sees."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 @dataclass
 class Options:
-    """FNet has no options."""
+    """Options of FNet: none."""
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:

@@ -29,7 +29,7 @@ class Options:
     window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
     """Number of keys that a position sees, itself included; odd, so that both sides are equal. Causal: itself and those before."""
     dilation: int = 1
-    """Distance between the keys of a window."""
+    """Distance between adjacent keys of a window, in positions."""
     global_tokens: int = 1
     """Number of first positions that see all and are seen by all, such as a class token."""
     dropout: float = 0.0

@@ -236,7 +236,7 @@ def _blocks(query: Tensor, key: Tensor, causal: bool) -> Iterator[tuple[slice, s
 
 
 def _scores(query: Tensor, key: Tensor, valid: Tensor | None, rows: slice, causal: bool) -> Float[Tensor, "heads rows seen"]:
-    """Scores of a block, -inf for what is not seen."""
+    """Scores of a block, -inf at hidden keys."""
     scores = query @ key.mT
     if valid is not None:
         scores = scores.masked_fill_(~valid[:, None], -torch.inf)

@@ -249,7 +249,7 @@ def _as_bytes(key_valid: Tensor | None) -> Tensor | None:
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """float32 by three tf32 products keeps about float32's accuracy; by one, where PyTorch's own matmuls may do so."""
+    """Precision of matmuls: float32 as three tf32 products, about as accurate; as one where PyTorch's own matmuls may do so."""
     if INTERPRETED and dtype.itemsize > 2:
         return "ieee"
     return "tf32x3" if dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32" else "tf32"
