@@ -13,6 +13,8 @@ _KEYS = {
     "hydra.launcher.ray.": "launcher.",
     "hydra.launcher.n_jobs": "workers",
     "hydra.launcher.": "launcher.",
+    "hydra/launcher=": "launch=",
+    "hydra/sweeper/sampler=": "tuning.sampler=",
     "hydra.sweeper.n_trials": "tuning.trials",
     "hydra.sweeper.n_jobs": "tuning.at_once",
 }

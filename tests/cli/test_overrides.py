@@ -60,6 +60,7 @@ def test_a_row_is_unfolded_into_overrides_of_its_run():
         ("transplant attention=linformer attention.projected_length=8", "attention=linformer[projected_length=8]"),
         ("export linformer projected_length=8 --length 32", "attn-zoo export linformer[projected_length=8]"),
         ("run launch=slurm hydra.launcher.partition=gpu", "launcher.partition=gpu is written now"),
+        ("run -m hydra/launcher=joblib", "launch=joblib is written now"),
         ("tune hydra.sweeper.n_trials=4", "tuning.trials=4 is written now"),
     ],
 )
