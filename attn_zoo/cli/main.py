@@ -59,10 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             from attn_zoo.cli.tune import tune
 
             return tune(arguments[1:])
-        if arguments[:1] == ["measure"]:
-            from attn_zoo.cli.overrides import quote_rows
-
-            arguments = [quote_rows(word) for word in arguments]
         parsed = parser(arguments[0] if arguments else "").parse_args(arguments)
         return int(parsed.handler(parsed))
     except BrokenPipeError:  # the reader, head say, has seen enough; what Python would still flush at its end must go somewhere

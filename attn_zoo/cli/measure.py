@@ -19,6 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attn_zoo.cli.overrides import quote_rows
 from attn_zoo.cli.run import explain
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
@@ -128,7 +129,7 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
         ValueError: a word is no KEY=VALUE, a value has the wrong type, or the experiment has another name now.
     """
     try:
-        overrides = OverridesParser.create().parse_overrides(list(words))
+        overrides = OverridesParser.create().parse_overrides([quote_rows(word) for word in words])
         for override in overrides:
             if override.is_sweep_override():
                 raise ValueError(f"measure does not sweep; write a list in brackets, {override.key_or_group}=[a,b]")
