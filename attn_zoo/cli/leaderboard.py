@@ -108,6 +108,13 @@ def times(words: str) -> tuple[float, ...]:
     return tuple(sorted({time for time in found if time is not None}))
 
 
+def _solved_by(task: str) -> str:
+    """Attention that solves a task by its card; softmax for a task that is not registered here."""
+    from attn_zoo.registry import task_card, task_names
+
+    return task_card(task).solved_by if task in task_names() else "softmax"
+
+
 def _amount(cost: str, amount: str) -> float | None:
     """A number with a unit of ``cost``, in its first unit; None for what is none, or is not above 0 and finite."""
     match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z]*)", amount.lower())
@@ -184,7 +191,9 @@ def _picture(parsed: argparse.Namespace) -> str:
 
 def _text(parsed: argparse.Namespace) -> str:
     if parsed.separation is not None and (made := tables(Store(parsed.records).load()[0], task=parsed.task)):
-        return render_separations([separates(table, parsed.separation or None) for table in made], parsed.format)
+        return render_separations(
+            [separates(table, parsed.separation or _solved_by(table.task["name"])) for table in made], parsed.format
+        )
     made = tables(Store(parsed.records).load()[0], task=parsed.task) if parsed.published else []
     if made:
         return render_published(made, parsed.format, attention=parsed.attention)

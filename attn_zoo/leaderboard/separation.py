@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED, Resolution, compare, fit_to_compare, resolution
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, Floats, benjamini_hochberg, holm, paired
-from attn_zoo.registry import task_card, task_names
 
 LEAD_NEEDED = 0.3
 """Lead of the yardstick over the best control: of shares as it is (30 points), of other metrics relative to the control."""
@@ -47,19 +46,12 @@ class Separation:
     """Why it does not, or by what it does."""
 
 
-def yardstick_of(task: str) -> str:
-    """Attention that solves a task by theory, as its card says; softmax for a task that is not registered here."""
-    return task_card(task).solved_by if task in task_names() else "softmax"
-
-
-def separates(table: Table, row: str | None = None) -> Separation:
+def separates(table: Table, row: str = "softmax") -> Separation:
     """The verdict on a task.
 
     Args:
-        row: the yardstick, by its label or by the name of the attention; of several rows of an attention the best. None is
-            ``yardstick_of`` the task.
+        row: the yardstick, by its label or by the name of the attention; of several rows of an attention the best.
     """
-    row = yardstick_of(table.task["name"]) if row is None else row
     kept, left_out = fit_to_compare(table.rows)
     measured = resolution(table.task, table.data)
     by_score = sorted(kept, key=lambda r: r.scores.test.mean if r.scores.test else 0.0, reverse=table.higher_is_better)

@@ -16,7 +16,7 @@ from make import make_record
 from attn_zoo.cli.main import main
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.rows import Table
-from attn_zoo.leaderboard.separation import groups_apart, separates, yardstick_of
+from attn_zoo.leaderboard.separation import groups_apart, separates
 from attn_zoo.records import RunRecord, Store
 
 SEPARATING = {
@@ -42,16 +42,17 @@ def table(scores: Mapping[str, tuple[float, ...]], **changes) -> Table:
     return made
 
 
-def test_a_card_names_the_mechanism_that_solves_its_task():
-    scores = {
-        **dict.fromkeys(("softmax", "none", "uniform"), (0.52, 0.51, 0.52)),
-        "delta_rule": (1.0, 0.99, 1.0),
-        "linear": (0.7, 0.71, 0.7),
-    }
-    found = separates(table(scores, task="state_words"))
-    assert found.yardstick == "delta_rule" and found.separates
-    assert not separates(table(scores, task="state_words"), "softmax").separates
-    assert yardstick_of("digits") == "softmax" == yardstick_of("no_such_task")
+def test_a_card_names_the_mechanism_that_solves_its_task(tmp_path, capsys):
+    scores = dict.fromkeys(("softmax", "none", "uniform"), (0.52, 0.51, 0.52))
+    scores |= {"delta_rule": (1.0, 0.99, 1.0), "linear": (0.7, 0.71, 0.7)}
+    for record in records(scores, task="state_words"):
+        Store(tmp_path).add(record)
+    verdicts = {}
+    for row in ("", "softmax"):
+        assert main(["leaderboard", "--records", str(tmp_path), "--format", "json", "--separation", *([row] if row else [])]) == 0
+        (verdicts[row],) = json.loads(capsys.readouterr().out)
+    assert verdicts[""]["yardstick"] == "delta_rule" and verdicts[""]["separates"]
+    assert verdicts["softmax"]["yardstick"] == "softmax" and not verdicts["softmax"]["separates"]
 
 
 def test_a_task_separates_where_softmax_leads_and_three_groups_stand_apart():
