@@ -57,6 +57,9 @@ class Item:
         (Item("docs/test_site.py", "test_a"), "docs"),
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-eager-limit]"), None),
         (Item("test_attention_conformance.py", "test_attention_conforms[linear[relu]-eager-limit]"), "variants"),
+        (Item("test_attention_conformance.py", "test_attention_conforms[linear[default]-eager-compiled_agrees]"), "kernels"),
+        (Item("test_task_conformance.py", "test_task_conforms[mqar[default]-another_process_agrees]"), "process"),
+        (Item("test_task_conformance.py", "test_a_check_catches_its_mutant[Leaking]"), None),
         (Item("../elsewhere/test_b.py", "test_a"), None),
     ],
 )

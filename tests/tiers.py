@@ -23,7 +23,7 @@ TIERS: Mapping[str, str] = {
 """Tests beyond the plain tier, by the marker that selects them."""
 
 PLACES: Mapping[str, str] = {
-    **dict.fromkeys(["docs", "test_tutorials.py"], "docs"),
+    **dict.fromkeys(["docs", "test_readme.py", "test_tutorials.py"], "docs"),
     **dict.fromkeys(["kernels", "benchmarks", "export", "attention/test_fla.py", "attention/test_flex.py"], "kernels"),
     **dict.fromkeys(["attention/peers", "attention/test_linformer_peer.py", "cost/test_peers.py"], "peers"),
     **dict.fromkeys(["attention/test_eager_form.py", "cost/test_counted.py", "integrations/test_transformers_zoo.py"], "variants"),
@@ -31,11 +31,15 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["parallel", "survival", "sweeps", "cli/test_cli.py", "cli/test_gpu.py"], "process"),
     **dict.fromkeys(["cli/test_every_task_runs.py", "cli/test_recommend.py", "cost/test_workers.py"], "process"),
     **dict.fromkeys(["leaderboard/test_page_in_browser.py", "runner/test_checkpoint.py", "test_packaging.py"], "process"),
+    **dict.fromkeys(["runner/test_pretraining.py", "runner/test_processes.py", "runner/test_tracking.py"], "process"),
+    **dict.fromkeys(["test_plugin.py", "test_pytest_plugin.py", "tasks/test_published_flaws.py"], "process"),
     **dict.fromkeys(["records/test_committed_ids.py", "records/test_rerun.py", "leaderboard/test_tradeoff.py"], "process"),
 }
 """Folders and files whose tests are all in one tier."""
 
-KIT = "test_attention_conformance.py"
+KIT = ("test_attention_conformance.py", "test_task_conformance.py")
+CHECKS: Mapping[str, str] = {"another_process_agrees": "process", "compiled_agrees": "kernels"}
+"""Checks of the kit that start a process or a compiler, by name."""
 
 TESTS = Path(__file__).parent
 
@@ -50,8 +54,9 @@ def place_of(item: pytest.Item) -> str | None:
     if not item.path.is_relative_to(TESTS):
         return None
     path = item.path.relative_to(TESTS).as_posix()
-    if path == KIT and "[default]" not in item.name:
-        return "variants"
+    if path in KIT and "[" in item.name.partition("[")[2]:
+        check = item.name.removesuffix("]").rpartition("-")[2]
+        return CHECKS.get(check) if "[default]" in item.name else "variants"
     return next((tier for place, tier in PLACES.items() if path == place or path.startswith(f"{place}/")), None)
 
 

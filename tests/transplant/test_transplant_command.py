@@ -193,7 +193,7 @@ def test_a_model_that_looks_back_only_is_refused(folder, tmp_path, capsys):
 @pytest.mark.skipif(not (DATA / "wikitext-2/test.txt.xz").exists(), reason="WikiText-2 is not in ATTN_ZOO_DATA")
 def test_on_a_trained_encoder_and_real_text_the_measured_start_beats_chance(tmp_path, capsys):
     texts = [f"train=[{DATA}/wikitext-2/valid.txt.xz]", f"test=[{DATA}/wikitext-2/test.txt.xz]", f"output={tmp_path / 'out.json'}"]
-    words = ["attention=linformer", "attention.projected_length=16", "init=stretches,spectrum,random", *texts]
+    words = ["attention=linformer[projected_length=16]", "init=stretches,spectrum,random", *texts]
     sizes = {"length": 64, "passages": 16, "tests": 24, "distil_steps": 6, "tune_steps": 0, "batch": 4}
     assert transplant("model=minilm", *words, **sizes) == 0
     found = {p["init"]: p["stages"] for p in read_record(tmp_path / "out.json")["points"]}
