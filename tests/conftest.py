@@ -14,7 +14,8 @@ import shutil
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
@@ -111,16 +112,26 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
     return report
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose extra is not installed."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Skip a test whose extra, or a package that its fixtures import, is not installed."""
     for mark in item.iter_markers("extra"):
         if (reason := missing(*mark.args)) is not None:
             pytest.skip(reason)
+    with skipped_without_packages():
+        yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
-    """Skip a test that comes upon a package of an extra that is not installed."""
+    """Skip a test that imports a package of an extra that is not installed."""
+    with skipped_without_packages():
+        yield
+
+
+@contextmanager
+def skipped_without_packages() -> Iterator[None]:
+    """Turn the error of a missing optional package into a skip."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -99,6 +99,7 @@ def test_captions_tell_seeds_dispersion_and_machine(table):
         assert ("Some CPU, 2 threads" in picture.caption) == (picture.along in ("time", "memory", "seconds"))
 
 
+@pytest.mark.extra("plots")
 def test_nothing_to_draw_is_refused_before_a_folder_is_made(tmp_path):
     failed = tables([make_record(status="diverged", counted={}, curve=())])
     with pytest.raises(ValueError, match="none of the records holds a score with its cost"):
