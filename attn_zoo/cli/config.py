@@ -28,7 +28,7 @@ def _ungiven(kind: type) -> dict[str, Any]:
 
 @dataclass
 class DataConfig:
-    """Where published data lie."""
+    """Location of published data."""
 
     root: str = ""
     """Folder; empty is $ATTN_ZOO_DATA, else ``data``."""
@@ -65,7 +65,7 @@ class TuningConfig:
     space: Dict[str, str] = field(default_factory=dict)  # noqa: UP006 (OmegaConf's form)
     """By key of a setting, the sweep to search over unless the command line has the key."""
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
-    """By attention, candidates for each of its own hyperparameters."""
+    """Candidates for the hyperparameters of each attention, by its name."""
     attention: List[str] = field(default_factory=list)  # noqa: UP006
     """Rows that ``attn-zoo tune`` takes unless it is told others."""
     task: List[str] = field(default_factory=list)  # noqa: UP006
@@ -115,7 +115,7 @@ class RunConfig(Settings):
     """Options of attentions by name, for a sweep over several; what is given as attention.OPTION goes before."""
     implementation: str = "auto"
     """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``, ``fla``."""
-    level: Optional[str] = None  # noqa: UP045
+    level: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
     """Which of the sizes that the task proposes; unless said, the first on its card."""
     data: DataConfig = field(default_factory=lambda: DataConfig())
     model: Any = field(default_factory=lambda: _ungiven(ModelSpec))
@@ -162,7 +162,7 @@ def store_groups() -> Mapping[str, str]:
 
 
 def settings_from(config: DictConfig) -> Settings:
-    """What a composed configuration says beside the spec of its run."""
+    """Settings of a command beside the specs of its runs."""
     return Settings(**{f.name: _plain(config[f.name]) for f in fields(Settings)})
 
 

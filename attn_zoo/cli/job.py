@@ -29,11 +29,11 @@ class Job:
     """A run to be done."""
 
     spec: RunSpec
-    """Resolved."""
+    """Resolved spec."""
     locations: Mapping[str, Any] = field(default_factory=dict)
     """Task options that say where data lie."""
     tuning: Tuning | None = None
-    """Its part in a study."""
+    """Role of the run in a study."""
 
     @property
     def run_id(self) -> str:
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def label(self) -> str:
-        """Words for it, with what a trial was drawn to be."""
+        """Label of the run in messages, with the values drawn for a trial."""
         label = f"{self.spec.attention} on {self.spec.task}, seed {self.spec.seed}"
         if self.tuning is None or self.tuning.trial is None:
             return label
@@ -51,12 +51,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What every process that does runs of a command is told beside the runs."""
+    """Settings of a command for every process that does its runs."""
 
     command: tuple[str, ...]
-    """As it was typed; records keep it."""
+    """Command as typed; records keep it."""
     folder: str
-    """The one it was typed in, which relative paths are relative to."""
+    """Working directory of the command, to which relative paths refer."""
     settings: Settings
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Where runs are done: one after the other, or handed to joblib, Ray or submitit; and what is said when a worker dies."""
+"""Launchers: runs one after the other, or handed to joblib, Ray or submitit; and the message when a worker dies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attn_zoo.cli.job import Job, Order, one_run
 from attn_zoo.records import RunRecord
 
 Outcome = RunRecord | None | Exception
-"""What a worker hands back: the record of a run, None where another process is at it, or what went wrong."""
+"""Result of a worker: the record of a run, None where another process is at it, or the error."""
 
 _NEEDS = {"ray": "ray", "slurm": "submitit", "submitit_local": "submitit", "tpe": "optuna"}
 """Package of the extra ``sweeps`` by launcher or sampler."""
@@ -24,7 +24,7 @@ _DEATHS = ("TerminatedWorkerError", "UncompletedJobError", "WorkerCrashedError",
 _ANY_CLUSTER = ("name", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "timeout_min", "stderr_to_stdout")
 """Parameters of submitit that every cluster has; SLURM's own are called slurm_NAME there."""
 _OBJECT_STORE_BYTES = 75 * 2**20
-"""Of a Ray that this command starts: the least it takes, as runs hand over next to nothing."""
+"""Memory of the object store of a Ray that this command starts: the least it accepts, as runs hand over next to nothing."""
 
 
 def launch(order: Order, jobs: Sequence[Job]) -> list[RunRecord | None]:

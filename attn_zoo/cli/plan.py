@@ -1,4 +1,4 @@
-"""What a command line means before anything of it is done: every run of it, composed and resolved once."""
+"""Plan of a command line: every run of it, composed and resolved once, before work starts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Plan:
 
     @property
     def specs(self) -> tuple[RunSpec, ...]:
-        """What is run; of a study the first of its ends."""
+        """Specs of the runs; of a study its base, at the first end of each range."""
         return (self.study.base,) if self.study else tuple(job.spec for job in self.jobs)
 
     def left(self) -> list[Job]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 _OPTION = re.compile(r"(?:set\.|dials\.)?(?P<name>\w+)\.(?P<option>\w+)=(?P<values>.+)")
 _PLACES = {"analyze": "--attention {}", "transplant": "attention={}", "measure": "attentions=[{}]", "export": "attn-zoo export {}"}
-"""By command, where a row stands."""
+"""Place of a row on the command line, by command."""
 _KEYS = {
     "hydra.launcher.ray.": "launcher.",
     "hydra.launcher.n_jobs": "workers",
@@ -18,7 +18,7 @@ _KEYS = {
     "hydra.sweeper.n_trials": "tuning.trials",
     "hydra.sweeper.n_jobs": "tuning.at_once",
 }
-"""By earlier beginning of a key, the present one; the first that fits counts."""
+"""Present beginning of a key, by its earlier one; the first match counts."""
 
 
 def refuse_old_spelling(words: Sequence[str]) -> None:

@@ -13,11 +13,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from attn_zoo.contract import UnknownNameError
+from attn_zoo.cost.crossover_plot import check_plot
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import card, stated_options
 from attn_zoo.rows import RowName, hyperparameters, rows_of, typed_options
 from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, check, gather, load_teacher
-from attn_zoo.transplant.plot import check_plot, plot_transplant
+from attn_zoo.transplant.plot import plot_transplant
 from attn_zoo.transplant.record import begin, earlier, joined, read_record, write_record
 from attn_zoo.transplant.table import transplant_table
 

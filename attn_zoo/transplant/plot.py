@@ -3,34 +3,19 @@ its varied hyperparameter."""
 
 from __future__ import annotations
 
-import importlib.util
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from attn_zoo.cost.crossover_plot import check_plot
 from attn_zoo.leaderboard.plots.style import GRID, INK, MUTED, PAPER, SERIES, settings
 from attn_zoo.transplant.experiment import STAGES
 from attn_zoo.transplant.table import WORDS, Row, rows_of
 
-SUFFIXES = (".svg", ".png")
 _MARKERS = ("o", "s", "^", "D", "P", "X", "v")
 _SIZE = (11.5, 5.3)
-
-
-def check_plot(path: Path) -> None:
-    """Refuse a plot that could not be drawn or written, before any work.
-
-    Raises:
-        ValueError: the suffix is not svg or png, the folder does not exist, or matplotlib is not installed.
-    """
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"plot must end in {' or '.join(SUFFIXES)}; got {str(path)!r}")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ValueError(f"plot must be a file in a folder that exists; got {str(path)!r}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("plot needs the package matplotlib, which is not installed; pip install 'attn-zoo[plots]'")
 
 
 def plot_transplant(found: Mapping[str, Any], path: Path) -> None:

@@ -16,7 +16,15 @@ from attn_zoo.runner import resolve_spec
 ROOT = Path(__file__).parents[2]
 
 MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-CALLS = {"torch.load", "torch.jit.load", "torch.hub.load", "torch.package.PackageImporter", "pandas.read_pickle", "read_pickle"}
+CALLS = {
+    "joblib.load",
+    "torch.load",
+    "torch.jit.load",
+    "torch.hub.load",
+    "torch.package.PackageImporter",
+    "pandas.read_pickle",
+    "read_pickle",
+}
 METHODS = {"load_state", "Unpickler"}
 """accelerate's load_state unpickles generators and schedules."""
 

@@ -45,8 +45,8 @@ class StepCost(Timed, OfAttentions):
     level: str = option("layer", "mechanism, layer, block (with optimiser) or model (with optimiser)")
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384, 32768, 65536], "lengths")
     # Null until the level is known.
-    dim: int | None = option(None, "width (256; model: of the task's level)")  # type: ignore[assignment]
-    heads: int | None = option(None, "heads (4; model: of the task's level)")  # type: ignore[assignment]
+    dim: int | None = option(None, "width (256; model: of the task's level)")  # type: ignore[assignment]  # None: by level or device
+    heads: int | None = option(None, "heads (4; model: of the task's level)")  # type: ignore[assignment]  # None: by level or device
     mlp_ratio: float | None = option(None, "of block and model (2; model: of the task's level)")
     depth: int | None = option(None, "blocks of a model (of the task's level)")
     task: str | None = option(None, "whose model, of sequences (listops)")

@@ -25,8 +25,8 @@ class Crossover(Timed, OfAttentions):
 
     attentions: list[str] = option(["linformer", "performer", "longformer", "reformer"], "rows; softmax is always there")
     # Null until the device is known.
-    lengths: list[int] | None = option(None, "lengths (cpu: 256 to 16384, cuda: 256 to 65536)")  # type: ignore[assignment]
-    precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]
+    lengths: list[int] | None = option(None, "lengths (cpu: 256 to 16384, cuda: 256 to 65536)")  # type: ignore[assignment]  # None: by level or device
+    precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]  # None: by level or device
     rounds: int = option(21, "most interleaved rounds of timing; 6 where there is time for no more")
     repeat_seconds: float = option(0.05, "a timing repeats its step until so many seconds are covered")
     energy_seconds: float = option(0.5, "so does a window of energy, where there is a meter")

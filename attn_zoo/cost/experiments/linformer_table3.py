@@ -36,10 +36,10 @@ class LinformerTable3(Timed):
     """
 
     # Null until the device is known.
-    lengths: list[int] | None = option(None, "n (cuda: 512 to 65536, cpu: 512 to 8192)")  # type: ignore[assignment]
-    dim: int | None = option(None, "width of the layer (cuda: 768, cpu: 256)")  # type: ignore[assignment]
-    heads: int | None = option(None, "heads (cuda: 12, cpu: 4)")  # type: ignore[assignment]
-    precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]
+    lengths: list[int] | None = option(None, "n (cuda: 512 to 65536, cpu: 512 to 8192)")  # type: ignore[assignment]  # None: by level or device
+    dim: int | None = option(None, "width of the layer (cuda: 768, cpu: 256)")  # type: ignore[assignment]  # None: by level or device
+    heads: int | None = option(None, "heads (cuda: 12, cpu: 4)")  # type: ignore[assignment]  # None: by level or device
+    precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]  # None: by level or device
     projected_lengths: list[int] | None = option(None, "k, compared where below n (cuda: 128 to 2048, cpu: 128 to 512)")
     tokens: int | None = option(None, "tokens of a timed step, a batch of tokens // n (cuda: 65536, cpu: 8192)")
     sharing: str = option("layerwise", "sharing of Linformer's projections")
