@@ -22,19 +22,20 @@ ALLOWED = {
     "layer": {"contract", "registry", "short_convolution"},
     "integrations": {"contract", "registry", "layer", "short_convolution"},
     "encoder": {"contract", "layer", "integrations"},
-    "cost": {"contract", "registry", "layer", "encoder", "published", "rows"},
+    "cost": {"contract", "registry", "layer", "encoder", "plotting", "published", "rows"},
     "records": set(),
     "published": set(),
+    "plotting": set(),
     "reference": set(),
-    "analysis": {"contract", "registry", "encoder", "cost", "records", "leaderboard"},  # the latter for how pictures look
+    "analysis": {"contract", "registry", "encoder", "cost", "records", "plotting"},
     "parallel": {"contract", "attention", "layer"},  # attention as what is shared out is Linformer's own projection
     "export": {"contract", "registry", "layer"},
     # attention as E and F are set from what is measured
-    "transplant": {"contract", "registry", "attention", "cost", "data", "integrations", "analysis", "leaderboard"},
+    "transplant": {"contract", "registry", "attention", "cost", "data", "integrations", "analysis", "leaderboard", "plotting"},
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
     "runner": {"contract", "registry", "layer", "encoder", "cost", "records"},
-    "leaderboard": {"records", "published", "rows"},
+    "leaderboard": {"records", "plotting", "published", "rows"},
     "recommend": {"contract", "registry", "rows", "layer", "cost", "records", "leaderboard"},
     "conformance": {"contract", "registry", "cost"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}

@@ -17,7 +17,7 @@ from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.page import html_page, records_from
-from attn_zoo.leaderboard.plots import draw, missing_plots
+from attn_zoo.leaderboard.plots import draw
 from attn_zoo.leaderboard.render.separation import render_separations
 from attn_zoo.leaderboard.separation import separates
 from attn_zoo.records import RunRecord, Store
@@ -145,7 +145,7 @@ def _refuse(parsed: argparse.Namespace) -> None:
     """Refuse, before anything is read, what could not be carried out.
 
     Raises:
-        ValueError: options that exclude each other, or plots without matplotlib.
+        ValueError: options that exclude each other.
         OSError: no place for the output.
     """
     said = [f"--{name}" for name in ("overview", "seeds", "published") if getattr(parsed, name)]
@@ -165,8 +165,6 @@ def _refuse(parsed: argparse.Namespace) -> None:
     alone += [f"--format {parsed.format}"] if parsed.format in ("csv", "svg") else []
     if parsed.at and alone:
         raise ValueError(f"--at adds a table to those of each task, which {alone[0]} does not show; leave one of them out")
-    if parsed.plots and (reason := missing_plots()):
-        raise ValueError(reason)
     if parsed.output and (parsed.output.is_dir() or not parsed.output.parent.is_dir()):
         lacking = "is a folder" if parsed.output.is_dir() else "lies in no folder that exists"
         raise OSError(f"--output takes a file in a folder that exists; {str(parsed.output)!r} {lacking}")

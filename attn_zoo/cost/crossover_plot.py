@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,16 +22,12 @@ from attn_zoo.cost.crossover_analysis import (
 from attn_zoo.cost.measurement import Figures, Measurement
 from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.timing import quartiles
+from attn_zoo.plotting.labels import apart
+from attn_zoo.plotting.theme import INK, MARKERS, MUTED, PAPER, SERIES, save, settings
 
 SUFFIXES = (".svg", ".png")
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""By Okabe and Ito, told apart with every common kind of colour vision; markers and names say the same once more."""
-
-MARKERS = ("o", "s", "^", "D", "v", "P")
-
-INK: Mapping[str, str] = {"materialised": "0.55", "sdpa": "0.1"}
-"""Greys of the baselines."""
+GREYS: Mapping[str, str] = {"materialised": MUTED, "sdpa": INK}
 
 UNITS: Mapping[str, tuple[str, float]] = {
     "time": ("ms a step", 1e3),
@@ -41,28 +36,19 @@ UNITS: Mapping[str, tuple[str, float]] = {
 }
 """Of the axes, and what the points' numbers are multiplied by."""
 
-STYLE = {
-    "font.size": 9,
-    "svg.hashsalt": "attn-zoo",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.constrained_layout.w_pad": 0.08,
-    "figure.constrained_layout.h_pad": 0.05,
-}
+_PADDING = {"figure.constrained_layout.w_pad": 0.08, "figure.constrained_layout.h_pad": 0.05}
 
 
 def check_plot(path: Path) -> None:
     """Find out before the work whether its plot can be drawn and written.
 
     Raises:
-        ValueError: another suffix than svg or png, no such folder, or matplotlib is not installed.
+        ValueError: another suffix than svg or png, or no such folder.
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"plot must end in {' or '.join(SUFFIXES)}; got {str(path)!r}")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ValueError(f"plot must be a file in a folder that exists; got {str(path)!r}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("plot needs the package matplotlib, which is not installed; pip install 'attn-zoo[plots]'")
 
 
 def plot_crossover(found: Measurement, path: Path) -> None:
@@ -81,9 +67,9 @@ def plot_crossover(found: Measurement, path: Path) -> None:
 
     mechanisms = labels(points, "mechanism")
     strip = 0.35 + 0.24 * len(mechanisms)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(settings("crossover") | _PADDING):
         figure = Figure(figsize=(11.0, 0.9 + len(quantities) * (3.6 + strip)), layout="constrained")
-        figure.suptitle(_title(found), fontsize=10)
+        figure.suptitle(_title(found), fontsize=8.5, color=MUTED, x=0.012, ha="left")
         grid = figure.subplots(2 * len(quantities), len(KINDS), sharex=True, height_ratios=[3.6, strip] * len(quantities))
         for row, quantity in enumerate(quantities):
             for column, kind in enumerate(KINDS):
@@ -91,7 +77,7 @@ def plot_crossover(found: Measurement, path: Path) -> None:
                 _strip(grid[2 * row + 1][column], points, mechanisms, quantity, kind, named=column == 0)
         _key(figure)
         _length_axis(grid, sorted({p.cell.length for p in points}))
-        figure.savefig(path, **({"metadata": {"Date": None}} if path.suffix == ".svg" else {"dpi": 160}))
+        save(figure, path)
 
 
 def _title(found: Measurement) -> str:
@@ -107,7 +93,11 @@ def _curves(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], qua
     """Medians with their interquartile range over lengths, named at their ends."""
     ends = []
     for role, words in BASELINES.items():
-        style = {"color": INK[role], "linewidth": 2.0, "linestyle": (0, (4, 1.5)) if role == "materialised" else "solid"}
+        style = {
+            "color": GREYS[role],
+            "linewidth": 2.0,
+            "linestyle": (0, (4, 1.5)) if role == "materialised" else "solid",
+        }
         ends.append(_curve(axes, baseline(points, role, kind, quantity), quantity, words, style))
     for at, label in enumerate(mechanisms):
         style = {"color": _colour(at), "marker": MARKERS[at % len(MARKERS)], "markersize": 4.5, "linewidth": 1.4}
@@ -115,8 +105,7 @@ def _curves(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], qua
     axes.set(xscale="log", yscale="log", ylabel=UNITS[quantity][0])
     _plain_numbers(axes.yaxis)
     axes.set_title(f"{quantity.capitalize()}, {KINDS[kind]}", fontsize=10, loc="left", fontweight="bold")
-    axes.grid(color="0.92", linewidth=0.6, which="major")
-    axes.set_axisbelow(True)
+    axes.grid(which="major")
     axes.margins(y=0.08)
     _name_ends(axes, [end for end in ends if end is not None])
 
@@ -140,7 +129,7 @@ def _curve(axes: Any, own: Sequence[Figures], quantity: str, name: str, style: M
 def _name_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
     """Names in the right margin, each at the height of its curve's end or as near as the others let it."""
     low, high = (math.log(limit) for limit in axes.get_ylim())
-    heights = spread_out([(math.log(end[0]) - low) / (high - low) for end in ends], gap=0.062)
+    heights = apart([(math.log(end[0]) - low) / (high - low) for end in ends], [0.062] * len(ends), 0.0, 1.06)
     for (end, name, colour), height in zip(ends, heights, strict=True):
         at = (math.log(end) - low) / (high - low)
         axes.annotate(
@@ -156,27 +145,6 @@ def _name_ends(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
         )
 
 
-def spread_out(heights: Sequence[float], gap: float) -> list[float]:
-    """Heights moved apart to ``gap`` or more, in their order, as little as need be and not below 0."""
-    order = sorted(range(len(heights)), key=lambda at: heights[at])
-    groups: list[list[int]] = []
-
-    def middle(group: Sequence[int]) -> float:
-        half = gap * (len(group) - 1) / 2
-        return max(half, sum(heights[at] for at in group) / len(group))
-
-    for at in order:
-        groups.append([at])
-        while len(groups) > 1 and middle(groups[-1]) - middle(groups[-2]) < gap * (len(groups[-1]) + len(groups[-2])) / 2 - 1e-12:
-            last = groups.pop()
-            groups[-1] = groups[-1] + last
-    placed = [0.0] * len(heights)
-    for group in groups:
-        for place, at in enumerate(group):
-            placed[at] = middle(group) + gap * (place - (len(group) - 1) / 2)
-    return placed
-
-
 def _strip(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], quantity: str, kind: str, *, named: bool) -> None:
     """One row a mechanism: its crossovers with both baselines and their intervals."""
     for at, label in enumerate(mechanisms):
@@ -189,8 +157,7 @@ def _strip(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], quan
         tick.set_color(_colour(at))
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.grid(color="0.92", linewidth=0.6, axis="x")
-    axes.set_axisbelow(True)
+    axes.grid(axis="x")
 
 
 def _mark(axes: Any, found: Crossover, height: float, colour: str, *, filled: bool) -> None:
@@ -198,25 +165,23 @@ def _mark(axes: Any, found: Crossover, height: float, colour: str, *, filled: bo
     clip = [min(max(length, found.shortest), found.longest) for length in (found.low, found.at, found.high)]
     axes.plot([clip[0], clip[2]], [height, height], color=colour, linewidth=1.6, solid_capstyle="butt")
     marker = {0.0: "<", math.inf: ">"}.get(found.at, "o")
-    face = colour if filled else "white"
+    face = colour if filled else PAPER
     axes.plot([clip[1]], [height], marker=marker, markersize=5.5, color=colour, markerfacecolor=face, clip_on=False)
 
 
 def _key(figure: Any) -> None:
     from matplotlib.lines import Line2D
 
-    dots: dict[str, Any] = {"linestyle": "none", "color": "0.3", "markersize": 5.5}
+    dots: dict[str, Any] = {"linestyle": "none", "color": INK, "markersize": 5.5}
     handles = [
-        Line2D([], [], marker="o", markerfacecolor="white", label="costs less than materialised softmax from here on", **dots),
+        Line2D([], [], marker="o", markerfacecolor=PAPER, label="costs less than materialised softmax from here on", **dots),
         Line2D([], [], marker="o", label="than SDPA", **dots),
         Line2D([], [], marker="<", label="from the shortest length on", **dots),
         Line2D([], [], marker=">", label="never in range", **dots),
-        Line2D([], [], color="0.3", linewidth=1.6, label="95 % interval"),
+        Line2D([], [], color=INK, linewidth=1.6, label="95 % interval"),
     ]
     title = f"Exponents are fitted to the {FITTED_LENGTHS} longest lengths; shades are interquartile ranges."
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8.5, title=title, title_fontsize=8.5
-    )
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, labelcolor=MUTED, title=title, title_fontsize=8)
 
 
 def _plain_numbers(axis: Any) -> None:
@@ -240,7 +205,7 @@ def _length_axis(grid: Any, lengths: Sequence[int]) -> None:
 
 
 def _colour(at: int) -> str:
-    return COLOURS[at % len(COLOURS)]
+    return SERIES[at % len(SERIES)]
 
 
 def _short(label: str) -> str:

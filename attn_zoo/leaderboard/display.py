@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from attn_zoo.leaderboard.render.text import Grid, estimated, figure, mebibytes, name, optional, score, seconds, short, unit
+from attn_zoo.leaderboard.render.text import Grid, estimated, figure, mebibytes, name, optional, score, seconds, unit
 from attn_zoo.leaderboard.rows import COSTS, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.plotting.theme import short
 
 FRONTS = {cost: cost[0].upper() for cost in COSTS}
 """Letter of each cost in the column of fronts."""

@@ -13,9 +13,10 @@ from attn_zoo.leaderboard.assemble import tables
 from attn_zoo.leaderboard.beside import beside
 from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
 from attn_zoo.leaderboard.render.notes import tuned_notes
-from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, short, unit
+from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, unit
 from attn_zoo.leaderboard.reproduce import command
 from attn_zoo.leaderboard.rows import CurvePoint, Row, Table
+from attn_zoo.plotting.theme import short
 from attn_zoo.records import RunRecord
 from attn_zoo.rows import read_rows
 

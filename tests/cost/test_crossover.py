@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import math
@@ -16,14 +15,12 @@ from attn_zoo.cost import crossover_analysis as analysis
 from attn_zoo.cost import session, timed
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.crossover_analysis import Crossover, baseline, crossover, exponent, last_fall, round_length
-from attn_zoo.cost.crossover_plot import check_plot, plot_crossover, spread_out
+from attn_zoo.cost.crossover_plot import check_plot, plot_crossover
 from attn_zoo.cost.energy import NotMeasured
 from attn_zoo.cost.experiments.crossover import Crossover as CrossoverGrid
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.session import Session, expected_seconds
 from attn_zoo.cost.workers import WorkerError
-
-needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib (extra: plots)")
 
 GIVEN: dict[str, Any] = {
     "device": "cpu",
@@ -393,7 +390,6 @@ def test_what_there_was_no_time_for_is_one_line_a_layer():
     assert said in CrossoverGrid.report(of(late))
 
 
-@needs_matplotlib
 def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_points, tmp_path):
     for name in ("one.svg", "two.svg", "one.png"):
         plot_crossover(scripted_points, tmp_path / name)
@@ -408,22 +404,11 @@ def test_the_plot_is_the_same_file_each_time_and_shows_every_layer(scripted_poin
         plot_crossover(of([]), tmp_path / "none.svg")
 
 
-def test_a_plot_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+def test_a_plot_that_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"plot must end in \.svg or \.png; got .*\.pdf"):
         check_plot(tmp_path / "x.pdf")
     with pytest.raises(ValueError, match="a folder that exists"):
         check_plot(tmp_path / "no" / "x.svg")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'attn-zoo\[plots\]'"):
-        check_plot(tmp_path / "x.svg")
-
-
-@pytest.mark.parametrize(
-    ("heights", "placed"),
-    [([0.5, 0.1], [0.5, 0.1]), ([0.5, 0.5], [0.45, 0.55]), ([0.0, 0.02], [0.0, 0.1]), ([0.3, 0.32, 0.9], [0.26, 0.36, 0.9])],
-)
-def test_names_keep_apart_in_their_order(heights, placed):
-    assert spread_out(heights, 0.1) == pytest.approx(placed)
 
 
 @pytest.mark.parametrize(

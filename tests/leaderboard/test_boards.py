@@ -45,7 +45,7 @@ def test_the_usual_time_is_the_most_that_every_contender_has_spent():
 def test_controls_do_not_shorten_the_budget():
     found, entries = board([run("softmax", curve=SLOW), run("none", curve=looks(0.01, 0.1, 0.1))], "time")
     assert found.budget == pytest.approx(6.0)
-    assert entries["none"].note == "training ended at 0.2 s"
+    assert entries["none"].note == "training ended at 0.20 s"
     (table,) = tables([run("softmax", curve=SLOW), run("none", curve=looks(0.01, 0.1, 0.1))])
     assert "at equal time, none: spent less than the budget" in render([table], "terminal")
 
@@ -54,7 +54,7 @@ def test_a_budget_before_the_first_look_is_over():
     records = [run("softmax", seed, curve=SLOW) for seed in (1, 2)] + [run("linformer", seed, curve=FAST) for seed in (1, 2)]
     found, entries = board(records, "time", time=1.5)
     assert (found.budget, found.rule) == (1.5, "as asked for")
-    assert entries["softmax"].over and entries["softmax"].score is None and "at 2 s" in entries["softmax"].note
+    assert entries["softmax"].over and entries["softmax"].score is None and "at 2.00 s" in entries["softmax"].note
     assert entries["linformer"].score.mean == 0.5 and entries["linformer"].score.count == 2
     (table,) = tables(records, equal={"time": 1.5})
     text = render([table], "terminal").split("at equal budgets")[1]

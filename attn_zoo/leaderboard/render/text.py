@@ -10,6 +10,7 @@ from tabulate import tabulate
 
 from attn_zoo.leaderboard.rows import SHARES, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.plotting.theme import short
 
 _STYLES = {"terminal": "simple", "github": "github", "latex": "latex_booktabs"}
 
@@ -101,14 +102,6 @@ def unit(table: Table, written: str = " (%)") -> str:
 def is_share(table: Table) -> bool:
     """Whether the metric lies between 0 and 1."""
     return table.task["metric"] in SHARES
-
-
-def short(count: float) -> str:
-    """A count with three digits: ``2.39 M``."""
-    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:.3g} {letter}"
-    return f"{count:g}"
 
 
 def mebibytes(count: float) -> str:
