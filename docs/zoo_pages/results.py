@@ -12,8 +12,7 @@ from attn_zoo.cli.analyze import error_table
 from attn_zoo.cost.crossover_analysis import labels
 from attn_zoo.cost.experiments.crossover import Crossover
 from attn_zoo.cost.experiments.peers import Peers
-from attn_zoo.cost.measurement import Cell
-from attn_zoo.cost.old_files import read_measurement
+from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.cost.peers.rivals import RIVALS, YARDSTICK
 from attn_zoo.cost.peers.tables import PRODUCT
 from attn_zoo.leaderboard import Row, Table, tables
@@ -63,7 +62,7 @@ class Results:
         found = self._measured("crossover")
         if found is None:
             return None
-        measured = read_measurement(found)
+        measured = Measurement.from_dict(found)
         measured.cells = {cell: own for cell, own in measured.cells.items() if _concerns(cell, attention)}
         return aligned(Crossover.report(measured)) if labels(list(measured.cells.values()), "mechanism") else None
 
@@ -72,7 +71,7 @@ class Results:
         found = self._measured("peers")
         if found is None:
             return None
-        measured = read_measurement(found)
+        measured = Measurement.from_dict(found)
         names = [n for n in measured.grid["mechanisms"] if n in RIVALS and RIVALS[n].attention == attention]
         if not names:
             return None
