@@ -32,11 +32,22 @@ def refuse_old_spelling(words: Sequence[str]) -> None:
         for old, new in _KEYS.items():
             if word.lstrip("+").startswith(old):
                 raise ValueError(f"{word!r} is an earlier spelling; {new}{word.lstrip('+').removeprefix(old)} is written now")
+    for word in rest if command == "measure" else ():
+        if word.startswith("sizes."):
+            raise ValueError(f"{word!r} is an earlier spelling; {_compared_row(word)} is written now")
     for word in _options_beside_rows(command, rest):
         match = _OPTION.fullmatch(word)
         row = "{name}[{option}={values}]".format(**match.groupdict()) if match else "NAME[OPTION=VALUE]"
         new = _PLACES[command].format(row.replace(",", "|"))
         raise ValueError(f"{word!r} is an earlier spelling; options stand in the row, {new} (in quotes where the shell needs them)")
+
+
+def _compared_row(word: str) -> str:
+    from attn_zoo.cost.peers.comparisons import COMPARISONS  # here, as it loads PyTorch
+
+    name, _, value = word.removeprefix("sizes.").partition("=")
+    option = COMPARISONS[name].hyperparameter if name in COMPARISONS else ""
+    return f"mechanisms=[{name}[{option or 'OPTION'}={value}]]"
 
 
 def _options_beside_rows(command: str, words: Sequence[str]) -> list[str]:
