@@ -39,6 +39,9 @@ def refuse_old_spelling(words: Sequence[str]) -> None:
         for old, new in _KEYS.items():
             if word.lstrip("+").startswith(old):
                 raise ValueError(f"{word!r} is an earlier spelling; {new}{word.lstrip('+').removeprefix(old)} is written now")
+    for word in rest if command == "measure" else ():
+        if word.startswith("sizes."):
+            raise ValueError(f"{word!r} is an earlier spelling; {_compared_row(word)} is written now")
     for word in _options_beside_rows(command, rest):
         match = _OPTION.fullmatch(word)
         row = "{name}[{option}={values}]".format(**match.groupdict()) if match else "NAME[OPTION=VALUE]"
@@ -55,6 +58,14 @@ def _refuse_other_form(command: str, words: Sequence[str]) -> None:
                 raise ValueError(f"attn-zoo {command} takes KEY=VALUE; write {name}={value or 'PATH'}; got {word!r}")
             if command not in KEY_VALUE and not word.startswith("-"):
                 raise ValueError(f"attn-zoo {command} takes options; write --{name} {value}; got {word!r}")
+
+
+def _compared_row(word: str) -> str:
+    from attn_zoo.cost.peers.comparisons import COMPARISONS  # here, as it loads PyTorch
+
+    name, _, value = word.removeprefix("sizes.").partition("=")
+    option = COMPARISONS[name].hyperparameter if name in COMPARISONS else ""
+    return f"mechanisms=[{name}[{option or 'OPTION'}={value}]]"
 
 
 def _options_beside_rows(command: str, words: Sequence[str]) -> list[str]:

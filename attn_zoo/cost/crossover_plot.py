@@ -245,4 +245,4 @@ def _colour(at: int) -> str:
 
 def _short(label: str) -> str:
     """The mechanism's name without its options, which the table has."""
-    return label.partition("[")[0].partition(" ")[0]
+    return label.partition("[")[0]

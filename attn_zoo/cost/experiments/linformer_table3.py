@@ -23,6 +23,7 @@ from attn_zoo.cost.probes import Answer, Ask, Probe, largest_batch
 from attn_zoo.cost.timed import KINDS, Timed, softmax_layers
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.registry import attention_options, card
+from attn_zoo.rows import RowName
 
 KERNELS_UP_TO = 256
 """Projected keys of a head that our Triton kernels are made for; above, ``auto`` leaves them out."""
@@ -83,7 +84,7 @@ class LinformerTable3(Timed):
         for n, k in pairs([length], self.projected_lengths or []):
             options = {"projected_length": k, "sharing": self.sharing}
             subject = Subject("linformer", options, self._implementation(n, options))
-            found.append(Cell(f"linformer k={k} ({subject.implementation})", "", 0, role="linformer", subject=subject))
+            found.append(Cell(str(RowName("linformer", options, subject.implementation)), "", 0, role="linformer", subject=subject))
         return found
 
     def batch(self, length: int) -> int:
