@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -13,8 +13,8 @@ COLUMNS = 100
 """Width in characters where there is no terminal."""
 WIDE = "every column, however wide the terminal is"
 """Help of the option ``--wide``."""
-_LEAST = 14
-"""Width in characters below which a column of text is not wrapped."""
+_LEAST = 28
+"""Width in characters to which text is wrapped before a column is left out."""
 _GAP = 2
 """Characters between two columns."""
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -31,6 +31,7 @@ def fit(
     *,
     optional: Sequence[str] = (),
     right: Sequence[str] = (),
+    whole: Sequence[str] = (),
     wide: bool = False,
     width: int | None = None,
 ) -> str:
@@ -40,23 +41,25 @@ def fit(
         head: names of the columns; empty for a table without a head.
         optional: names of columns that may be left out, the first to go first; the last line then names them.
         right: names of columns to align on the right, whose cells are not wrapped.
+        whole: names of further columns whose cells are not wrapped.
         wide: keep every column at its full width.
         width: characters; None for those of the terminal.
     """
     width = columns() if width is None else width
     kept = list(range(len(head or (rows[0] if rows else ()))))
     cells = [["" if cell is None else str(cell) for cell in row] for row in [*([head] if head else []), *rows]]
-    fixed = {at for at in kept if head and head[at] in right}
+    flush = {at for at in kept if head and head[at] in right}
     natural = {at: _longest(cells, at) for at in kept}
-    if wide:
-        return _laid_out(cells, kept, natural, fixed, bool(head))
-    least = {at: natural[at] if at in fixed else min(natural[at], max(_LEAST, _word(cells, at))) for at in kept}
+    fixed = {at for at in kept if head and head[at] in (*right, *whole)}
+    words = {at: natural[at] if at in fixed else _word(cells, at) for at in kept}
+    least = {at: min(natural[at], max(words[at], _LEAST)) for at in kept}
     gone = []
-    for name in optional:
+    for name in () if wide else optional:
         if _total(kept, least) > width:
             kept.remove(list(head).index(name))
             gone.append(name)
-    text = _laid_out(cells, kept, _widths(natural, kept, least, fixed, width), fixed, bool(head))
+    widths = natural if wide else _widths({at: natural[at] for at in kept}, (least, words, dict.fromkeys(kept, 4)), width)
+    text = _laid_out(cells, kept, widths, flush, bool(head))
     return text + (f"\n\nleft out: {', '.join(gone)} (--wide shows all)" if gone else "")
 
 
@@ -82,16 +85,16 @@ def _word(cells: Sequence[Sequence[str]], at: int) -> int:
     return max((len(word) for row in cells for word in _ESCAPE.sub("", row[at]).split()), default=0)
 
 
-def _total(kept: Sequence[int], widths: dict[int, int]) -> int:
+def _total(kept: Sequence[int], widths: Mapping[int, int]) -> int:
     return sum(widths[at] for at in kept) + _GAP * (len(kept) - 1)
 
 
-def _widths(natural: dict[int, int], kept: Sequence[int], least: dict[int, int], fixed: set[int], width: int) -> dict[int, int]:
-    """Widths that together fit: the widest column of text gives way first, below its longest word only as a last resort."""
-    widths = {at: natural[at] for at in kept}
-    for floor in (least, dict.fromkeys(kept, 4)):
-        while (over := _total(kept, widths) - width) > 0:
-            wider = [at for at in kept if at not in fixed and widths[at] > floor[at]]
+def _widths(natural: Mapping[int, int], floors: Sequence[Mapping[int, int]], width: int) -> dict[int, int]:
+    """Widths that together fit: the widest column gives way first, to its first floor, and if that is too much to the next."""
+    widths = dict(natural)
+    for floor in floors:
+        while (over := _total(list(widths), widths) - width) > 0:
+            wider = [at for at in widths if widths[at] > floor[at]]
             if not wider:
                 break
             widest = max(wider, key=lambda at: widths[at])
@@ -100,14 +103,14 @@ def _widths(natural: dict[int, int], kept: Sequence[int], least: dict[int, int],
     return widths
 
 
-def _laid_out(cells: Sequence[Sequence[str]], kept: Sequence[int], widths: dict[int, int], fixed: set[int], head: bool) -> str:
+def _laid_out(cells: Sequence[Sequence[str]], kept: Sequence[int], widths: Mapping[int, int], flush: set[int], head: bool) -> str:
     """Cells as lines, broken to their widths; a line beneath the head."""
     broken = [[_broken(row[at], widths[at]) for at in kept] for row in cells]
     last = kept[-1] if kept else 0
     lines = []
     for number, row in enumerate(broken):
         for parts in zip_longest(*row, fillvalue=""):
-            padded = [_padded(part, widths[at], at in fixed, at == last) for at, part in zip(kept, parts, strict=True)]
+            padded = [_padded(part, widths[at], at in flush, at == last) for at, part in zip(kept, parts, strict=True)]
             lines.append((" " * _GAP).join(padded).rstrip())
         if head and number == 0:
             lines.append((" " * _GAP).join("-" * widths[at] for at in kept))

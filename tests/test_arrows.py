@@ -25,7 +25,7 @@ ALLOWED = {
     "integrations": {"contract", "registry", "layer", "short_convolution"},
     "encoder": {"contract", "layer", "integrations"},
     "cost": {"contract", "registry", "layer", "encoder", "published", "rows", "terminal"},
-    "records": set(),
+    "records": {"plugin_files"},
     "published": set(),
     "reference": set(),
     "analysis": {"contract", "registry", "encoder", "cost", "records", "leaderboard", "terminal"},  # leaderboard: how pictures look

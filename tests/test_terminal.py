@@ -28,11 +28,18 @@ def test_a_table_fits_and_keeps_every_word(width):
 
 
 def test_optional_columns_go_first_and_are_named():
-    text = fit(ROWS, HEAD, optional=["paper", "claims"], right=["seconds"], width=45)
-    assert widest(text) <= 45 and "paper" not in text.splitlines()[0] and "claims" in text.splitlines()[0]
+    text = fit(ROWS, HEAD, optional=["paper", "claims"], right=["seconds"], width=50)
+    assert widest(text) <= 50 and "paper" not in text.splitlines()[0] and "claims" in text.splitlines()[0]
     assert text.endswith("left out: paper (--wide shows all)")
-    whole = fit(ROWS, HEAD, optional=["paper"], wide=True, width=45)
+    whole = fit(ROWS, HEAD, optional=["paper"], wide=True, width=50)
     assert "left out" not in whole and "Wang et al. 2020" in whole and len(whole.splitlines()) == 4
+
+
+def test_what_is_whole_is_not_broken_while_other_text_can_be():
+    text = fit(
+        [["O(n k d + n w d)", "many words that can be broken at any of their spaces"]], ["time", "notes"], whole=["time"], width=40
+    )
+    assert widest(text) <= 40 and "O(n k d + n w d)" in text
 
 
 def test_a_word_longer_than_its_column_is_broken_rather_than_the_line():
