@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from tabulate import tabulate
-
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import BASELINE, Verdict
 from attn_zoo.leaderboard.findings.needs import QUALIFIES, Gain
@@ -18,9 +16,9 @@ from attn_zoo.leaderboard.heatmap.costs import byte_count
 from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.next_step import CONTROL, code, evidence_command, listed
 from attn_zoo.recommend.ranking import Recommendation
+from attn_zoo.terminal import COLUMNS as WIDTH
+from attn_zoo.terminal import fit
 
-WIDTH = 100
-"""Columns of a line at most."""
 _WORST_FIRST: tuple[Verdict, ...] = ("no better", "worse", "failed", "unclear", "few seeds", "not run")
 """Verdicts of what may not be taken."""
 
@@ -147,7 +145,7 @@ def _evidence(found: Recommendation) -> Iterator[str]:
     head = ["mechanism", "FLOPs", "state", "verdict"]
     rows = [[each.label, _share(each), _state(each), _verdict(found, each)] for each in found.candidates]
     yield from ("", f"Candidates, by FLOPs over softmax's at {found.required.length:,} tokens", "")
-    yield from tabulate(rows, head, tablefmt="simple", disable_numparse=True).splitlines()
+    yield from fit(rows, head, right=("FLOPs", "state"), width=WIDTH).splitlines()
     reasons: dict[str, list[str]] = {}
     for each in found.refused:
         reasons.setdefault(each.reason.removeprefix(each.label).strip(), []).append(each.label)

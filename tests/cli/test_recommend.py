@@ -26,11 +26,12 @@ from attn_zoo.leaderboard.findings.needs import NEEDS, answers, costs_of
 from attn_zoo.recommend import Recommendation, Requirements, recommend
 from attn_zoo.recommend.candidates import candidates
 from attn_zoo.recommend.next_step import code, evidence_command
-from attn_zoo.recommend.text import WIDTH, as_text
+from attn_zoo.recommend.text import as_text
 from attn_zoo.recommend.timing import times
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.registry import attentions, card
 from attn_zoo.rows import rows_of
+from attn_zoo.terminal import COLUMNS
 
 TRANSPLANT = json.loads(reference.TRANSPLANT.read_text(encoding="utf-8"))
 SURE = (0.90, 0.91, 0.92)
@@ -170,7 +171,8 @@ def test_a_trained_model_is_judged_by_transplants():
     def of(**required: Any) -> Recommendation:
         return recommend(Requirements(**{"length": 512, "trained": True, **required}), [], TRANSPLANT)
 
-    assert taken(of()) == "softmax" and "Nearest: linformer (sdpa), 50 % of its FLOPs; -18.0 ± 1.0 at similarity of pairs." in as_text(of())
+    assert taken(of()) == "softmax"
+    assert "Nearest: linformer (sdpa), 50 % of its FLOPs; -18.0 ± 1.0 at similarity of pairs." in as_text(of())
     lenient = of(accept=30)
     assert as_text(lenient).startswith("Take linformer (sdpa).") and 'replace_attention(model, "linformer")' in as_text(lenient)
     command = evidence_command(of())
@@ -200,9 +202,9 @@ def test_five_needs_are_answered_in_six_lines_of_the_shipped_records(words, caps
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Take ") and lines[1].startswith("Why: ")
     assert sum(not line.startswith("  ") or line.startswith("  attn-zoo") for line in lines) <= 6
-    assert max(map(len, lines)) <= WIDTH and sum(line.startswith("Doubt: ") for line in lines) <= 1
+    assert max(map(len, lines)) <= COLUMNS and sum(line.startswith("Doubt: ") for line in lines) <= 1
     assert main(["recommend", *words.split(), "--device", "cpu", "--all"]) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= WIDTH
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= COLUMNS
 
 
 def test_of_those_that_qualify_the_fastest_is_taken_and_softmax_where_it_is_faster():
