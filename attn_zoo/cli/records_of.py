@@ -25,10 +25,11 @@ def records_root(parsed: argparse.Namespace) -> Path:
     """Where the records lie that a command line asks for.
 
     Raises:
+        FileNotFoundError: the folder that is named does not exist.
         ValueError: records of one's own and of the package are asked for at once, or those of the package are not there.
     """
     if parsed.reference is None:
-        return Path(FOLDER if parsed.records is None else parsed.records)
+        return existing(parsed.records)
     if parsed.records is not None:
         raise ValueError(
             "--records FOLDER shows records of yours, --reference those that came with the package; give one of the two"
@@ -38,6 +39,17 @@ def records_root(parsed: argparse.Namespace) -> Path:
     if name not in there:
         raise ValueError(f"--reference takes {' or '.join(there) or 'nothing, as this installation has no records'}; got {name!r}")
     return reference.packed_file(name)
+
+
+def existing(folder: str | None) -> Path:
+    """Folder of records that is named, or the usual one, which need not exist.
+
+    Raises:
+        FileNotFoundError: the folder that is named does not exist.
+    """
+    if folder is not None and not Path(folder).exists():
+        raise FileNotFoundError(f"--records takes a folder of records, or a packed file of them; there is no {folder!r}")
+    return Path(FOLDER if folder is None else folder)
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:

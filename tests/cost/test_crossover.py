@@ -187,10 +187,10 @@ def test_memory_is_exact_and_energy_has_rounds():
 
 def test_the_best_back_end_is_taken_at_each_length():
     points = [
-        point(f"softmax ({name})", n, [seconds] * 6, role="sdpa", backend=name)
+        point(f"softmax:sdpa ({name})", n, [seconds] * 6, role="sdpa", backend=name)
         for name, both in (("flash", (3.0, 4.0)), ("efficient", (2.0, 5.0)))
         for n, seconds in zip((100, 200), both, strict=True)
-    ] + [point("softmax (cudnn)", n, role="sdpa", failures={"seconds": "failed: no kernel"}) for n in (100, 200)]
+    ] + [point("softmax:sdpa (cudnn)", n, role="sdpa", failures={"seconds": "failed: no kernel"}) for n in (100, 200)]
     assert [p.cell.subject and p.cell.subject.backend for p in baseline(points, "sdpa", "forward", "time")] == [
         "efficient",
         "flash",
@@ -363,7 +363,7 @@ def test_the_table(scripted_points):
     assert rows[0][2:] == ["time, forward", "time, forward + backward", "memory, forward", "memory, forward + backward"]
     assert rows[2] == [LINFORMER, "materialised softmax", "16 (16 to 16)", "32 (32 to 32)", "16", "32"]
     assert rows[3][1] == "SDPA"
-    assert "- softmax (sdpa): OOM: scripted (memory, forward + backward at 32; time, forward + backward at 32)" in table
+    assert "- softmax:sdpa: OOM: scripted (memory, forward + backward at 32; time, forward + backward at 32)" in table
     for words in (
         "Energy: not measured, a test has no meter.",
         "CPU of a test, 2 threads",

@@ -16,7 +16,7 @@ from tabulate import tabulate
 from attn_zoo.analysis.error import ApproximationError, Reference
 from attn_zoo.analysis.plot_error import plot_error
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said, tracked
-from attn_zoo.leaderboard.render.text import short
+from attn_zoo.plotting.theme import short
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card, stated_options
 from attn_zoo.rows import RowName, hyperparameters, rows_of
