@@ -21,8 +21,9 @@ from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import MOST_LINES, HeatMap, heat_map
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LEVELS, LIGHT_SHADES, contrast, level, luminance
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
-from attn_zoo.leaderboard.heatmap.terminal import WIDTH, heat_map_text
+from attn_zoo.leaderboard.heatmap.terminal import heat_map_text
 from attn_zoo.records import RunRecord, Store, Tuning
+from attn_zoo.terminal import COLUMNS
 
 SVG = "{http://www.w3.org/2000/svg}"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -207,7 +208,7 @@ def test_levels_reach_from_none_to_the_deepest():
 def test_the_terminal_is_given_a_hundred_columns_at_most(tasks, colours):
     found = heat_map(tables(synthetic_records(tasks=tasks, mechanisms=20)))
     written = ESCAPES.sub("", heat_map_text(found, colours))
-    assert max(map(len, written.splitlines())) <= WIDTH
+    assert max(map(len, written.splitlines())) <= COLUMNS
     assert sum(line.startswith("softmax ") for line in written.splitlines()) == 1, "all columns stand side by side"
     titles = list(TASKS.values())[:tasks]
     assert all(title in written for title in titles), "short heads are explained"
@@ -216,7 +217,7 @@ def test_the_terminal_is_given_a_hundred_columns_at_most(tasks, colours):
 def test_many_tasks_are_written_in_blocks_rather_than_wider():
     records = [make_record(name, f"task{at}", test=1.0, spec_options={}) for at in range(30) for name in ("softmax", "linformer")]
     written = heat_map_text(heat_map(tables(records)))
-    assert max(map(len, written.splitlines())) <= WIDTH
+    assert max(map(len, written.splitlines())) <= COLUMNS
     assert sum(line.startswith("softmax ") for line in written.splitlines()) == 2
 
 
@@ -345,7 +346,7 @@ def test_the_overview_of_the_terminal_is_the_map(folder, capsys):
         (["--format", "svg", "--seeds"], "leave out --seeds"),
         (["--format", "csv", "--costs", "some.json"], "--costs stands beside the heat map"),
         (["--costs", "nowhere.json"], "nowhere.json"),
-        (["--format", "svg", "--records", "nowhere"], "no records"),
+        (["--format", "svg", "--records", "nowhere"], "there is no 'nowhere'"),
     ],
 )
 def test_the_command_refuses_what_it_could_not_do(folder, monkeypatch, capsys, words, said):
