@@ -26,10 +26,11 @@ def records_root(parsed: argparse.Namespace) -> Path:
     """Where the records lie that a command line asks for.
 
     Raises:
+        FileNotFoundError: the folder that is named does not exist.
         ValueError: records of one's own and of the package are asked for at once, or those of the package are not there.
     """
     if parsed.reference is None:
-        return Path(FOLDER if parsed.records is None else parsed.records)
+        return existing(parsed.records)
     if parsed.records is not None:
         raise ValueError(
             "--records FOLDER shows records of yours, --reference those that came with the package; give one of the two"
@@ -56,6 +57,17 @@ def name_left_out(damaged: Iterable[Damaged]) -> None:
     """Name files that tables leave out, with the reason, on standard error."""
     for item in damaged:
         print(f"attn-zoo: left out, as it is no whole record: {item.path}: {item.reason}", file=sys.stderr)
+
+
+def existing(folder: str | None) -> Path:
+    """Folder of records that is named, or the usual one, which need not exist.
+
+    Raises:
+        FileNotFoundError: the folder that is named does not exist.
+    """
+    if folder is not None and not Path(folder).exists():
+        raise FileNotFoundError(f"--records takes a folder of records, or a packed file of them; there is no {folder!r}")
+    return Path(FOLDER if folder is None else folder)
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.cost.measurement import Figures
-from attn_zoo.cost.old_files import read_measurement
+from attn_zoo.cost.measurement import Figures, Measurement
 from attn_zoo.cost.timing import quartiles
 
 EXPERIMENTS = ("growth", "crossover", "cost")
@@ -99,7 +98,7 @@ def read_figures(data: Any, file: str) -> list[Figure]:
         names_in_words = f"{', '.join(names)} or {last}"
         raise ValueError(f"{file} {held}; give what 'attn-zoo measure experiment=NAME output=FILE' wrote, NAME {names_in_words}")
     try:
-        found = read_measurement(data)
+        found = Measurement.from_dict(data)
         if (level := found.grid.get("level", "layer")) != "layer":
             raise ValueError(f"{file} was measured at level={level}; figures of layers are needed, level=layer")
         machine = machine_of(found.environment, str(found.grid["precision"]))

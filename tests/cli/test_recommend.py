@@ -17,7 +17,7 @@ from attn_zoo.cli import main
 from attn_zoo.cli.recommend import memory_bytes
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.measurement import Cell, Measurement
-from attn_zoo.cost.old_files import read_measurement
+from attn_zoo.cost.timing import quartiles
 from attn_zoo.leaderboard import Table, tables
 from attn_zoo.recommend import Need, Recommendation, recommend
 from attn_zoo.recommend.candidates import candidate
@@ -248,13 +248,10 @@ def test_readings_between_and_beyond_lengths():
 def test_the_figures_of_growth_are_read():
     figures = read_figures(json.loads(GROWTH.read_text(encoding="utf-8")), "growth.json")
     point = next(f for f in figures if (f.attention, f.length, f.direction) == ("linformer", 8192, "training"))
-    raw = next(
-        p
-        for p in json.loads(GROWTH.read_text(encoding="utf-8"))["points"]
-        if p["subject"]["attention"] == "linformer" and p["length"] == 8192
-    )
-    assert point.seconds == pytest.approx(tuple(raw["backward_seconds"]))
-    assert (point.bytes, point.width, point.heads, point.machine.device) == (raw["backward_peak_bytes"], 256, 4, "cpu")
+    cells = Measurement.from_dict(json.loads(GROWTH.read_text(encoding="utf-8"))).cells
+    raw = cells[Cell("linformer[projected_length=256]", "training", 8192)]
+    assert point.seconds == pytest.approx(quartiles(raw.all("seconds")))
+    assert (point.bytes, point.width, point.heads, point.machine.device) == (raw.one("peak_bytes"), 256, 4, "cpu")
     assert point.options["projected_length"] == 256
 
 
@@ -282,15 +279,14 @@ def test_figures_are_read_as_measurements_are_written(experiment):
             read_figures({**data, "grid": {**grid, "level": "block"}}, "c.json")
 
 
-def test_the_figures_of_older_crossovers_are_read():
+def test_the_figures_of_the_committed_crossover_are_read():
     data = json.loads((GROWTH.parent / "crossover.json").read_text(encoding="utf-8"))
-    figures, points = read_figures(data, "crossover.json"), data["points"]
-    assert len(figures) == len(points) == len(read_measurement(data).cells)
-    for figure_, point in zip(figures, points, strict=True):
-        assert (figure_.direction, figure_.length, figure_.bytes) == (point["kind"], point["length"], point["bytes"])
-        assert (figure_.seconds is None) == (not point["seconds"]) and (figure_.failure is None) == (
-            "time" not in point["failures"]
-        )
+    figures, cells = read_figures(data, "crossover.json"), Measurement.from_dict(data).cells
+    assert len(figures) == len(cells) == 84
+    for figure_, (cell, found) in zip(figures, cells.items(), strict=True):
+        assert (figure_.direction, figure_.length, figure_.bytes) == (cell.kind, cell.length, found.one("peak_bytes"))
+        assert (figure_.seconds is None) == (not found.all("seconds"))
+        assert figure_.failure == found.failures.get("seconds")
 
 
 @pytest.mark.parametrize(
