@@ -10,8 +10,8 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo.leaderboard.assemble import tables
-from attn_zoo.leaderboard.beside import beside
-from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
+from attn_zoo.leaderboard.literature import literature
+from attn_zoo.leaderboard.literature_text import difference_lines, verdict_line
 from attn_zoo.leaderboard.render.notes import tuned_notes
 from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, unit
 from attn_zoo.leaderboard.reproduce import command
@@ -212,7 +212,7 @@ def _written(name: str, value: Any) -> str:
 
 
 def _published(shown: Shown) -> str:
-    compared = beside(shown.table)
+    compared = literature(shown.table)
     row = next((r for r in compared.rows if r.label == shown.row.label), None) if compared else None
     if compared is None or row is None:
         return "no score of this attention on this task is known"

@@ -70,7 +70,7 @@ def test_a_row_tells_all_that_is_recorded(folder, capsys):
 
 def test_a_name_alone_means_every_task_and_literature_is_told(folder, capsys):
     assert show(folder, "softmax") == 0
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert "softmax on Digits" in out
     assert "softmax on Text" in out
     assert "LRA: 64.27 (Tay et al. 2020, arXiv:2011.04006); length 4,000 there, 16 here" not in out, "data differ as well"
