@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from attn_zoo.cost.bench import Bench
+from attn_zoo.cost.bench import Bench, Tokens
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.workers import Worker, WorkerError
 from attn_zoo.recommend.candidates import Candidate, build
@@ -35,7 +35,7 @@ def measure_now(need: Need, layers: Sequence[Candidate], *, rounds: int, tell: C
     environment = describe_environment(need.device)
     workers = [
         Worker(
-            partial(Bench, partial(_layer, need, layer), need.width, device, PRECISION, layer.backend, protocol=protocol),
+            partial(Bench, partial(_layer, need, layer), Tokens(need.width), device, PRECISION, layer.backend, protocol=protocol),
             environment=protocol.environment(),
             bounded=need.device == "cpu",
         )
