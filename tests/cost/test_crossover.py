@@ -16,7 +16,7 @@ from attn_zoo.cost import crossover_analysis as analysis
 from attn_zoo.cost import session, timed
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.crossover_analysis import Crossover, baseline, crossover, exponent, last_fall, round_length
-from attn_zoo.cost.crossover_plot import check_plot, plot_crossover, spread_out
+from attn_zoo.cost.crossover_plot import check_plot, plot_crossover
 from attn_zoo.cost.energy import NotMeasured
 from attn_zoo.cost.experiments.crossover import Crossover as CrossoverGrid
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
@@ -416,14 +416,6 @@ def test_a_plot_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'attn-zoo\[plots\]'"):
         check_plot(tmp_path / "x.svg")
-
-
-@pytest.mark.parametrize(
-    ("heights", "placed"),
-    [([0.5, 0.1], [0.5, 0.1]), ([0.5, 0.5], [0.45, 0.55]), ([0.0, 0.02], [0.0, 0.1]), ([0.3, 0.32, 0.9], [0.26, 0.36, 0.9])],
-)
-def test_names_keep_apart_in_their_order(heights, placed):
-    assert spread_out(heights, 0.1) == pytest.approx(placed)
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
-from attn_zoo.contract import UnknownNameError, auto_order
+from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost import session
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.experiments import linformer_table3
 from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3, pairs
-from attn_zoo.cost.linformer_paper import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED
-from attn_zoo.cost.linformer_tables import reduced, table3_report
+from attn_zoo.cost.linformer_report import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED, reduced, table3_report
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
@@ -153,8 +151,7 @@ def test_what_is_done_is_not_measured_again(monkeypatch):
 
 def test_kernels_are_for_few_projected_keys(monkeypatch):
     grid = LinformerTable3(**{**GIVEN, "lengths": [1024]})
-    monkeypatch.setattr(linformer_table3, "auto_may_take", lambda name, device: True)
-    monkeypatch.setattr(linformer_table3, "auto_order", lambda device: auto_order(torch.device("cuda")))
+    monkeypatch.setattr(linformer_table3, "choose_implementation", lambda *given: "triton")
     subjects = [cell.subject for cell in grid.layers(1024) if cell.role == "linformer" and cell.subject]
     chosen = {subject.options["projected_length"]: subject.implementation for subject in subjects}
     assert chosen == {128: "triton", 256: "triton", 512: "sdpa"}
