@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from attn_zoo.leaderboard.assemble import tables
 from attn_zoo.leaderboard.render.text import estimated, figure, unit
@@ -120,7 +121,7 @@ def _code(record: RunRecord) -> str:
     """Version and commit of the code that ran, and whether it was that commit or changed."""
     there = record.environment
     version, commit = (there.get(name) or "unknown" for name in ("attn_zoo", "commit"))
-    known = {False: "clean", True: "dirty: changed, and the changes are not committed"}
+    known: dict[Any, str] = {False: "clean", True: "dirty: changed, and the changes are not committed"}
     state = known.get(there.get("dirty"), "unknown whether changed")
     return f"attn-zoo {version}, commit {commit}, {state}"
 

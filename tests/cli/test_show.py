@@ -83,9 +83,9 @@ def test_all_shows_everything_that_is_recorded(folder, capsys):
 @pytest.mark.parametrize(
     ("dirty", "told"),
     [
-        (False, "commit abc123, clean\n"),
-        (True, "commit abc123, dirty: changed, and"),
-        (None, "commit abc123, unknown whether changed"),
+        (False, "clean\n"),
+        (True, "dirty: changed, and"),
+        (None, "unknown whether changed"),
     ],
 )
 def test_the_code_is_clean_or_dirty_as_recorded(tmp_path, capsys, dirty, told):
