@@ -29,14 +29,14 @@ HELD_MATRICES = {"forward": 2, "training": 3}
 """Length × length matrices a head that materialised softmax holds at once, at least: scores and weights; in the backward
 pass the weights, their gradient and that of the scores."""
 
-MATERIALISED = Cell("softmax (materialised)", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))
+MATERIALISED = Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))
 
 
 def softmax_layers(device: str) -> list[Cell]:
     """Softmax, materialised and by every fused back end of the device."""
     cells = [MATERIALISED]
     for backend in BACKENDS if device == "cuda" else [None]:
-        label = "softmax (sdpa)" if backend is None else f"softmax (sdpa, {backend})"
+        label = "softmax:sdpa" if backend is None else f"softmax:sdpa ({backend})"
         cells.append(Cell(label, "", 0, role="sdpa", subject=Subject("softmax", {}, "sdpa", backend)))
     return cells
 

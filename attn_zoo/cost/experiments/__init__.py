@@ -16,7 +16,7 @@ from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3
 from attn_zoo.cost.experiments.peers import Peers
 from attn_zoo.cost.experiments.zoo_times import ZooTimes
 from attn_zoo.cost.grid import Grid
-from attn_zoo.cost.old_files import read_measurement
+from attn_zoo.cost.measurement import Measurement
 
 EXPERIMENTS: Mapping[str, type[Grid]] = {
     "growth": Growth,
@@ -37,6 +37,6 @@ RENAMED: Mapping[str, str] = {"honesty": "aa_test"}
 
 
 def report(data: Mapping[str, Any]) -> str:
-    """The report of a file of ``attn-zoo measure``, of whichever version."""
-    found = read_measurement(data)
+    """Markdown report of the content of a file that ``attn-zoo measure`` wrote."""
+    found = Measurement.from_dict(data)
     return EXPERIMENTS[found.experiment].report(found)
