@@ -189,7 +189,9 @@ plant(
     "filters of warnings",
     first(lambda self: warnings.simplefilter("ignore", Warning, append=True)),
 )
-plant("SetsThreadsInTraining", "gated", PROCESS, "in training", first(lambda self: self.training and torch.set_num_threads(3)))
+plant(
+    "SetsThreadsInTraining", "gated", PROCESS, "in training", first(lambda self: torch.set_num_threads(3 if self.training else 1))
+)
 plant("NarrowsItsOptions", "window", ALONE, "building changed its options from", members=built(halves))
 plant("NarrowsItsProjection", "projected", ALONE, "building changed its options from", members=built(narrows))
 plant("IgnoresPaddingWhenHot", "features", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)

@@ -20,7 +20,7 @@ def never_rescales(attend: Any, self: Any, query: Tensor, key: Tensor, value: Te
     """Online softmax whose sums of earlier blocks of 128 keys keep their first maximum."""
     if key.shape[2] <= 128 or key_valid is not None or self.geometry.causal:
         return attend(query, key, value, key_valid)
-    top = bottom = 0.0
+    top, bottom = torch.zeros_like(query), torch.zeros_like(query[..., :1])
     for keys, values in zip(key.split(128, dim=2), value.split(128, dim=2), strict=True):
         scores = query @ keys.mT / query.shape[-1] ** 0.5
         weights = (scores - scores.amax(dim=-1, keepdim=True)).exp()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -91,13 +92,17 @@ def require_no_future(
     length, call = module.geometry.keys, module if call is None else call
     request = subject.draw(module, batch=1)
     for scene in scenes:
-        past = (_opposed(request) if scene.opposed else request).changed(lambda _, tensor, by=scene.past: by * tensor)
+        past = (_opposed(request) if scene.opposed else request).changed(partial(_times, scene.past))
         before = past(call).detach()
         for some in _portions(where, length):
             after = _with_futures(past, request, some, scene.change)(call).detach()
             for row, cut in enumerate(some):
                 what = f"outputs before position {cut} of {length} when {scene}"
                 subject.equal(after[row : row + 1, :, :cut], before[:, :, :cut], what)
+
+
+def _times(factor: float, name: str, tensor: Tensor) -> Tensor:
+    return factor * tensor
 
 
 def _opposed(request: Request) -> Request:

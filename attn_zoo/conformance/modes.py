@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ def training_keeps_the_promises(subject: Subject) -> None:
             request = request.padded(key_masks(geometry.keys, subject.device))
             clean = without_padded_queries(request, request(call))
             for fill in (1e3, torch.nan):
-                other = request.filled_at_padding(lambda tensor, by=fill: by * (tensor.flip(0) + 1))
+                other = request.filled_at_padding(partial(_noise, fill))
                 found = without_padded_queries(other, other(call))
                 subject.equal(found, clean, f"{where}, padded keys times {fill}", subject.exactness)
         whole = request(call)
@@ -42,6 +42,14 @@ def training_keeps_the_promises(subject: Subject) -> None:
         if not _draws(module, request):
             subject.equal(whole, request(module), f"{where}, against eval mode")
             subject.equal(loud(call)[:3], whole[:3], f"{where}, beside examples 30 times as large")
+
+
+def _noise(size: float, tensor: Tensor) -> Tensor:
+    return size * (tensor.flip(0) + 1)
+
+
+def _needs(asked: Sequence[str], name: str, tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(name in asked)
 
 
 def _trained(module: Attention, query: Any, key: Any, value: Tensor, **given: Any) -> Tensor:
@@ -86,7 +94,7 @@ def recording_gradients_changes_nothing(subject: Subject) -> None:
 def _require_each_gradient(subject: Subject, module: Attention, request: Request, want: dict[str, Tensor], where: str) -> None:
     for left_out in request.tensors:
         asked = [name for name in request.tensors if name != left_out] or [left_out]
-        some = request.changed(lambda name, tensor, asked=asked: tensor.detach().requires_grad_(name in asked))
+        some = request.changed(partial(_needs, asked))
         out = without_padded_queries(some, some(module))
         subject.equal(out.detach(), want["output"], f"output where {left_out} needs no gradient, {where}")
         grads = torch.autograd.grad(weighed(out), [some.tensors[name] for name in asked], allow_unused=True)

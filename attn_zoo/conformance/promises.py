@@ -45,7 +45,7 @@ def heads_keep_to_themselves(subject: Subject) -> None:
         for each in (request, masked):
             before = each(module)
             for what, factor in (("other numbers", 1.0), ("numbers 100 times as large", 100.0)):
-                after = each.changed(lambda _, tensor, by=factor: _with_head(tensor, 1, by))(module)
+                after = each.changed(partial(_with_head, 1, factor))(module)
                 if subject.card.can.mixes_heads:
                     largest = max(largest, (after[:, 0] - before[:, 0]).abs().max().item())
                     continue
@@ -55,7 +55,7 @@ def heads_keep_to_themselves(subject: Subject) -> None:
     require(largest > 0 or not subject.card.can.mixes_heads, "the card claims mixes_heads, but no head influences another")
 
 
-def _with_head(tensor: Tensor, head: int, factor: float) -> Tensor:
+def _with_head(head: int, factor: float, name: str, tensor: Tensor) -> Tensor:
     changed = tensor.clone()
     changed[:, head] = factor * (tensor[:, head].flip(-1) + 1)
     return changed
@@ -192,10 +192,10 @@ def calls_recover_from_errors(subject: Subject) -> None:
             with suppress(Exception):  # any error may come; the next call is what counts
                 each(module)
         counted = _FailsAt(-1)
-        with counted:  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+        with counted:
             request(module)
         for place in sorted({1, counted.seen // 2, counted.seen}):
-            with suppress(Exception), _FailsAt(place):  # type: ignore[no-untyped-call]
+            with suppress(Exception), _FailsAt(place):
                 request(module)
             where = f"the call after an error at operation {place} of {counted.seen}, causal={geometry.causal}"
             subject.equal(request(module), before, where, subject.exactness)
@@ -206,7 +206,7 @@ class _FailsAt(TorchDispatchMode):
     """Dispatch mode in which one operation fails, as for want of memory."""
 
     def __init__(self, place: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
         self.place, self.seen = place, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
