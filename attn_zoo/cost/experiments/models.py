@@ -139,6 +139,7 @@ class WholeModels(Grid):
         head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
         said = (
             f"One sequence, forward, {grid['precision']}; BERT of {grid['depth']} layers, GPT-2 of {GPT2['n_layer']}, "
-            f"given {PROMPT} tokens. Median ± half the interquartile range of {grid['rounds']} interleaved rounds. Measured on {machine(found)}."
+            f"given {PROMPT} tokens. Median ± half the interquartile range of {grid['rounds']} interleaved rounds. "
+            f"Measured on {machine(found)}."
         )
         return joined(found, markdown(head, rows, words=(0, 2)), failures(found.cells.values(), {"forward": "forward"}), said)
