@@ -24,7 +24,7 @@ ALLOWED = {
     "layer": {"contract", "registry", "short_convolution"},
     "integrations": {"contract", "registry", "layer", "short_convolution"},
     "encoder": {"contract", "layer", "integrations"},
-    "cost": {"contract", "registry", "layer", "encoder", "plotting", "published", "rows", "terminal"},
+    "cost": {"contract", "registry", "layer", "encoder", "integrations", "plotting", "published", "rows", "terminal"},
     "records": {"plugin_files"},
     "published": set(),
     "plotting": set(),
