@@ -25,7 +25,6 @@ from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
 from attn_zoo.cost.grid import Grid
 from attn_zoo.cost.measurement import Measurement
-from attn_zoo.cost.old_files import read_measurement
 from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.records import describe_environment
@@ -170,7 +169,7 @@ def _read(name: str, file: Path) -> Measurement:
     if RENAMED.get(str(experiment), experiment) != name:
         raise ValueError(f"read must be a file that output= of experiment={name} wrote; {file} is of another kind")
     try:
-        return read_measurement(data)
+        return Measurement.from_dict(data)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{file} is not a whole measurement: {type(error).__name__}: {error}; measure it again") from error
 
@@ -182,7 +181,7 @@ def _limits(grid: Grid) -> dict[str, Any]:
 def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
     """Take over what ``output`` holds of the same grid, code and kind of machine, if that was not all."""
     try:
-        earlier = read_measurement(json.loads(output.read_text(encoding="utf-8")))
+        earlier = Measurement.from_dict(json.loads(output.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return
     if not earlier.finished and _identity(grid, earlier) == _identity(grid, found):

@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.rows import read_rows, split
 
-_KEYS = ("attention", "attentions", "layer")
+_KEYS = ("attention", "attentions", "layer", "mechanisms")
 """Keys whose values are rows."""
 
 

@@ -12,10 +12,9 @@ from attn_zoo.cli.analyze import error_table
 from attn_zoo.cost.crossover_analysis import labels
 from attn_zoo.cost.experiments.crossover import Crossover
 from attn_zoo.cost.experiments.peers import Peers
-from attn_zoo.cost.measurement import Cell
-from attn_zoo.cost.old_files import read_measurement
-from attn_zoo.cost.peers.rivals import RIVALS, YARDSTICK
-from attn_zoo.cost.peers.tables import PRODUCT
+from attn_zoo.cost.measurement import Cell, Measurement
+from attn_zoo.cost.peers.comparisons import BASELINE, compared_rows
+from attn_zoo.cost.peers.report import PRODUCT
 from attn_zoo.leaderboard import Row, Table, tables
 from attn_zoo.records import Store
 from zoo_pages.texts import aligned
@@ -63,7 +62,7 @@ class Results:
         found = self._measured("crossover")
         if found is None:
             return None
-        measured = read_measurement(found)
+        measured = Measurement.from_dict(found)
         measured.cells = {cell: own for cell, own in measured.cells.items() if _concerns(cell, attention)}
         return aligned(Crossover.report(measured)) if labels(list(measured.cells.values()), "mechanism") else None
 
@@ -72,14 +71,18 @@ class Results:
         found = self._measured("peers")
         if found is None:
             return None
-        measured = read_measurement(found)
-        names = [n for n in measured.grid["mechanisms"] if n in RIVALS and RIVALS[n].attention == attention]
+        measured = Measurement.from_dict(found)
+        rows = compared_rows(measured.grid["mechanisms"])
+        names = [name for name, row in rows.items() if row.attention == attention]
         if not names:
             return None
-        kept = (*names, YARDSTICK, PRODUCT)
+        kept = (*names, BASELINE, PRODUCT)
         measured.cells = {cell: own for cell, own in measured.cells.items() if cell.role in kept}
-        measured.grid = {**measured.grid, "mechanisms": names}
-        for own in (own for cell, own in measured.cells.items() if cell.role == YARDSTICK):
+        measured.grid = {
+            **measured.grid,
+            "mechanisms": [text for text in measured.grid["mechanisms"] if text.partition("[")[0] in names],
+        }
+        for own in (own for cell, own in measured.cells.items() if cell.role == BASELINE):
             own.failures = {}
         return aligned(Peers.report(measured))
 

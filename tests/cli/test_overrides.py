@@ -56,6 +56,7 @@ def test_a_row_is_unfolded_into_overrides_of_its_run():
         ("measure set.linformer.projected_length=16", "attentions=[linformer[projected_length=16]]"),
         ("analyze error --attention performer --dial performer.features=8,16", "--attention performer[features=8|16]"),
         ("analyze matrix --attention nystrom --set nystrom.landmarks=8", "--attention nystrom[landmarks=8]"),
+        ("measure experiment=peers sizes.linformer=8", "mechanisms=[linformer[projected_length=8]]"),
         ("transplant dials.linformer.projected_length=8,16", "attention=linformer[projected_length=8|16]"),
         ("transplant attention=linformer attention.projected_length=8", "attention=linformer[projected_length=8]"),
         ("export linformer projected_length=8 --length 32", "attn-zoo export linformer[projected_length=8]"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attn_zoo.cost import energy
-from attn_zoo.cost.energy import EnergyMeter, NotMeasured, Nvml, Rapl, Reading, energy_meter, joules_of
+from attn_zoo.cost.energy import EnergyMeter, NotMeasured, Reading, energy_meter, joules_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -25,9 +25,9 @@ def zone(root: Path, folder: str, name: str, microjoules: int, most: int = RANGE
     return here / "energy_uj"
 
 
-def meter_of(root: Path) -> Rapl:
+def meter_of(root: Path) -> EnergyMeter:
     meter = energy_meter(CPU, root)
-    assert isinstance(meter, Rapl)
+    assert isinstance(meter, EnergyMeter)
     return meter
 
 
@@ -71,10 +71,10 @@ def test_without_counters_the_reason_is_given(tmp_path, monkeypatch):
     assert isinstance(energy_meter(CPU, tmp_path), NotMeasured), "cores are a part of a package, not all of it"
     zone(tmp_path, "intel-rapl:0", "package-0", 5)
 
-    def refused(self: object) -> int:
+    def refused(file: Path) -> int:
         raise PermissionError(13, "Permission denied", "energy_uj")
 
-    monkeypatch.setattr(energy.Zone, "read", refused)
+    monkeypatch.setattr(energy, "_number", refused)
     forbidden = energy_meter(CPU, tmp_path)
     assert isinstance(forbidden, NotMeasured) and "may not read" in forbidden.reason
 
@@ -117,7 +117,7 @@ def test_nvml_counts_millijoules_of_the_very_gpu(one_gpu, monkeypatch):
     nvml = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     meter = energy_meter(GPU)
-    assert isinstance(meter, Nvml) and nvml.asked == "GPU-12-34"
+    assert isinstance(meter, EnergyMeter) and nvml.asked == "GPU-12-34"
     before = meter.read()
     nvml.millijoules += 4_500
     assert meter.joules(before, meter.read()) == pytest.approx(4.5)
@@ -136,15 +136,10 @@ def test_joules_are_of_one_step_without_those_that_warm_up(monkeypatch):
     spent = {"joules": 0}
     monkeypatch.setattr(energy, "warm_up", lambda step, device, steps: [step() for _ in range(steps)] and 0.5)
 
-    class Meter(EnergyMeter):
-        def counters(self) -> tuple[int, ...]:
-            return (spent["joules"],)
-
-        def joules(self, before: Reading, after: Reading) -> float:
-            return float(after.counters[0] - before.counters[0])
+    meter = EnergyMeter("scripted", lambda: (spent["joules"],), 1.0)
 
     def step() -> None:
         spent["joules"] += 3
 
-    assert joules_of(step, CPU, Meter(), at_least=2.2, warmup=2) == 3.0
+    assert joules_of(step, CPU, meter, at_least=2.2, warmup=2) == 3.0
     assert spent["joules"] == 3 * (2 + 5), "2.2 s take five steps of half a second"

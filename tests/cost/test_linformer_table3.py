@@ -7,19 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
-from attn_zoo.contract import UnknownNameError, auto_order
+from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost import session
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.experiments import linformer_table3
 from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3, pairs
-from attn_zoo.cost.linformer_paper import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED
-from attn_zoo.cost.linformer_tables import reduced, table3_report
-from attn_zoo.cost.measurement import Cell, Measurement
-from attn_zoo.cost.old_files import read_measurement
+from attn_zoo.cost.linformer_report import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED, reduced, table3_report
+from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
+from attn_zoo.rows import RowName
 
 GIVEN: dict[str, Any] = {"device": "cpu", "sharing": "headwise", "rounds": 3, "repeat_seconds": 0.0, "time_limit": 60.0}
 
@@ -153,39 +151,45 @@ def test_what_is_done_is_not_measured_again(monkeypatch):
 
 def test_kernels_are_for_few_projected_keys(monkeypatch):
     grid = LinformerTable3(**{**GIVEN, "lengths": [1024]})
-    monkeypatch.setattr(linformer_table3, "auto_may_take", lambda name, device: True)
-    monkeypatch.setattr(linformer_table3, "auto_order", lambda device: auto_order(torch.device("cuda")))
+    monkeypatch.setattr(linformer_table3, "choose_implementation", lambda *given: "triton")
     subjects = [cell.subject for cell in grid.layers(1024) if cell.role == "linformer" and cell.subject]
     chosen = {subject.options["projected_length"]: subject.implementation for subject in subjects}
     assert chosen == {128: "triton", 256: "triton", 512: "sdpa"}
 
 
-def point(role: str, seconds: list[float], largest: int | None, **changes: Any) -> dict[str, Any]:
-    """A point as files held it before there were rows."""
-    memory = {} if largest is None else {kind: {"largest_batch": largest} for kind in ("forward", "training")}
-    subject = {"attention": role, "options": {}, "implementation": changes.pop("implementation", "sdpa"), "backend": None}
-    subject["backend"] = changes.pop("backend", None)
-    if "projected_length" in changes:
-        subject["options"] = {"projected_length": changes["projected_length"]}
-    found = {"length": 512, "role": role, "subject": subject, "projected_length": None, "failures": {}, "memory": memory}
-    taken = {"forward": seconds, "training": [3 * s for s in seconds], "backward": [2 * s for s in seconds]}
-    return {**found, "batch": {"forward": 2, "training": 2}, "seconds": taken, **changes}
+def point(role: str, seconds: list[float], largest: int | None, length: int = 512, **changes: Any) -> list[Figures]:
+    """Figures of both directions of a layer, in batches of two."""
+    options = {"projected_length": changes["k"]} if "k" in changes else {}
+    subject = Subject(role, options, changes.get("implementation", "sdpa"), changes.get("backend"))
+    label = str(RowName("linformer", options, subject.implementation)) if options else f"softmax ({subject.backend or role})"
+    taken = {"forward": {"seconds": seconds}, "training": {"seconds": [3 * s for s in seconds]}}
+    taken["training"]["backward_seconds"] = [2 * s for s in seconds]
+    most = {} if largest is None else {"largest_batch": [largest]}
+    failures = changes.get("failures", {})
+    return [
+        Figures(
+            Cell(label, kind, length, 2, role=role, subject=subject),
+            {**{name: list(each) for name, each in values.items() if each}, **most},
+            dict(failures),
+        )
+        for kind, values in taken.items()
+    ]
 
 
 def fixture() -> Measurement:
-    out = dict.fromkeys(("forward", "training"), "OOM: by arithmetic")
-    slow = {"failures": dict.fromkeys(("forward", "training"), "time limit: not done after 60 s")}
+    out = {"seconds": "OOM: by arithmetic"}
+    slow = {"failures": {"seconds": "time limit: not done after 60 s"}}
     points = [
         point("materialised", [0.8, 0.88, 0.8], 100),
         point("sdpa", [0.4, 0.4, 0.4], 300, backend="flash"),
         point("sdpa", [0.2, 0.2, 0.2], 250, backend="cudnn"),
-        point("linformer", [0.25, 0.25, 0.25], 170, projected_length=128, implementation="triton"),
-        point("linformer", [0.2, 0.4, 1.6], 150, projected_length=256),
+        point("linformer", [0.25, 0.25, 0.25], 170, k=128, implementation="triton"),
+        point("linformer", [0.2, 0.4, 1.6], 150, k=256),
         point("materialised", [], 0, length=65536, failures=out),
         point("sdpa", [6.0, 6.0, 6.0], 10, length=65536, backend="flash"),
-        point("sdpa", [], None, length=65536, backend="cudnn", failures={"memory forward": "failed: RuntimeError: x", **out}),
-        point("linformer", [0.05, 0.05, 0.05], 42, length=65536, projected_length=128, implementation="triton"),
-        point("linformer", [], 41, length=65536, projected_length=256, **slow),
+        point("sdpa", [], None, length=65536, backend="cudnn", failures={"largest_batch": "failed: RuntimeError: x", **out}),
+        point("linformer", [0.05, 0.05, 0.05], 42, length=65536, k=128, implementation="triton"),
+        point("linformer", [], 41, length=65536, k=256, **slow),
     ]
     setting = {
         "device": "cuda",
@@ -195,12 +199,13 @@ def fixture() -> Measurement:
         "precision": "bf16",
         "tokens": 65536,
         "rounds": 3,
-        "memory_bytes": 16 * 2**30,
+        "memory_gib": 16.0,
         "sharing": "layerwise",
     }
     environment = {"gpu": "GPU of a test", "cpu": "CPU", "threads": 2, "torch": "2.15.0"}
-    facts = {"experiment": "linformer_table3", "complete": True, "setting": {**setting, "lengths": [512, 65536]}}
-    return read_measurement({**facts, "environment": environment, "points": points})
+    found = Measurement("linformer_table3", {**setting, "lengths": [512, 65536]}, None, environment, complete=True)
+    found.cells = {figures.cell: figures for each in points for figures in each}
+    return found
 
 
 def cells(table: str) -> dict[tuple[str, str], list[str]]:
@@ -216,7 +221,7 @@ def test_time_table_of_the_fixture():
         ("65536", "materialised"): ["OOM", "baseline OOM (paper 20)", "time limit (paper 18)"],
         ("65536", "SDPA (flash)"): ["3000", "120 ± 0 (paper 20)", "time limit (paper 18)"],
     }
-    assert "- linformer k=256 (sdpa): time limit: not done after 60 s (time, forward, batch 2 at 65,536; time, " in table
+    assert "- linformer:sdpa[projected_length=256]: time limit: not done after 60 s (time, forward, batch 2 at 65,536; " in table
     assert "Reduced against the paper: k up to 256 of 2048." in table
     assert "Measured on GPU of a test, torch 2.15.0." in table
 

@@ -20,7 +20,6 @@ from attn_zoo.cost.energy import NotMeasured
 from attn_zoo.cost.experiments.cost import StepCost
 from attn_zoo.cost.levels import LEVELS, Sizes, rig_for
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.old_files import read_measurement
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.session import Session
 from attn_zoo.cost.tables import figure
@@ -55,7 +54,7 @@ def test_every_level_runs_and_leaves_weights_and_gradients_as_they_were(level, a
     task = registry.build_task("listops").spec
     rig = rig_for(level, Subject(attention, {}), Sizes(16, 2, 2, 2.0), task)
     bench = Bench(rig.build, feed=rig.feed, optimiser=rig.optimiser, protocol=TimingProtocol(seconds=0.0))
-    module = bench._drive("training", 32).module
+    module = bench._workload("training", 32).module
     before = copy.deepcopy(module.state_dict())
     parts = bench.parts("training", 2, 32)
     assert len(parts) == (3 if level in ("block", "model") else 2) and min(parts) > 0
@@ -374,23 +373,20 @@ def test_energy_that_is_not_measured_says_why(scripted):
     assert "joules" not in table
 
 
-def test_a_file_from_before_there_were_rows_is_read():
-    subject: dict[str, Any] = {"attention": "softmax", "options": {}, "implementation": "auto", "backend": None}
-    memory = {"peak": 3 * 2**20, "held": 2**20, "resident": None, "largest_batch": 7, "by": "trying"}
-    point = {"label": "softmax", "level": "layer", "subject": subject, "length": 128, "search": {}, "rounds": 2}
-    point |= {"memory": {"training": memory}, "best_batch": {"training": 4}, "joules": {}}
-    point |= {"seconds": {"training": {"1": [[1.0, 2.0]], "4": [[2.0, 2.0], [2.0, 3.0]]}}}
-    point |= {"failures": {"forward": "OOM: old", "memory forward": "OOM: old", "training batch 1": "time limit: old"}}
-    sizes = {"dim": 16, "heads": 2, "depth": 2, "mlp_ratio": 2.0}
-    setting = {"level": "layer", "sizes": sizes, "precision": "fp32", "memory_bytes": 2**30, "batch_seconds": 5.0, "task": None}
-    facts = {"experiment": "cost", "complete": True, "setting": setting, "protocol": TimingProtocol(rounds=2).to_dict()}
-    facts |= {"energy": {"meter": None, "reason": "none"}, "points": [point]}
-    found = read_measurement({**facts, "environment": {"cpu": "CPU", "threads": 2, "torch": "2", "gpu": None}})
-    assert at(found, "softmax", "training", 4).all("seconds") == [4.0, 5.0]
-    assert at(found, "softmax", "training").values["backward_seconds"] == [2.0]
-    assert at(found, "softmax", "training").failures == {"seconds": "time limit: old"}
-    table = StepCost.report(found)
+def test_what_is_missing_has_its_reason_in_every_table():
+    """Of a training step without its memory in the process, and of a forward pass that ran out of memory."""
+    grid = {"level": "layer", "dim": 16, "heads": 2, "precision": "fp32", "memory_gib": 1.0, "batch_seconds": 5.0}
+    environment = {"cpu": "CPU", "threads": 2, "torch": "2", "gpu": None}
+    found = Measurement("cost", grid, TimingProtocol(rounds=2), environment, {"energy": {"meter": None, "reason": "none"}})
+    subject = Subject("softmax", {})
+    forward, training = (found.of(Cell("softmax", kind, 128, subject=subject)) for kind in ("forward", "training"))
+    forward.failures = dict.fromkeys(("seconds", "peak_bytes", "largest_batch"), "OOM: scripted")
+    training.values = {"peak_bytes": [3 * 2**20], "held_bytes": [2**20], "largest_batch": [7], "best_batch": [4]}
+    training.failures = {"seconds": "time limit: scripted"}
+    found.of(Cell("softmax", "training", 128, 4, subject=subject)).values = {"seconds": [4.0, 5.0]}
+    table = StepCost.report(Measurement.from_dict(json.loads(json.dumps(found.to_dict()))))
     assert rows(table, "Time and throughput")["softmax"]["training (tokens/s)"].startswith("115 ± ")
+    assert rows(table, "Time and throughput")["softmax"]["training step (ms)"] == "time limit"
     assert rows(table, "Memory")["softmax"] == {
         "attention": "softmax",
         "n": "128",

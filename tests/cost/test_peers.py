@@ -17,28 +17,33 @@ from attn_zoo.cost.bench import MatrixProducts
 from attn_zoo.cost.experiments import peers
 from attn_zoo.cost.experiments.peers import Peers
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.peers.rivals import OURS, RIVALS, YARDSTICK, builder
-from attn_zoo.cost.peers.tables import PRODUCT
+from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, builder, compared_rows
+from attn_zoo.cost.peers.report import PRODUCT
 from attn_zoo.cost.session import LEAST_ROUNDS, Session
 from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.rows import RowName
 
 GIVEN: dict[str, Any] = {
-    "mechanisms": ["linformer", "linear_causal"],
+    "mechanisms": ["linformer[projected_length=8]", "linear_causal"],
     "lengths": [64],
     "tokens": 128,
     "dim": 16,
     "heads": 2,
-    "sizes": {"linformer": 8},
     "rounds": 3,
     "repeat_seconds": 0.0,
     "time_limit": 60.0,
 }
 
 
+def ours(text: str) -> RowName:
+    (row,) = compared_rows([text]).values()
+    return row
+
+
 def missing(name: str) -> list[str]:
-    return [reason for peer in RIVALS[name].peers.values() if (reason := peer.missing())]
+    return [reason for peer in COMPARISONS[name].peers.values() if (reason := peer.missing())]
 
 
 def needs(*names: str) -> pytest.MarkDecorator:
@@ -50,7 +55,10 @@ def needs(*names: str) -> pytest.MarkDecorator:
 def test_the_floor_of_linformer_counts_every_matrix_product(n, d, k):
     """2nD² for queries and output each, E X and F X, keys and values of k rows, Q K'ᵀ and P V'; backward twice that."""
     by_hand = 4 * n * d**2 + 4 * n * k * d + 4 * k * d**2 + 4 * n * k * d
-    assert peers.floor_flops("linformer", d, 4, k, n) == {"forward": by_hand, "training": 3 * by_hand}
+    assert peers.floor_flops("linformer", d, 4, ours(f"linformer[projected_length={k}]"), n) == {
+        "forward": by_hand,
+        "training": 3 * by_hand,
+    }
     layer = MultiHeadAttention(
         d, 4, "linformer", length=n, projected_length=k, sharing="headwise", bias=False, implementation="eager"
     )
@@ -63,43 +71,47 @@ def test_the_floor_of_linformer_counts_every_matrix_product(n, d, k):
 def test_what_is_recomputed_backward_is_not_in_the_floor():
     n, d = 64, 32
     by_hand = 8 * n * d**2 + 4 * n**2 * d
-    assert peers.floor_flops("entmax", d, 4, 0, n) == {"forward": by_hand, "training": 3 * by_hand}
+    assert peers.floor_flops("entmax", d, 4, ours("entmax"), n) == {"forward": by_hand, "training": 3 * by_hand}
 
 
 @needs("linformer")
 def test_both_sides_of_linformer_are_the_same_map_on_the_same_weights():
     torch.manual_seed(0)
-    ours = RIVALS["linformer"].build(32, 4, 12, 48).double()
-    theirs = builder("linformer", "linformer", 32, 4, 12)(48).double()
-    mechanism, held = ours.mechanism, ours.state_dict()
+    row = ours("linformer[projected_length=12]")
+    own, theirs = (builder("linformer", side, 32, 4, row)(48).double() for side in (OURS, "linformer"))
+    assert isinstance(own, MultiHeadAttention)
+    mechanism, held = own.mechanism, own.state_dict()
     assert isinstance(mechanism, CompressingAttention)
     key_map, value_map = mechanism.compress(torch.eye(48, dtype=torch.float64)[None], None)
     weights = {f"to_{name[0]}.weight": held[f"projections.{name}.weight"] for name in ("query", "key", "value")}
     weights |= {"proj_k": key_map[0].mT, "proj_v": value_map[0].mT}
     theirs.load_state_dict({**weights, "to_out.weight": held["out.weight"], "to_out.bias": held["out.bias"]})
     tokens = torch.randn(2, 48, 32, dtype=torch.float64)
-    torch.testing.assert_close(ours(tokens), theirs(tokens), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(own(tokens), theirs(tokens), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["linear_causal", "entmax"])
 def test_a_core_between_our_projections_is_the_same_map_on_the_same_weights(name):
     if reasons := missing(name):
         pytest.skip(f"{'; '.join(reasons)} (extra: peers)")
-    (side,) = RIVALS[name].peers
+    (side,) = COMPARISONS[name].peers
     torch.manual_seed(0)
-    ours, theirs = (builder(name, each, 32, 4, 0)(128).double() for each in (OURS, side))
-    held = ours.state_dict()
+    own, theirs = (builder(name, each, 32, 4, ours(name))(128).double() for each in (OURS, side))
+    held = own.state_dict()
     theirs.load_state_dict({key.removeprefix("projections."): held[key] for key in held})
     tokens = torch.randn(2, 128, 32, dtype=torch.float64)
-    torch.testing.assert_close(ours(tokens), theirs(tokens), rtol=0, atol=1e-8)  # theirs adds 1e-10 to the divisor
+    torch.testing.assert_close(own(tokens), theirs(tokens), rtol=0, atol=1e-8)  # theirs adds 1e-10 to the divisor
 
 
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", COMPARISONS)
 def test_every_side_runs_and_learns(name):
     if reasons := missing(name):
         pytest.skip(f"{'; '.join(reasons)} (extra: peers)")
-    for side in [OURS, *RIVALS[name].peers]:
-        layer = builder(name, side, 32, 2, 8)(256)
+    small = {"window": "window[window=17]"}
+    shared = COMPARISONS[name].hyperparameter
+    row = ours(small.get(name, f"{name}[{shared}=8]" if shared else name))
+    for side in [OURS, *COMPARISONS[name].peers]:
+        layer = builder(name, side, 32, 2, row)(256)
         tokens = torch.randn(1, 256, 32, requires_grad=True)
         out = layer(tokens)
         out.sum().backward()
@@ -111,14 +123,17 @@ def test_every_side_runs_and_learns(name):
     ("wrong", "message"),
     [
         ({"dim": 10, "heads": 4}, "dim must be divisible by heads"),
-        ({"lengths": [8, 64]}, "lengths must be at least twice the projected keys of linformer, 8; got"),
+        ({"lengths": [8, 64]}, "lengths must be at least twice the projected_length of linformer, 8; got"),
         ({"lengths": []}, "lengths are different whole numbers"),
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"allocator": "jemalloc"}, "protocol.allocator is one of default, keep; got 'jemalloc'"),
         ({"mechanisms": ["linformr"]}, "no mechanism of experiment=peers is called 'linformr'; did you mean 'linformer'"),
-        ({"mechanisms": []}, "mechanisms name each comparison once, and one at least"),
-        ({"sizes": {"entmax": 8}}, "sizes.entmax: this comparison has no hyperparameter"),
-        ({"sizes": {"linformer": 0}}, "sizes.linformer counts projected keys, so it is at least 1; got 0"),
+        ({"mechanisms": []}, "mechanisms name at least one of linformer"),
+        ({"mechanisms": ["linformer", "linformer[projected_length=8]"]}, "name each comparison once; got linformer twice"),
+        ({"mechanisms": ["entmax[alpha=2]"]}, "no hyperparameter of the comparison entmax is called 'alpha'"),
+        ({"mechanisms": ["linformer[sharing=none]"]}, "no hyperparameter of the comparison linformer is called 'sharing'"),
+        ({"mechanisms": ["linformer[projected_length=8+4]"]}, "projected_length of the comparison linformer is a whole number"),
+        ({"mechanisms": ["linformer[projected_length=0]"]}, "holds whole numbers of at least 1; got 0"),
     ],
 )
 def test_wrong_settings_are_refused(wrong, message):
@@ -137,16 +152,16 @@ def test_a_missing_peer_is_named_and_left_out(monkeypatch):
     monkeypatch.setitem(sys.modules, "linformer", None)
     versions, reasons = peers.require_peers(["linformer", "entmax"])
     assert list(versions) == ["entmax"] and reasons == ["linformer is not installed"]
-    sides = Peers(**{**GIVEN, "mechanisms": ["linformer", "entmax"]}).sides(64)
-    assert sides == {"entmax": [OURS, "entmax"], YARDSTICK: ["full"]}
+    sides = Peers(**{**GIVEN, "mechanisms": ["linformer[projected_length=8]", "entmax"]}).sides(64)
+    assert sides == {"entmax": [OURS, "entmax"], BASELINE: ["full"]}
 
 
-def test_the_yardstick_is_causal_where_the_rival_is_and_long_inputs_are_left_out(monkeypatch):
+def test_the_baseline_is_causal_where_the_comparison_is_and_long_inputs_are_left_out(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    grid = Peers(**{**GIVEN, "mechanisms": ["linear_causal", "entmax"], "lengths": [4096, 8192], "sizes": {}})
-    assert grid.sides(4096)[YARDSTICK] == ["full", "causal"]
-    assert grid.sides(8192) == {"linear_causal": [OURS, "flash-linear-attention"], YARDSTICK: ["causal"]}
-    assert (grid.batch("entmax", 16), grid.batch(YARDSTICK, 16)) == (1, 8)
+    grid = Peers(**{**GIVEN, "mechanisms": ["linear_causal", "entmax"], "lengths": [4096, 8192]})
+    assert grid.sides(4096)[BASELINE] == ["full", "causal"]
+    assert grid.sides(8192) == {"linear_causal": [OURS, "flash-linear-attention"], BASELINE: ["causal"]}
+    assert (grid.batch("entmax", 16), grid.batch(BASELINE, 16)) == (1, 8)
 
 
 class Scripted:
@@ -199,7 +214,7 @@ def test_every_process_has_the_allocator_and_a_failure_is_kept(scripted):
         assert ours.all("seconds") == [1.5] * 3 and (ours.one("floor_flops") or 0) > 0
     assert at(found, "linformer", "linformer", "forward").all("seconds") == [1.5] * 3
     assert not at(found, "linformer", "linformer", "training").all("seconds")
-    assert {cell.group for cell in found.cells if cell.role == YARDSTICK} == {"full", "causal"}
+    assert {cell.group for cell in found.cells if cell.role == BASELINE} == {"full", "causal"}
     training = at(found, "linear_causal", OURS, "training")
     assert (training.one("resident_bytes"), training.one("peak_bytes")) == (7, 7)
     failed = {cell.label: set(figures.failures) for cell, figures in found.cells.items() if figures.failures}
@@ -207,7 +222,7 @@ def test_every_process_has_the_allocator_and_a_failure_is_kept(scripted):
 
 
 def test_sides_of_a_comparison_follow_each_other_and_the_order_changes(scripted):
-    measured(mechanisms=["linear_causal", "entmax"], sizes={}, rounds=4)
+    measured(mechanisms=["linear_causal", "entmax"], rounds=4)
     timed = [(name, side, kind) for method, name, side, kind in scripted.asked if method == "parts" and name != PRODUCT]
     rounds = [timed[at : at + 12] for at in range(0, len(timed), 12)]
     assert len(rounds) == 4 and len({tuple(each) for each in rounds}) > 1
@@ -235,7 +250,7 @@ def test_a_slow_side_takes_part_in_three_rounds_only(scripted, monkeypatch):
 
 
 def fixture() -> Measurement:
-    grid = {"mechanisms": ["window", "entmax"], "lengths": [4096, 16384], "sizes": {}, "dim": 256, "heads": 4, "tokens": 8192}
+    grid = {"mechanisms": ["window", "entmax"], "lengths": [4096, 16384], "dim": 256, "heads": 4, "tokens": 8192}
     environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0", "gpu": None}
     facts = {"peer": {"local-attention": "1.2.3", "transformers": "5"}, "missing": ["entmax is not installed"]}
     found = Measurement("peers", {**grid, "rounds": 3, "precision": "fp32"}, None, environment, facts, complete=True)
@@ -255,8 +270,8 @@ def fixture() -> Measurement:
     add("window", "local-attention", "training", 2, []).failures = {"peak_bytes": "OOM: scripted", "seconds": "OOM: scripted"}
     add("window", "Longformer", "forward", 2, [4, 4, 4], 36, 30)
     add("window", "Longformer", "training", 2, [15, 15, 15], 36, 30)
-    add(YARDSTICK, "full", "forward", 4, [6, 6, 6])
-    add(YARDSTICK, "full", "training", 4, [9, 9, 9])
+    add(BASELINE, "full", "forward", 4, [6, 6, 6])
+    add(BASELINE, "full", "training", 4, [9, 9, 9])
     found.of(Cell(PRODUCT, "forward", 4096, role=PRODUCT)).values = {"seconds": [1.0, 1.0, 1.0]}
     return found
 
@@ -282,7 +297,7 @@ def test_table_of_the_fixture():
         "- window, local-attention: OOM: scripted (memory, forward + backward, batch 2 at 4,096; time, forward + backward, batch 2",
         "- Left out: entmax is not installed (extra: peers).",
         "- entmax at n=16384 is left out: the package sorts",
-        "- window: longformer, window=513, global_tokens=0, implementation=auto; local-attention (LocalMHA of ",
+        "- window: longformer[window=513,global_tokens=0]; local-attention (LocalMHA of ",
         "CPU of a test, 2 threads",
     ):
         assert words in table

@@ -1,8 +1,8 @@
-"""Whether the timings of this machine can be believed: the same twice, and a tenth more, again and again on the real clock.
+"""A/A test of this machine's timings: a layer against itself, and against a tenth more, again and again on the real clock.
 
 A is ``PASSES`` passes through one layer. ``same`` is A once more; ``slower`` is one pass more, so that it costs a tenth more by
-construction and not by a clock's word. Each lives in a process of its own. A repeat visits the three in shuffled rounds and
-compares both with A; the claim is that ``same`` ties and ``slower`` is found.
+construction. Each lives in a process of its own. A repeat visits the three in shuffled rounds and compares both with A; the claim
+is that ``same`` ties and ``slower`` is found.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
 from attn_zoo.cost.protocol import ORDERS, TimingProtocol
-from attn_zoo.cost.subjects import subjects_of
 from attn_zoo.cost.tables import joined, markdown
+from attn_zoo.cost.timed import subjects_of
 from attn_zoo.cost.timing import quartiles
 
 PASSES = 10
 STEPS: Mapping[str, int] = {"first": PASSES, "same": PASSES, "slower": PASSES + 1}
-"""Passes of a step by the name of its process."""
+"""Passes of a step by its process."""
 
 WANTED = {"same": ("the same layer twice", "tie"), "slower": (f"one pass in {PASSES} more", "A faster")}
-"""In words, and the verdict that is right."""
+"""Words for a comparison, and its right verdict."""
 
 CLAIMED = 0.95
 """Least share of right verdicts."""
 
 
 class Passes:
-    """A layer and one sequence of noise; it lives in a worker's process."""
+    """Layer and one sequence of noise, in a worker's process."""
 
     def __init__(self, subject: Subject, dim: int, heads: int, length: int) -> None:
         torch.manual_seed(0)
@@ -49,23 +49,21 @@ class Passes:
 
     def fastest(self, passes: int, steps: int, warmup: int) -> float:
         """Seconds of the fastest of ``steps`` steps of so many passes, after ``warmup`` that are not timed."""
-        for _ in range(warmup):
-            self._step(passes)
-        return min(self._step(passes) for _ in range(steps))
-
-    def _step(self, passes: int) -> float:
-        started = time.perf_counter()
-        with torch.inference_mode():
-            for _ in range(passes):
-                self._layer(self._tokens)
-        return time.perf_counter() - started
+        taken = []
+        for _ in range(warmup + steps):
+            started = time.perf_counter()
+            with torch.inference_mode():
+                for _ in range(passes):
+                    self._layer(self._tokens)
+            taken.append(time.perf_counter() - started)
+        return min(taken[warmup:])
 
 
 @dataclass
 class AATest(Grid):
-    """Whether timings can be believed here: the same layer twice must tie, and a tenth more be found, in 95 of 100 repeats.
+    """A/A test of timings: the same layer twice must tie, and a tenth more be found, in 95 of 100 repeats.
 
-    Ends with status 1 where they do not.
+    Ends with status 1 otherwise.
     """
 
     layer: str = option("softmax", "row of the layer")
@@ -97,7 +95,7 @@ class AATest(Grid):
 
     @cached_property
     def protocol(self) -> TimingProtocol:
-        """Of ``most_repeats`` timed steps of a visit the fastest counts: what others take of the machine only ever adds."""
+        """Protocol whose ``most_repeats`` is the timed steps of a visit; the fastest counts, as load of the machine only adds."""
         return TimingProtocol.on("cpu", rounds=self.rounds, seed=self.seed, most_repeats=self.steps)
 
     def groups(self) -> list[list[Cell]]:
@@ -117,11 +115,11 @@ class AATest(Grid):
         return {"seconds": ask("fastest", STEPS[found.cell.label], self.steps, self.protocol.warmup)}
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """No order twice: each repeat has a seed of its own."""
+        """Cells in an order of the repeat's own seed."""
         return replace(self.protocol, seed=1000 * self.seed + int(cells[0].group)).ordered(cells, turn)
 
     def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
-        """Keep the quartiles of the seconds and the comparisons."""
+        """Replace seconds by their quartiles, and add the comparisons."""
         taken = {cell.label: found.of(cell).all("seconds") for cell in cells}
         for cell in cells:
             values = found.of(cell).values = {"seconds": list(quartiles(taken[cell.label]))}
@@ -131,23 +129,23 @@ class AATest(Grid):
 
     @staticmethod
     def believed(found: Measurement) -> bool:
-        """Whether both kinds came to the right verdict as often as is claimed."""
-        verdicts = {name: _verdicts(found, name) for name in WANTED}
-        return all(verdicts.values()) and all(right(found, name) >= CLAIMED * len(each) for name, each in verdicts.items())
+        """Whether both comparisons have the right verdict as often as claimed."""
+        compared = {name: len(_comparisons(found, name)) for name in WANTED}
+        return all(compared.values()) and all(right(found, name) >= CLAIMED * count for name, count in compared.items())
 
     @staticmethod
     def report(found: Measurement) -> str:
         head = ["B against A", "right verdict", "found", "share (95 % interval)", "median B / A", "middle 95 % of B / A"]
-        rows = [_row(found, name) for name in WANTED if _verdicts(found, name)]
-        return joined(found, markdown(head, rows, words=(0, 1)), _said(found))
+        rows = [_row(found, name) for name in WANTED if _comparisons(found, name)]
+        return joined(found, markdown(head, rows, words=(0, 1)), _method(found))
 
 
 def right(found: Measurement, name: str) -> int:
-    """How many comparisons of a kind, a key of ``WANTED``, came to the right verdict."""
-    return sum(comparison.verdict == WANTED[name][1] for comparison in _verdicts(found, name))
+    """Number of comparisons with the right verdict; ``name`` is a key of ``WANTED``."""
+    return sum(comparison.verdict == WANTED[name][1] for comparison in _comparisons(found, name))
 
 
-def _verdicts(found: Measurement, name: str) -> list[Comparison]:
+def _comparisons(found: Measurement, name: str) -> list[Comparison]:
     compared = [f for cell, f in found.cells.items() if cell.label == name and "quotient" in f.values]
     rounds, smallest = 0 if found.protocol is None else found.protocol.rounds, found.grid["smallest_difference"]
     bounds = [[f.all(quantity)[0] for quantity in ("quotient", "low", "high")] for f in compared]
@@ -156,7 +154,7 @@ def _verdicts(found: Measurement, name: str) -> list[Comparison]:
 
 def _row(found: Measurement, name: str) -> list[str]:
     words, verdict = WANTED[name]
-    quotients = [comparison.quotient for comparison in _verdicts(found, name)]
+    quotients = [comparison.quotient for comparison in _comparisons(found, name)]
     count, total = right(found, name), len(quotients)
     low, high = stats.binomtest(count, total).proportion_ci(0.95, "exact")
     between = np.quantile(quotients, [0.025, 0.975])
@@ -165,8 +163,7 @@ def _row(found: Measurement, name: str) -> list[str]:
     return [words, verdict, f"{count} of {total}", share, middle, f"{between[0]:.3f} to {between[1]:.3f}"]
 
 
-def _said(found: Measurement) -> str:
-    """What was compared, where and how, in words."""
+def _method(found: Measurement) -> str:
     grid, there, protocol = found.grid, found.environment, found.protocol
     assert protocol is not None
     steps = [quartiles(f.all("seconds"))[1] for cell, f in found.cells.items() if cell.label == "first" and f.values]

@@ -10,22 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import torch
-
-from attn_zoo.contract import Geometry, auto_may_take, auto_order, unavailable
+from attn_zoo.contract import Geometry, choose_implementation, unavailable
 from attn_zoo.cost import timed
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.grid import option
-from attn_zoo.cost.linformer_paper import LENGTHS, PROJECTED_LENGTHS
-from attn_zoo.cost.linformer_tables import table3_report
+from attn_zoo.cost.linformer_report import LENGTHS, PAPER_HEADS, PAPER_WIDTH, PROJECTED_LENGTHS, table3_report
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe, largest_batch
 from attn_zoo.cost.timed import KINDS, Timed, softmax_layers
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.registry import attention_options, card
+from attn_zoo.rows import RowName
 
 KERNELS_UP_TO = 256
-"""Projected keys of a head that our Triton kernels are made for; above, ``auto`` leaves them out."""
+"""Projected keys of a head that the Triton kernels are made for; above, ``auto`` takes SDPA."""
 
 
 @dataclass
@@ -49,22 +47,10 @@ class LinformerTable3(Timed):
     time_limit: float = option(300.0, "seconds that one request to a cell's process may take")
 
     device_defaults: ClassVar = {
-        "cuda": {
-            "lengths": list(LENGTHS),
-            "projected_lengths": list(PROJECTED_LENGTHS),
-            "dim": 768,
-            "heads": 12,
-            "precision": "bf16",
-            "tokens": 65536,
-        },
-        "cpu": {
-            "lengths": list(LENGTHS[:5]),
-            "projected_lengths": list(PROJECTED_LENGTHS[:3]),
-            "dim": 256,
-            "heads": 4,
-            "precision": "fp32",
-            "tokens": 8192,
-        },
+        "cuda": {"lengths": list(LENGTHS), "projected_lengths": list(PROJECTED_LENGTHS), "precision": "bf16", "tokens": 65536}
+        | {"dim": PAPER_WIDTH, "heads": PAPER_HEADS},
+        "cpu": {"lengths": list(LENGTHS[:5]), "projected_lengths": list(PROJECTED_LENGTHS[:3]), "precision": "fp32"}
+        | {"dim": 256, "heads": 4, "tokens": 8192},
     }
     """The paper's grid and width, and a grid that a CPU finishes in minutes."""
 
@@ -78,12 +64,12 @@ class LinformerTable3(Timed):
         return [[replace(each, kind=kind, length=n) for each in self.layers(n) for kind in KINDS] for n in self.lengths or ()]
 
     def layers(self, length: int) -> list[Cell]:
-        """The layers that are measured at one length, baselines first."""
+        """Layers at one length, baselines first."""
         found = softmax_layers(self.device)
         for n, k in pairs([length], self.projected_lengths or []):
             options = {"projected_length": k, "sharing": self.sharing}
             subject = Subject("linformer", options, self._implementation(n, options))
-            found.append(Cell(f"linformer k={k} ({subject.implementation})", "", 0, role="linformer", subject=subject))
+            found.append(Cell(str(RowName("linformer", options, subject.implementation)), "", 0, role="linformer", subject=subject))
         return found
 
     def batch(self, length: int) -> int:
@@ -116,35 +102,33 @@ class LinformerTable3(Timed):
         return [replace(cell, batch=int(batch)) for cell, batch in known if batch is not None]
 
     def refusal(self, cell: Cell) -> str | None:
-        """None: layers are checked before work starts, and what cannot fit is found batch by batch."""
+        """None: layers are checked before work starts, and a fitting batch is sought."""
         return None
 
     def _implementation(self, length: int, options: Mapping[str, Any]) -> str:
-        """``auto`` is the first of ``auto_order`` that Linformer's card offers, the options allow and the device can run.
+        """Implementation of Linformer at a length.
 
-        The Triton kernels are for k up to ``KERNELS_UP_TO``.
+        Raises:
+            ValueError: the one that was asked for cannot run here.
         """
-        linformer = card("linformer")
+        linformer, k = card("linformer"), options["projected_length"]
         assert self.dim and self.heads
         geometry = Geometry(self.heads, self.dim // self.heads, length, length, False)
-        made = attention_options(linformer, geometry, options)
-        device, auto = torch.device(self.device), self.implementation == "auto"
-        large = options["projected_length"] > KERNELS_UP_TO
-        order = [name for name in auto_order(device) if name != "triton" or not large]
-        for name in order if auto else [self.implementation]:
-            runs = auto_may_take(name, device) if auto else unavailable(name, device) is None
-            if name in linformer.implementations and runs and linformer.build.refuses(name, geometry, made) is None:
-                return name
-        raise ValueError(
-            f"implementation={self.implementation} of linformer cannot run projected_length={options['projected_length']} on "
-            f"{self.device}; choose auto or another of {', '.join(linformer.implementations)}"
-        )
+        made, asked = attention_options(linformer, geometry, options), self.implementation
+        if asked == "auto":
+            chosen = choose_implementation(linformer, geometry, made, self.torch_device)
+            return "sdpa" if chosen == "triton" and k > KERNELS_UP_TO else chosen
+        runs = asked in linformer.implementations and unavailable(asked, self.torch_device) is None
+        if not runs or linformer.build.refuses(asked, geometry, made):
+            raise ValueError(
+                f"implementation={asked} of linformer cannot run projected_length={k} on {self.device}; choose auto or another of "
+                f"{', '.join(linformer.implementations)}"
+            )
+        return asked
 
-    @staticmethod
-    def report(found: Measurement) -> str:
-        return table3_report(found)
+    report = staticmethod(table3_report)
 
 
 def pairs(lengths: Sequence[int], projected_lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """The cells of the table: every length with every projected length below it, as in the paper."""
+    """Cells of the table: every length with every projected length below it, as in the paper."""
     return [(n, k) for n in lengths for k in projected_lengths if k < n]

@@ -1,1 +1,1 @@
-"""Our layers against those of public packages: who is compared with whom, the measurement, and its table."""
+"""Comparisons of layers of the zoo with layers of public packages."""

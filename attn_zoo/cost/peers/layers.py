@@ -1,6 +1,6 @@
-"""Layers of public packages with their projections, (batch, length, dim) -> same. Packages are imported when a layer is built.
+"""Layers of public packages with their projections, (batch, length, dim) -> same; a package is imported when its layer is built.
 
-``size`` is the rival's dial: see ``attn_zoo.cost.peers.rivals``.
+``value`` is the hyperparameter of the comparison; see ``attn_zoo.cost.peers.comparisons``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 RANDOM_BLOCKS = 3
-"""Of BigBird, the published number."""
+"""BigBird's random blocks for each block of queries, as published."""
 
 HASHES = 4
-"""Rounds of hashing of Reformer."""
+"""Reformer's rounds of hashing."""
 
 Core = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-class Surrounded(nn.Module):
-    """A core over (batch, heads, length, head_dim) between projections like those of our layer."""
+class ProjectedCore(nn.Module):
+    """Attention over (batch, heads, length, head_dim) between projections like those of the zoo's layer."""
 
     def __init__(self, dim: int, heads: int, core: Core) -> None:
         super().__init__()
@@ -35,115 +35,71 @@ class Surrounded(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Project, split into heads, and back."""
+        """Attention of projected tokens, projected."""
         split = (each(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in (self.query, self.key, self.value))
         out: Tensor = self.out(self.core(*split).transpose(1, 2).flatten(2))
         return out
 
 
-class Completed(nn.Module):
-    """A layer of transformers that lacks only the output projection, with what its model would have told it about the tokens."""
+class ProjectedOutput(nn.Module):
+    """A layer of transformers that lacks the output projection, called with the masks that its model would pass."""
 
-    def __init__(self, dim: int, inner: nn.Module, told: Callable[[Tensor], dict[str, Any]]) -> None:
+    def __init__(self, dim: int, inner: nn.Module, masks: Callable[[Tensor], dict[str, Any]]) -> None:
         super().__init__()
-        self.inner, self.told = inner, told
+        self.inner, self.masks = inner, masks
         self.out = nn.Linear(dim, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The first of what the layer gives back, projected."""
-        out: Tensor = self.out(self.inner(tokens, **self.told(tokens))[0])
+        """Projection of the layer's first result."""
+        out: Tensor = self.out(self.inner(tokens, **self.masks(tokens))[0])
         return out
 
 
-def linformer(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """``size`` projected keys."""
-    return _built(_package("linformer").LinformerSelfAttention(dim=dim, seq_len=length, k=size, heads=heads))
+def longformer(dim: int, heads: int, value: int, length: int) -> nn.Module:
+    """Longformer's layer with a window of ``value`` keys and no global tokens."""
+    given = {"attention_window": [value - 1], "attention_probs_dropout_prob": 0.0}
+    config = package("transformers").LongformerConfig(hidden_size=dim, num_attention_heads=heads, **given)
+    module = package("transformers.models.longformer.modeling_longformer")
+    return ProjectedOutput(dim, module.LongformerSelfAttention(config, layer_id=0), _no_padding)
 
 
-def performer(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """``size`` random features, drawn once."""
-    return _built(_package("performer_pytorch").SelfAttention(dim, heads=heads, dim_head=dim // heads, nb_features=size))
-
-
-def local_attention(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """``size`` keys on either side, exactly, and no rotary positions."""
-    return _built(
-        _package("local_attention").LocalMHA(
-            dim=dim, heads=heads, dim_head=dim // heads, window_size=size, exact_windowsize=True, use_rotary_pos_emb=False
-        )
-    )
-
-
-def longformer(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """``size`` keys on either side, no global tokens."""
-    config = _package("transformers").LongformerConfig(
-        hidden_size=dim, num_attention_heads=heads, attention_window=[2 * size], attention_probs_dropout_prob=0.0
-    )
-    module = _package("transformers.models.longformer.modeling_longformer")
-    return Completed(dim, module.LongformerSelfAttention(config, layer_id=0), _not_masked)
-
-
-def reformer(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """Buckets and chunks of ``size`` on average."""
-    return _built(_package("reformer_pytorch").LSHSelfAttention(dim, heads=heads, bucket_size=size, n_hashes=HASHES))
-
-
-def lsh_of_transformers(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """Chunks of ``size``; buckets as the model chooses them by the length."""
-    config = _package("transformers").ReformerConfig(
+def lsh(dim: int, heads: int, value: int, length: int) -> nn.Module:
+    """Reformer's layer with chunks of ``value``; the model chooses buckets by the length."""
+    config = package("transformers").ReformerConfig(
         hidden_size=dim,
         num_attention_heads=heads,
         attention_head_size=dim // heads,
-        lsh_attn_chunk_length=size,
+        lsh_attn_chunk_length=value,
         num_hashes=HASHES,
         num_buckets=None,
         lsh_attention_probs_dropout_prob=0.0,
         is_decoder=False,
         max_position_embeddings=length,
     )
-    module = _package("transformers.models.reformer.modeling_reformer")
-    return Completed(dim, module.LSHSelfAttention(config), _nothing)
+    return ProjectedOutput(dim, package("transformers.models.reformer.modeling_reformer").LSHSelfAttention(config), _no_masks)
 
 
-def nystrom(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """``size`` landmarks, no convolution of the values."""
-    return _built(
-        _package("nystrom_attention").NystromAttention(dim, dim_head=dim // heads, heads=heads, num_landmarks=size, residual=False)
-    )
+def bigbird(dim: int, heads: int, value: int, length: int) -> nn.Module:
+    """BigBird's layer with blocks of ``value``."""
+    given = {"block_size": value, "num_random_blocks": RANDOM_BLOCKS, "max_position_embeddings": length}
+    config = package("transformers").BigBirdConfig(hidden_size=dim, num_attention_heads=heads, **given)
+    module = package("transformers.models.big_bird.modeling_big_bird")
+    masks = partial(_block_masks, module.BigBirdModel.create_masks_for_block_sparse_attn, value)
+    return ProjectedOutput(dim, module.BigBirdBlockSparseAttention(config, seed=0), masks)
 
 
-def linear(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """Softmax of queries over features and of keys over positions."""
-    module = _package("linear_attention_transformer.linear_attention_transformer")
-    return _built(module.SelfAttention(dim, heads))
+def linear_causal(dim: int, heads: int, value: int, length: int) -> nn.Module:
+    """Causal linear attention over elu(x) + 1 in flash-linear-attention's chunked form of plain PyTorch."""
+    return ProjectedCore(dim, heads, partial(_elu_features, fla_naive("linear_attn").naive_chunk_linear_attn))
 
 
-def linear_causal(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """The plain chunked form, over elu(x) + 1."""
-    return Surrounded(dim, heads, partial(_by_chunks, fla_naive("linear_attn").naive_chunk_linear_attn))
-
-
-def bigbird(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """Blocks of ``size``."""
-    config = _package("transformers").BigBirdConfig(
-        hidden_size=dim,
-        num_attention_heads=heads,
-        block_size=size,
-        num_random_blocks=RANDOM_BLOCKS,
-        max_position_embeddings=length,
-    )
-    module = _package("transformers.models.big_bird.modeling_big_bird")
-    make = module.BigBirdModel.create_masks_for_block_sparse_attn
-    return Completed(dim, module.BigBirdBlockSparseAttention(config, seed=0), partial(_blocks_of_ones, make, size))
-
-
-def entmax(dim: int, heads: int, size: int, length: int) -> nn.Module:
-    """The package's normaliser over all scores."""
-    return Surrounded(dim, heads, partial(_normalised, _package("entmax").entmax15))
+def entmax(dim: int, heads: int, value: int, length: int) -> nn.Module:
+    """1.5-entmax over all scores."""
+    return ProjectedCore(dim, heads, partial(_normalised, package("entmax").entmax15))
 
 
 def fla_naive(folder: str) -> ModuleType:
-    """The plain PyTorch reference of one operator of flash-linear-attention.
+    """Plain PyTorch reference of one operator of flash-linear-attention.
 
     It is read from its own file: importing the package around it takes Triton and a quarter of a minute, which it does not need.
 
@@ -162,32 +118,28 @@ def fla_naive(folder: str) -> ModuleType:
     raise ImportError(f"no ops/{folder}/naive.py of flash-linear-attention is installed")
 
 
-def _package(name: str) -> Any:
+def package(name: str) -> Any:
+    """Module of a public package, of which nothing is typed here."""
     return importlib.import_module(name)
 
 
-def _built(layer: Any) -> nn.Module:
-    assert isinstance(layer, nn.Module)
-    return layer
-
-
-def _nothing(tokens: Tensor) -> dict[str, Any]:
+def _no_masks(tokens: Tensor) -> dict[str, Any]:
     return {}
 
 
-def _not_masked(tokens: Tensor) -> dict[str, Any]:
+def _no_padding(tokens: Tensor) -> dict[str, Any]:
     no = torch.zeros(tokens.shape[:2], dtype=torch.bool)
     masks = {"is_index_masked": no, "is_index_global_attn": no, "is_global_attn": False}
     return {"attention_mask": torch.zeros(tokens.shape[:2]), **masks}
 
 
-def _blocks_of_ones(make: Callable[..., tuple[Tensor, ...]], size: int, tokens: Tensor) -> dict[str, Any]:
-    blocked, band, rows, columns = make(tokens.new_ones(tokens.shape[:2]).detach(), size)
+def _block_masks(make: Callable[..., tuple[Tensor, ...]], block: int, tokens: Tensor) -> dict[str, Any]:
+    blocked, band, rows, columns = make(tokens.new_ones(tokens.shape[:2]).detach(), block)
     blocks = {"from_blocked_mask": blocked, "to_blocked_mask": blocked}
     return {"band_mask": band, "from_mask": rows, "to_mask": columns, **blocks}
 
 
-def _by_chunks(core: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+def _elu_features(core: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     features = (F.elu(query) + 1, F.elu(key) + 1, value)
     return core(*(x.transpose(1, 2) for x in features), scale=1.0, normalize=True).transpose(1, 2)
 

@@ -1,0 +1,163 @@
+"""The measured Table 3 of the Linformer paper beside the printed one (Wang et al. 2020, arXiv:2006.04768), as Markdown.
+
+The paper measures inference of whole models on one 16 GB V100, random data, layerwise sharing. Left half: time saved, each at the
+largest batch that fits. Right half: memory saved, the quotient of these batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from attn_zoo.cost.measurement import Figures, Measurement
+from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.tables import failures, joined, machine, markdown, reason, spread
+from attn_zoo.cost.timed import KINDS
+from attn_zoo.cost.timing import quartiles, quotients
+from attn_zoo.published import figures
+
+
+def _printed(metric: str) -> dict[tuple[int, int], str]:
+    found = figures(attention="linformer", metric=metric)
+    return {(f.protocol.length, f.options["projected_length"]): f.printed for f in found if f.protocol.length is not None}
+
+
+TIME_SAVED, MEMORY_SAVED = _printed("time saved"), _printed("memory saved")
+"""Time and memory saved by (length, projected length), in the paper's digits."""
+
+LENGTHS, PROJECTED_LENGTHS = (tuple(sorted(set(values))) for values in zip(*TIME_SAVED, strict=True))
+
+PAPER_WIDTH, PAPER_HEADS = 768, 12
+
+TABLES: Mapping[str, tuple[str, str, str]] = {
+    "forward time": ("seconds", "forward", "Time saved, forward (inference)"),
+    "training time": ("seconds", "training", "Time saved, forward + backward"),
+    "backward time": ("backward_seconds", "training", "Time saved, backward alone"),
+    "forward memory": ("largest_batch", "forward", "Memory saved, forward (inference): quotient of largest batches"),
+    "training memory": ("largest_batch", "training", "Memory saved, forward + backward: quotient of largest batches"),
+}
+"""Quantity, direction and title of each table."""
+
+
+def table3_report(found: Measurement, tables: Sequence[str] = tuple(TABLES)) -> str:
+    """Report of ``experiment=linformer_table3``.
+
+    Args:
+        tables: keys of ``TABLES``, those to print.
+    """
+    printed = [_table(found, *TABLES[name]) for name in tables]
+    return joined(found, *printed, failures(found.cells.values(), KINDS), _method(found))
+
+
+def _table(found: Measurement, quantity: str, kind: str, title: str) -> str:
+    projected, rows = found.grid["projected_lengths"], []
+    protocol = found.protocol or TimingProtocol()
+    for n in sorted({cell.length for cell in found.cells}):
+        layers = _layers(found, quantity, kind, n)
+        linformers = [each for each in layers if each.cell.role == "linformer"]
+        by_k = {each.cell.subject.options["projected_length"]: each for each in linformers if each.cell.subject}
+        for role in ("materialised", "sdpa"):
+            base = min((each for each in layers if each.cell.role == role), key=lambda each: _cost(each, quantity))
+            compared = [_quotient(base, by_k[k], quantity, (n, k), protocol) if k in by_k else "-" for k in projected]
+            rows.append([str(n), _name(base), _absolute(base, quantity), *compared])
+    unit = "largest batch" if quantity == "largest_batch" else "ms a sequence"
+    table = markdown(["n", "against", unit, *(f"k={k}" for k in projected)], rows, words=(1,))
+    return f"**{title}**\n\n{table}"
+
+
+def _layers(found: Measurement, quantity: str, kind: str, length: int) -> list[Figures]:
+    """Figures of each layer at a length, at the batch that has the quantity; a failure where none has."""
+    here = [each for cell, each in found.cells.items() if (cell.kind, cell.length) == (kind, length)]
+    here.sort(key=lambda each: quantity in each.values)
+    return list({each.cell.label: each for each in here}.values())
+
+
+def _seconds(found: Figures, quantity: str) -> list[float]:
+    """Seconds a sequence by round."""
+    return [taken / found.cell.batch for taken in found.all(quantity)]
+
+
+def _cost(found: Figures, quantity: str) -> float:
+    """Cost by which the best back end is chosen; infinite without a figure."""
+    if quantity not in found.values:
+        return float("inf")
+    return -(found.one(quantity) or 0) if quantity == "largest_batch" else quartiles(_seconds(found, quantity))[1]
+
+
+def _absolute(found: Figures, quantity: str) -> str:
+    if quantity not in found.values:
+        return _failure(found, quantity)
+    if quantity == "largest_batch":
+        return f"{found.one(quantity):.0f}" if found.one(quantity) else "OOM"
+    milliseconds = 1e3 * _cost(found, quantity)
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
+
+
+def _quotient(base: Figures, ours: Figures, quantity: str, at: tuple[int, int], protocol: TimingProtocol) -> str:
+    """Baseline over Linformer, with the paper's figure of the forward pass."""
+    printed = TIME_SAVED if quantity == "seconds" else MEMORY_SAVED
+    paper = f" (paper {printed[at]})" if ours.cell.kind == "forward" and at in printed else ""
+    for each, words in ((ours, ""), (base, "baseline ")):
+        if quantity not in each.values:
+            return f"{words}{_failure(each, quantity)}{paper}"
+    if quantity == "largest_batch":
+        most, theirs = ours.one(quantity), base.one(quantity)
+        if not most or not theirs:  # less than one sequence of the baseline fits, so the quotient exceeds our batch
+            return (f"> {most:.0f}" if most else "OOM") + paper
+        return f"{most / theirs:.{_digits(most / theirs)}f}{paper}"
+    saved = quotients(_seconds(base, quantity), _seconds(ours, quantity))
+    return spread(saved, _digits(quartiles(saved)[1]), protocol) + paper
+
+
+def _failure(found: Figures, quantity: str) -> str:
+    word = reason(found, quantity, "seconds" if quantity == "backward_seconds" else quantity)
+    return "not measured" if word == "-" else word
+
+
+def _digits(value: float) -> int:
+    return 2 if value < 1 else 1 if value < 100 else 0
+
+
+def _name(found: Figures) -> str:
+    subject = found.cell.subject
+    if found.cell.role == "materialised" or subject is None:
+        return "materialised"
+    return f"SDPA ({subject.backend})" if subject.backend else "SDPA"
+
+
+def reduced(grid: Mapping[str, object]) -> list[str]:
+    """Reductions of a grid against the paper's lengths and width, in words."""
+    said = []
+    for name, words, most in (("lengths", "lengths", max(LENGTHS)), ("projected_lengths", "k", max(PROJECTED_LENGTHS))):
+        values = grid[name]
+        assert isinstance(values, list)
+        said += [f"{words} up to {max(values)} of {most}"] if max(values) < most else []
+    if int(str(grid["dim"])) < PAPER_WIDTH:
+        said.append(f"width {grid['dim']} of {PAPER_WIDTH}, {grid['heads']} heads of {PAPER_HEADS}")
+    return said
+
+
+def _method(found: Measurement) -> str:
+    grid = found.grid
+    used = sorted({cell.subject.implementation for cell in found.cells if cell.role == "linformer" and cell.subject})
+    less, budget = reduced(grid), f"{grid['memory_gib']:g} GiB"
+    found_by = (
+        "found by doubling and bisection within that much of PyTorch's CUDA memory"
+        if grid["device"] == "cuda"
+        else "derived from the line through the allocator's peaks at the timed batch and at twice of it, with parameters and tokens"
+    )
+    said = [
+        f"One attention layer with its projections, width {grid['dim']}, {grid['heads']} heads, {grid['precision']}, "
+        f"Linformer with {grid['sharing']} sharing ({', '.join(used)}); the paper's figures are of its whole model, inference, "
+        "against materialised softmax on a 16 GB V100 (arXiv:2006.04768, Table 3).",
+        f"Reduced against the paper: {'; '.join(less)}." if less else "",
+        f"Time is of a batch of max(1, {grid['tokens']} // n) sequences, halved where it runs out of memory, and compared a "
+        f"sequence: median ± half the interquartile range of the quotients of {grid['rounds']} interleaved rounds, each layer "
+        "and length in a process of its own; backward starts at the output's gradient; unstable where that range exceeds a fifth "
+        "of the median. SDPA is the best of its back ends in each row.",
+        f"The largest batch is for a budget of {budget}, {found_by}. Materialised softmax is not tried where its arithmetic "
+        "exceeds the memory: 2 (forward) or 3 (with backward) matrices of n × n a head at once; then OOM, and > B says that "
+        "Linformer fits B sequences where the baseline fits none.",
+        found.protocol.describe() if found.protocol else "",
+        f"Measured on {machine(found)}.",
+    ]
+    return " ".join(sentence for sentence in said if sentence)

@@ -1,0 +1,229 @@
+"""Comparisons by name: a row of the zoo, layers of public packages of the same kind, and the differences between them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from torch import nn
+
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.cost.peers import layers
+from attn_zoo.cost.peers.layers import package
+from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.rows import RowName, read_rows, typed
+
+OURS = "ours"
+"""Side of the zoo's layer."""
+
+BASELINE = "softmax"
+"""Name of full attention in PyTorch's fused kernel; its sides are ``full`` and ``causal``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A layer of a public package."""
+
+    package: str
+    """Name that pip knows."""
+    what: str
+    """Class or function that is measured."""
+    differs: str
+    """Differences from the zoo's layer."""
+    build: Callable[[int, int, int, int], nn.Module]
+    """(dim, heads, value of the hyperparameter, length) -> the layer with its projections."""
+
+    def missing(self) -> str | None:
+        """Reason why the package cannot be used, or None."""
+        module = "fla" if self.package == "fla-core" else self.package.replace("-", "_")
+        try:
+            there = importlib.util.find_spec(module) is not None
+        except ValueError:
+            there = False
+        return None if there else f"{self.package} is not installed"
+
+    def version(self) -> str:
+        """Version of the installed package."""
+        try:
+            return version(self.package)
+        except PackageNotFoundError:
+            return "of unknown version"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A mechanism of the zoo and its peers."""
+
+    attention: str
+    peers: Mapping[str, Peer]
+    hyperparameter: str = ""
+    """Option that both sides share; empty where there is none."""
+    value: int = 0
+    """Its default here."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the zoo's layer beside it."""
+    causal: bool = False
+    longest: int | None = None
+    """Greatest length that is measured."""
+    reason: str = ""
+    """Reason for that limit."""
+    largest_batch: int | None = None
+
+    def row(self, given: RowName) -> RowName:
+        """Row of the zoo's layer, with the hyperparameter and the implementation of ``given``."""
+        options = {self.hyperparameter: self.value} if self.hyperparameter else {}
+        return typed(RowName(self.attention, options | dict(given.options) | dict(self.options), given.implementation))
+
+    def shared(self, row: RowName) -> int:
+        """Value of the hyperparameter in a row; 0 where there is none."""
+        return int(row.options[self.hyperparameter]) if self.hyperparameter else 0
+
+
+_SAME = "the same map on the same weights"
+_LINEAR = "linear_attention_transformer"
+_SOFTMAX_LINEAR = Peer(
+    "linear-attention-transformer",
+    "SelfAttention",
+    "queries are normalised over features and keys over positions: no divisor is left, and no map of ours is the same",
+    lambda dim, heads, value, length: package(f"{_LINEAR}.{_LINEAR}").SelfAttention(dim, heads),
+)
+_LINFORMER = Peer(
+    "linformer",
+    "LinformerSelfAttention",
+    _SAME,
+    lambda dim, heads, value, length: package("linformer").LinformerSelfAttention(dim=dim, seq_len=length, k=value, heads=heads),
+)
+_PERFORMER = Peer(
+    "performer-pytorch",
+    "SelfAttention",
+    "adds 1e-4 to every feature, where our stabilisers cancel exactly",
+    lambda dim, heads, value, length: package("performer_pytorch").SelfAttention(
+        dim, heads=heads, dim_head=dim // heads, nb_features=value
+    ),
+)
+_LOCAL = Peer(
+    "local-attention",
+    "LocalMHA",
+    f"{_SAME} (exact_windowsize, no rotary positions)",
+    lambda dim, heads, value, length: package("local_attention").LocalMHA(
+        dim=dim, heads=heads, dim_head=dim // heads, window_size=value // 2, exact_windowsize=True, use_rotary_pos_emb=False
+    ),
+)
+_LONGFORMER = Peer(
+    "transformers",
+    "LongformerSelfAttention",
+    f"{_SAME}; three more projections, for global tokens, lie idle",
+    layers.longformer,
+)
+_REFORMER = Peer(
+    "reformer-pytorch",
+    "LSHSelfAttention",
+    "the chunk before may be of another bucket; one chunk a bucket on average, ours two; hashes drawn at each call",
+    lambda dim, heads, value, length: package("reformer_pytorch").LSHSelfAttention(
+        dim, heads=heads, bucket_size=value, n_hashes=layers.HASHES
+    ),
+)
+_LSH = Peer(
+    "transformers",
+    "LSHSelfAttention",
+    "the chunk before may be of another bucket; half a chunk a bucket on average, ours two; hashes drawn at each call",
+    layers.lsh,
+)
+_NYSTROM = Peer(
+    "nystrom-attention",
+    "NystromAttention",
+    "the pseudo-inverse starts from maxima over the whole batch, not from each head's own",
+    lambda dim, heads, value, length: package("nystrom_attention").NystromAttention(
+        dim, dim_head=dim // heads, heads=heads, num_landmarks=value, residual=False
+    ),
+)
+_FLA = Peer(
+    "fla-core",
+    "naive_chunk_linear_attn",
+    f"{_SAME}; its kernels need a GPU, this is its plain PyTorch form between our projections",
+    layers.linear_causal,
+)
+_BIGBIRD = Peer(
+    "transformers",
+    "BigBirdBlockSparseAttention",
+    "always makes all n × n weights as well; draws random blocks among the first ones of the sequence only, and in evaluation "
+    "takes the first block for each of them",
+    layers.bigbird,
+)
+_ENTMAX = Peer("entmax", "entmax15", f"{_SAME}, between our projections", layers.entmax)
+
+COMPARISONS: Mapping[str, Comparison] = {
+    "linformer": Comparison("linformer", {"linformer": _LINFORMER}, "projected_length", 256, {"sharing": "headwise"}),
+    "performer": Comparison("performer", {"performer-pytorch": _PERFORMER}, "features", 256),
+    "window": Comparison("longformer", {"local-attention": _LOCAL, "Longformer": _LONGFORMER}, "window", 513, {"global_tokens": 0}),
+    "reformer": Comparison(
+        "reformer",
+        {"reformer-pytorch": _REFORMER, "LSHSelfAttention": _LSH},
+        "chunk",
+        64,
+        {"rounds": layers.HASHES, "duplicates": "counted"},
+    ),
+    "nystrom": Comparison("nystrom", {"nystrom-attention": _NYSTROM}, "landmarks", 64),
+    "linear": Comparison("linear", {"linear-attention-transformer": _SOFTMAX_LINEAR}),
+    "linear_softmax": Comparison("linear", {"linear-attention-transformer": _SOFTMAX_LINEAR}, options={"feature_map": "softmax"}),
+    "linear_causal": Comparison("linear", {"flash-linear-attention": _FLA}, causal=True),
+    "bigbird": Comparison(
+        "bigbird",
+        {"BigBird": _BIGBIRD},
+        "block",
+        64,
+        {"random_blocks": layers.RANDOM_BLOCKS, "window_blocks": 3, "global_blocks": 2},
+    ),
+    "entmax": Comparison(
+        "entmax",
+        {"entmax": _ENTMAX},
+        options={"alpha": 1.5},
+        longest=4096,
+        reason="the package sorts all n × n scores at once, 4 GiB of them with 8 GiB of indices by count; not tried",
+        largest_batch=1,
+    ),
+}
+
+
+def compared_rows(texts: Sequence[str]) -> dict[str, RowName]:
+    """Rows of the zoo's layers by the comparisons that texts name, such as ``linformer[projected_length=128]``.
+
+    Raises:
+        UnknownNameError: no such comparison, or an option that is not its hyperparameter.
+        ValueError: a text is no row, none is named, one is named twice, or a value breaks the mechanism's rule.
+    """
+    found: dict[str, RowName] = {}
+    for given in (row for text in texts for row in read_rows(text)):
+        name = given.attention
+        if name not in COMPARISONS:
+            raise UnknownNameError("mechanism of experiment=peers", name, COMPARISONS)
+        shared = [COMPARISONS[name].hyperparameter] if COMPARISONS[name].hyperparameter else []
+        if unknown := [option for option in given.options if option not in shared]:
+            raise UnknownNameError(f"hyperparameter of the comparison {name}", unknown[0], shared)
+        if name in found:
+            raise ValueError(f"mechanisms name each comparison once; got {name} twice")
+        if not all(str(value).isdecimal() for value in given.options.values()):
+            raise ValueError(f"{shared[0]} of the comparison {name} is a whole number; got {given}")
+        found[name] = COMPARISONS[name].row(given)
+    if not found:
+        raise ValueError(f"mechanisms name at least one of {', '.join(COMPARISONS)}; got none")
+    return found
+
+
+def builder(name: str, side: str, dim: int, heads: int, row: RowName | None = None) -> Callable[[int], nn.Module]:
+    """Picklable function from a length to the layer of one side; ``name`` may be ``BASELINE``, which needs no row."""
+    return partial(_build, name, side, dim, heads, row)
+
+
+def _build(name: str, side: str, dim: int, heads: int, row: RowName | None, length: int) -> nn.Module:
+    if row is None:
+        return MultiHeadAttention(dim, heads, "softmax", length=length, implementation="sdpa", causal=side == "causal")
+    known = COMPARISONS[name]
+    if side != OURS:
+        return known.peers[side].build(dim, heads, known.shared(row), length)
+    options = {"implementation": row.implementation, "causal": known.causal, **row.options}
+    return MultiHeadAttention(dim, heads, known.attention, length=length, **options)
