@@ -7,10 +7,12 @@ import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from attn_zoo import plugin_files
 from attn_zoo.contract import (
     IMPLEMENTATIONS,
     Attention,
@@ -207,13 +209,13 @@ def stated_options(entry: AttentionCard, given: Mapping[str, Any]) -> dict[str, 
 
 
 def load_plugins() -> Mapping[str, str]:
-    """Load every package that offers the entry-point group ``attn_zoo.plugins``, once.
+    """Load every package that offers the entry-point group ``attn_zoo.plugins``, and the files of ``$ATTN_ZOO_PLUGIN``, once.
 
     A plugin that fails registers nothing and breaks nothing. Look-ups of names and cards call this by themselves; an explicit call
     is needed for packages installed while the process runs.
 
     Returns:
-        Reasons of the plugins that failed, by entry-point name.
+        Reasons of the plugins that failed, by entry-point name or file.
     """
     import attn_zoo.attention  # noqa: F401  (registers the built-in mechanisms)
 
@@ -230,7 +232,50 @@ def load_plugins() -> Mapping[str, str]:
             _restore(_TASKS, before[1])
             where = traceback.extract_tb(error.__traceback__)[-1]
             _FAILURES[point.name] = f"{point.value}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+    for path in plugin_files.handed_on():
+        if ("", str(path)) not in _LOADED:
+            try:
+                _load_file(path)
+            except (ValueError, OSError) as error:
+                _FAILURES[str(path)] = str(error)
     return dict(_FAILURES)
+
+
+def load_plugin(path: Path) -> list[AttentionCard | TaskCard]:
+    """Load a plugin from a file or folder, once, in this process and, by ``$ATTN_ZOO_PLUGIN``, in those that it starts.
+
+    Returns:
+        Cards that it registers.
+
+    Raises:
+        FileNotFoundError: the path does not exist.
+        ValueError: it cannot be imported, or registers nothing; the message names file and line.
+    """
+    load_plugins()  # an installed plugin may contain the file, which must not be registered twice
+    _load_file(path)
+    known: list[AttentionCard | TaskCard] = [*_ATTENTIONS.values(), *_TASKS.values()]
+    cards = [card for card in known if _stands_in(path.resolve(), card)]
+    if not cards:
+        raise ValueError(f"{path} registers nothing; decorate a class with @register_attention(...) or @register_task(...)")
+    plugin_files.hand_on(path)
+    return cards
+
+
+def _stands_in(place: Path, card: AttentionCard | TaskCard) -> bool:
+    file = plugin_files.file_of(sys.modules.get(card.build.__module__))
+    return file is not None and file.is_relative_to(place)
+
+
+def _load_file(path: Path) -> None:
+    """Import a plugin; one that fails registers nothing."""
+    _LOADED.add(("", str(path.resolve())))
+    before = dict(_ATTENTIONS), dict(_TASKS)
+    try:
+        plugin_files.load(path)
+    except (ValueError, OSError):
+        _restore(_ATTENTIONS, before[0])
+        _restore(_TASKS, before[1])
+        raise
 
 
 def _look_for_plugins() -> None:

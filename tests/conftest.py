@@ -112,6 +112,12 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
     return report
 
 
+@pytest.fixture(autouse=True)
+def _no_plugin_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands name the plugins that they load in the environment; here it is as it was after each test."""
+    monkeypatch.setenv("ATTN_ZOO_PLUGIN", "")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
     """Skip a test whose extra, or a package that its fixtures import, is not installed."""

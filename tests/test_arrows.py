@@ -12,8 +12,10 @@ ROOT = Path(__file__).parents[1]
 
 ALLOWED = {
     "shapes": set(),
+    "terminal": set(),
+    "plugin_files": set(),
     "contract": {"precision", "shapes"},  # the type of products under autocast, which an implementation may be bound to
-    "registry": {"contract", "attention"},  # attention only to register the built-in entries, inside load_plugins
+    "registry": {"contract", "attention", "plugin_files"},  # attention only to register the built-in entries, inside load_plugins
     "rows": {"contract", "registry"},
     "attention": {"contract", "registry", "kernels", "precision", "shapes"},
     "precision": set(),
@@ -22,23 +24,23 @@ ALLOWED = {
     "layer": {"contract", "registry", "short_convolution"},
     "integrations": {"contract", "registry", "layer", "short_convolution"},
     "encoder": {"contract", "layer", "integrations"},
-    "cost": {"contract", "registry", "layer", "encoder", "published", "rows"},
-    "records": set(),
+    "cost": {"contract", "registry", "layer", "encoder", "published", "rows", "terminal"},
+    "records": {"plugin_files"},
     "published": set(),
     "reference": set(),
-    "analysis": {"contract", "registry", "encoder", "cost", "records", "leaderboard"},  # the latter for how pictures look
+    "analysis": {"contract", "registry", "encoder", "cost", "records", "leaderboard", "terminal"},  # leaderboard: how pictures look
     "parallel": {"contract", "attention", "layer"},  # attention as what is shared out is Linformer's own projection
-    "export": {"contract", "registry", "layer"},
+    "export": {"contract", "registry", "layer", "terminal"},
     # attention as E and F are set from what is measured
-    "transplant": {"contract", "registry", "attention", "cost", "data", "integrations", "analysis", "leaderboard"},
+    "transplant": {"contract", "registry", "attention", "cost", "data", "integrations", "analysis", "leaderboard", "terminal"},
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
     "runner": {"contract", "registry", "layer", "encoder", "cost", "records"},
-    "leaderboard": {"records", "published", "rows"},
-    "recommend": {"contract", "registry", "rows", "layer", "cost", "records", "leaderboard"},
-    "conformance": {"contract", "registry", "cost"},
+    "leaderboard": {"records", "published", "rows", "terminal"},
+    "recommend": {"contract", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
+    "conformance": {"contract", "registry", "cost", "plugin_files"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
-    | {"conformance", "analysis", "export", "layer", "rows", "scaffold", "transplant"},
+    | {"conformance", "analysis", "export", "layer", "rows", "scaffold", "terminal", "transplant", "plugin_files"},
     "configs": set(),
     "data": {"contract"},
     "tasks": {"contract", "registry", "data"},

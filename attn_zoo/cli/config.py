@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Dict, List, Optional, TypeVar  # noqa: UP035 (OmegaConf's form)
 
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -215,6 +215,9 @@ def explain(error: BaseException) -> str:
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
     for link in chain:
+        if isinstance(link, MissingConfigException) and link.options and link.missing_cfg_file:
+            group, _, name = link.missing_cfg_file.rpartition("/")
+            return str(UnknownNameError(group, name, link.options))
         parent, key = getattr(link, "parent_node", None), getattr(link, "key", None)
         if isinstance(parent, DictConfig) and key is not None and key not in (known := list(map(str, parent))):
             where = str(getattr(link, "full_key", key)).rpartition(".")[0]

@@ -14,10 +14,11 @@ import torch
 
 from attn_zoo.cli.config import Settings
 from attn_zoo.cli.progress import RichProgress
+from attn_zoo.plugin_files import digests
 from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.environment import command_line
 from attn_zoo.records.tuning import setting
-from attn_zoo.registry import task_card
+from attn_zoo.registry import load_plugin, task_card
 from attn_zoo.runner import Progress, run
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.processes import Processes
@@ -58,12 +59,15 @@ class Order:
     folder: str
     """Working directory of the command, to which relative paths refer."""
     settings: Settings
+    plugins: tuple[Path, ...] = ()
+    """Files and folders of plugins, which every process loads."""
 
     def begin(self) -> None:
         """Make this process, whoever started it, like the one that the command was typed in.
 
         Raises:
-            FileNotFoundError: the folder is not there.
+            FileNotFoundError: the folder or a plugin is not there.
+            ValueError: a plugin cannot be loaded.
         """
         if os.getcwd() != self.folder:
             try:
@@ -73,6 +77,8 @@ class Order:
                     f"this worker does not see the folder {self.folder!r} that the sweep was started in; start it in a folder "
                     "that all workers share"
                 ) from error
+        for plugin in self.plugins:
+            load_plugin(plugin)
         if self.settings.threads:
             torch.set_num_threads(self.settings.threads)
 
@@ -98,7 +104,7 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
         if theirs != run_id:
             raise ValueError("the processes were given different runs; launch each with the same command")
         if known:
-            print(f"{job.label}: recorded already", flush=True)
+            print(f"{job.label}: recorded already{_by_other_code(known)}", flush=True)
             return known
         if not ours:
             print(f"{job.label}: left to another process, which is at it; the same command will show whether it ended", flush=True)
@@ -106,6 +112,13 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
         record = _do(order, job)
     print(f"{job.label}: {_outcome(record)}", flush=True)
     return record
+
+
+def _by_other_code(record: RunRecord) -> str:
+    """Note where a plugin's files have changed since a run; empty where they have not."""
+    then, now = record.environment.get("plugins") or {}, digests()
+    changed = [name for name in now if name in then and then[name] != now[name]]
+    return f" by an earlier {', '.join(changed)}; records=FOLDER does it anew in another folder" if changed else ""
 
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:

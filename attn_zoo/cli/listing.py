@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
+import sys
 import textwrap
 from dataclasses import fields
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo import registry
-from attn_zoo.contract import AttentionCard, Geometry, Pairs, Patches, TaskCard, length_rules
+from attn_zoo.contract import AttentionCard, Geometry, Pairs, Patches, TaskCard, UnknownNameError, length_rules
+from attn_zoo.terminal import WIDE, columns, fit, wrap
 
 _MARK = {True: "yes", False: "-"}
 _LENGTHS = (64, 1024, 4096)
@@ -19,38 +22,46 @@ _CLAIMS = ("causal", "stepwise", "padding", "cross", "any length", "time", "memo
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
-    parser.add_argument(
-        "--attention", metavar="NAME", help="all about one attention: paper, claims, options and defaults by length"
-    )
-    parser.add_argument("--task", metavar="NAME", help="all about one task: source, options, levels and how they differ")
+    """Add the command's arguments."""
+    shown = "attention or task to show whole: paper, equation, claims, options, defaults by length; levels of a task"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{shown} (default: tables of all)")
+    parser.add_argument("--wide", action="store_true", help=WIDE)
     parser.set_defaults(handler=_list)
 
 
 def _list(parsed: argparse.Namespace) -> int:
-    asked = [describe_attention(parsed.attention)] if parsed.attention else []
-    asked += [describe_task(parsed.task)] if parsed.task else []
-    print("\n\n".join(asked) or listing())
+    print("\n\n".join(map(describe, parsed.names)) or listing(parsed.wide))
     return 0
 
 
-def listing() -> str:
+def describe(name: str) -> str:
+    """Card of an attention or task.
+
+    Raises:
+        UnknownNameError: nothing has this name.
+    """
+    if name in registry.attentions():
+        return describe_attention(name)
+    if name in registry.task_names():
+        return describe_task(name)
+    raise UnknownNameError("attention or task", name, [*registry.attentions(), *registry.task_names()])
+
+
+def listing(wide: bool = False) -> str:
     """Attentions, tasks and failed plugins."""
     failures = registry.load_plugins()
-    parts = [_attentions(), _tasks()]
+    parts = [_attentions(wide), _tasks(wide)]
     if failures:
-        rows = [[name, "failed", reason] for name, reason in failures.items()]
-        parts.append(tabulate(rows, ["plugin", "state", "reason"], tablefmt="simple"))
-    return "\n\n".join(parts)
+        parts.append(fit([[name, "failed", reason] for name, reason in failures.items()], ["plugin", "state", "reason"], wide=wide))
+    return "\n\n".join([*parts, "attn-zoo list NAME shows one of them whole"])
 
 
 def describe_attention(name: str) -> str:
-    """All that the card of an attention says, with its options and what their defaults are at a few lengths.
+    """Card of an attention, with its equation and the defaults of its options at a few lengths.
 
     Raises:
         UnknownNameError: no attention has this name.
     """
-    registry.load_plugins()
     card = registry.card(name)
     facts = [["paper", card.paper], ["equation", card.equation], ["implementations", ", ".join(card.implementations)]]
     facts += [[claim, says] for claim, says in zip(_CLAIMS, _claims(card), strict=True)] + [["defined in", card.origin]]
@@ -60,21 +71,17 @@ def describe_attention(name: str) -> str:
         [f.name, rules[f.name].words if f.name in rules else _plain(f.default), *(_plain(getattr(one, f.name)) for one in at)]
         for f in fields(card.options)
     ]
-    parts = [f"{card.name}: {card.title}", tabulate(facts, tablefmt="plain", maxcolwidths=[None, 100])]
-    parts += [textwrap.indent(inspect.getdoc(card.build) or "", "  ")]
-    if options:
-        head = ["option", "unless given", *(f"at {n:,} tokens" for n in _LENGTHS)]
-        parts += [tabulate(options, head, tablefmt="simple", disable_numparse=True)]
-    return "\n\n".join(parts)
+    head = ["option", "unless given", *(f"at {n:,} tokens" for n in _LENGTHS)]
+    tables = [fit(options, head)] if options else []
+    return "\n\n".join([f"{card.name}: {card.title}", *_documentation(card), fit(facts), *tables])
 
 
 def describe_task(name: str) -> str:
-    """All that the card of a task says, with its options and levels.
+    """Card of a task, with its options and levels.
 
     Raises:
         UnknownNameError: no task has this name.
     """
-    registry.load_plugins()
     card = registry.task_card(name)
     facts = [["version", card.version], ["source", card.source], ["licence", card.licence], ["metric", card.metric]]
     facts += [["inputs", inputs_in_words(card)], ["data", " and ".join(d.name for d in card.datasets) or "generated"]]
@@ -84,13 +91,16 @@ def describe_task(name: str) -> str:
         [name, _pairs(level.options), _pairs(level.model), _pairs(level.budget), level.differs]
         for name, level in card.levels.items()
     ]
-    widths = [None, 28, 22, 28, 44]
-    parts = [f"{card.name}: {card.title}", card.summary, tabulate(facts, tablefmt="plain", maxcolwidths=[None, 100])]
-    parts += [textwrap.indent(inspect.getdoc(card.build) or "", "  ")]
-    parts += [tabulate(options, ["option", "unless given"], tablefmt="simple", disable_numparse=True)]
-    head = ["level", "options", "network", "budget", "differs from the published set-up"]
-    parts += [tabulate(levels, head, tablefmt="simple", maxcolwidths=widths)]
-    return "\n\n".join(parts)
+    tables = [fit(options, ["option", "unless given"])] if options else []
+    tables += [fit(levels, ["level", "options", "network", "budget", "differs from the published set-up"])]
+    return "\n\n".join([f"{card.name}: {card.title}", wrap(card.summary), *_documentation(card), fit(facts), *tables])
+
+
+def _documentation(card: AttentionCard | TaskCard) -> list[str]:
+    """Docstrings of the module, which for an attention hold its equation, and of the class."""
+    module = inspect.getdoc(sys.modules[card.build.__module__]) if isinstance(card, AttentionCard) else ""
+    own = inspect.getdoc(card.build) if "__doc__" in vars(card.build) else ""
+    return [textwrap.indent(wrap(re.sub("\n +", " ", text), columns() - 2), "  ") for text in (module, own) if text]
 
 
 def attention_table() -> str:
@@ -128,9 +138,10 @@ def _plain(value: Any) -> str:
     return str(getattr(value, "value", value))
 
 
-def _attentions() -> str:
+def _attentions(wide: bool) -> str:
     rows = [[card.name, *_claims(card), ", ".join(card.implementations), card.paper] for card in _cards()]
-    return tabulate(rows, ["attention", *_CLAIMS, "implementations", "paper"], tablefmt="simple")
+    head = ["attention", *_CLAIMS, "implementations", "paper"]
+    return fit(rows, head, optional=["paper", "implementations", "memory"], whole=["time", "memory"], wide=wide)
 
 
 def _cards() -> list[AttentionCard]:
@@ -143,11 +154,9 @@ def _claims(card: AttentionCard) -> list[str]:
     return [*flags, "shorter" if can.shorter else _MARK[can.any_length], str(card.time), str(card.memory)]
 
 
-def _tasks() -> str:
+def _tasks(wide: bool) -> str:
     rows = [
         [card.name, card.version, ", ".join(card.levels), card.licence, card.summary]
         for card in map(registry.task_card, registry.task_names())
     ]
-    return tabulate(
-        rows, ["task", "version", "levels", "licence", "summary"], tablefmt="simple", maxcolwidths=[None, None, None, 20, 70]
-    )
+    return fit(rows, ["task", "version", "levels", "licence", "summary"], optional=["licence", "version"], wide=wide)

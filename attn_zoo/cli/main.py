@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
-from attn_zoo.cli.renamed import refuse_old_spelling
+from attn_zoo.cli.parsing import Parser, add_plugin
+from attn_zoo.cli.renamed import KEY_VALUE, refuse_old_spelling
+from attn_zoo.terminal import wrap
 
 
 class Command(NamedTuple):
@@ -18,11 +21,20 @@ class Command(NamedTuple):
 
     help: str
     module: str
+    needs: tuple[str, str] = ("", "")
+    """Package that the command cannot do without, and the extra that brings it."""
+
+    @property
+    def said(self) -> str:
+        """Help, with the extra where its package is missing."""
+        package, extra = self.needs
+        return self.help if not package or find_spec(package) else f"{self.help} (needs: pip install 'attn-zoo[{extra}]')"
 
 
 COMMANDS = {
     "list": Command("the zoo: attentions, tasks and plugins as tables", "listing"),
     "run": Command("train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m sweeps)", "run"),
+    "compare": Command("my attention beside the quickstart's rows, which are not trained again: checks and rank", "compare"),
     "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
     "leaderboard": Command("tables of what is recorded: scores, ranks, costs, equal budgets", "leaderboard"),
     "findings": Command("what the records say, in sentences: good at, bad at, cost; what to take for five needs", "findings"),
@@ -37,9 +49,15 @@ COMMANDS = {
     "analyze": Command(
         "look inside: how low-rank attention is, how far mechanisms are from softmax, what matrix they form", "analyze"
     ),
-    "export": Command("a layer as ONNX or torch.export file, compared with eager; --all: what can be exported", "export"),
+    "export": Command(
+        "a layer as ONNX or torch.export file, compared with eager; --all: what can be exported", "export", ("onnx", "export")
+    ),
     "gpu": Command("all that only a GPU can tell, in one call of ten minutes: kit, times, Linformer's kernels, Table 3", "gpu"),
-    "transplant": Command("another attention in a trained encoder: swap, distil, fine-tune, and what is kept", "transplant"),
+    "transplant": Command(
+        "another attention in a trained encoder: swap, distil, fine-tune, and what is kept",
+        "transplant",
+        ("transformers", "minilm"),
+    ),
 }
 """In the order of the help."""
 _READ_BY_HYDRA = ("run", "tune")
@@ -51,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         refuse_old_spelling(arguments)
+        if arguments[:1] and arguments[0] in KEY_VALUE:
+            _load([word.partition("=")[2] for word in arguments if word.startswith("plugin=")])
+            arguments = [word for word in arguments if not word.startswith("plugin=")]
         if arguments[:1] == ["run"]:
             from attn_zoo.cli.run import run_command
 
@@ -60,6 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return tune(arguments[1:])
         parsed = parser(arguments[0] if arguments else "").parse_args(arguments)
+        _load(getattr(parsed, "plugin", None) or [])
         return int(parsed.handler(parsed))
     except BrokenPipeError:  # the reader, head say, has seen enough; what Python would still flush at its end must go somewhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,10 +91,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if _comes_of_an_interrupt(error):
             return _say_interrupted(arguments)
-        print(f"attn-zoo: {error}", file=sys.stderr)
+        print(wrap(f"attn-zoo: {error}") if sys.stderr.isatty() else f"attn-zoo: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return _say_interrupted(arguments)
+
+
+def _load(paths: Sequence[str]) -> None:
+    """Load plugins that are files or folders."""
+    if paths:
+        from attn_zoo.registry import load_plugin  # here, as it needs torch
+
+        for path in paths:
+            load_plugin(Path(path))
 
 
 def _comes_of_an_interrupt(error: BaseException) -> bool:
@@ -87,17 +118,19 @@ def _say_interrupted(arguments: Sequence[str]) -> int:
     return 130
 
 
-def parser(asked: str | None = None) -> argparse.ArgumentParser:
-    """What reads a command line.
+def parser(asked: str | None = None) -> Parser:
+    """Parser of a command line.
 
     Args:
         asked: the command that it holds. The others are then only named, as their modules may take seconds to import.
     """
-    made = argparse.ArgumentParser(prog="attn-zoo", description="Efficient attention, compared so that the table can be believed.")
+    made = Parser(prog="attn-zoo", description="Efficient attention, compared so that the table can be believed.")
     made.add_argument("--version", action="version", version=f"attn-zoo {version('attn-zoo')}")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
-        below = commands.add_parser(name, help=command.help, add_help=name not in _READ_BY_HYDRA)
+        below = commands.add_parser(name, help=command.said, add_help=name not in _READ_BY_HYDRA)
         if name not in _READ_BY_HYDRA and asked in (None, name):
             import_module(f"attn_zoo.cli.{command.module}").fill(below)
+            if name not in KEY_VALUE:
+                add_plugin(below)
     return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from attn_zoo.cli import rerun
+from attn_zoo.cli.records_of import FOLDER
 from attn_zoo.records.verify import Finding, verify
 
 
@@ -18,16 +19,16 @@ def fill(parser: argparse.ArgumentParser) -> None:
         "left by an interrupted write. Nothing is changed. Ends with 0 where all is well, 1 where something is not. Folders are "
         "merged by copying their files together.",
     )
-    checking.add_argument("folder", nargs="?", default="runs", metavar="FOLDER", help="folder of records (default: runs)")
+    checking.add_argument("--records", default=FOLDER, metavar="FOLDER", help=f"folder of records (default: {FOLDER})")
     checking.set_defaults(handler=_verify)
     rerun.fill(actions.add_parser("rerun", help="do some of the runs anew and compare scores bit for bit"))
 
 
 def _verify(parsed: argparse.Namespace) -> int:
-    verdict = verify(parsed.folder)
+    verdict = verify(parsed.records)
     wrong = sum(not finding.harmless for finding in verdict.findings)
     said = "nothing is wrong" if verdict.clean else f"{wrong} finding{'' if wrong == 1 else 's'}"
-    print(f"{parsed.folder}: {verdict.records} records of {verdict.runs} runs; {said}")
+    print(f"{parsed.records}: {verdict.records} records of {verdict.runs} runs; {said}")
     for finding in verdict.findings:
         print(_told(finding))
     return 0 if verdict.clean else 1

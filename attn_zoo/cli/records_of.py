@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from attn_zoo import reference
-from attn_zoo.records import Damaged, RecordError, RunRecord, Store
+from attn_zoo.records import Damaged, RecordError, RunRecord, Store, read_record
 from attn_zoo.records.packed import is_packed
 
 FOLDER = "runs"
@@ -25,10 +26,11 @@ def records_root(parsed: argparse.Namespace) -> Path:
     """Where the records lie that a command line asks for.
 
     Raises:
+        FileNotFoundError: the folder that is named does not exist.
         ValueError: records of one's own and of the package are asked for at once, or those of the package are not there.
     """
     if parsed.reference is None:
-        return Path(FOLDER if parsed.records is None else parsed.records)
+        return existing(parsed.records)
     if parsed.records is not None:
         raise ValueError(
             "--records FOLDER shows records of yours, --reference those that came with the package; give one of the two"
@@ -38,6 +40,34 @@ def records_root(parsed: argparse.Namespace) -> Path:
     if name not in there:
         raise ValueError(f"--reference takes {' or '.join(there) or 'nothing, as this installation has no records'}; got {name!r}")
     return reference.packed_file(name)
+
+
+def loaded(root: str | Path) -> list[RunRecord]:
+    """Records of a folder or packed file; files that are left out are named on standard error, with the reason.
+
+    Raises:
+        NotADirectoryError: ``root`` is a file, and not a packed one.
+    """
+    records, damaged = Store(root).load()
+    name_left_out(damaged)
+    return records
+
+
+def name_left_out(damaged: Iterable[Damaged]) -> None:
+    """Name files that tables leave out, with the reason, on standard error."""
+    for item in damaged:
+        print(f"attn-zoo: left out, as it is no whole record: {item.path}: {item.reason}", file=sys.stderr)
+
+
+def existing(folder: str | None) -> Path:
+    """Folder of records that is named, or the usual one, which need not exist.
+
+    Raises:
+        FileNotFoundError: the folder that is named does not exist.
+    """
+    if folder is not None and not Path(folder).exists():
+        raise FileNotFoundError(f"--records takes a folder of records, or a packed file of them; there is no {folder!r}")
+    return Path(FOLDER if folder is None else folder)
 
 
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
@@ -52,8 +82,6 @@ def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
     if not path.exists():
         raise FileNotFoundError(f"{str(path)!r} does not exist; name a folder of records, or the file of one")
     try:
-        return [RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8")), path.name)], []
+        return [read_record(path)], []
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from error
-    except ValueError as error:
-        raise RecordError(f"{path} is not readable as JSON: {error}") from error

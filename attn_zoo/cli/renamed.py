@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
+KEY_VALUE = ("run", "tune", "measure", "transplant")
+"""Commands whose words are KEY=VALUE; those of the others are options."""
 _OPTION = re.compile(r"(?:set\.|dials\.)?(?P<name>\w+)\.(?P<option>\w+)=(?P<values>.+)")
 _PLACES = {"analyze": "--attention {}", "transplant": "attention={}", "measure": "attentions=[{}]", "export": "attn-zoo export {}"}
 """Place of a row on the command line, by command."""
@@ -28,6 +30,11 @@ def refuse_old_spelling(words: Sequence[str]) -> None:
         ValueError: saying in one line how the word is written.
     """
     command, rest = (words[0], words[1:]) if words else ("", [])
+    _refuse_other_form(command, rest)
+    if command == "list" and (found := [words[at + 1] for at, word in enumerate(words[:-1]) if word in ("--attention", "--task")]):
+        raise ValueError(f"--attention and --task are earlier spellings; attn-zoo list {' '.join(found)} is written now")
+    if command == "records" and len(rest) > 1 and not rest[1].startswith("-"):
+        raise ValueError(f"{rest[1]!r} is an earlier spelling; attn-zoo records {rest[0]} --records {rest[1]} is written now")
     for word in rest if command in ("run", "tune") else ():
         for old, new in _KEYS.items():
             if word.lstrip("+").startswith(old):
@@ -40,6 +47,17 @@ def refuse_old_spelling(words: Sequence[str]) -> None:
         row = "{name}[{option}={values}]".format(**match.groupdict()) if match else "NAME[OPTION=VALUE]"
         new = _PLACES[command].format(row.replace(",", "|"))
         raise ValueError(f"{word!r} is an earlier spelling; options stand in the row, {new} (in quotes where the shell needs them)")
+
+
+def _refuse_other_form(command: str, words: Sequence[str]) -> None:
+    """Refuse ``--records`` and ``--plugin`` where keys have values, and the other way round."""
+    for word in words:
+        name, equals, value = word.lstrip("-").partition("=")
+        if name in ("records", "plugin") and (equals or word.startswith("--")):
+            if command in KEY_VALUE and word.startswith("--"):
+                raise ValueError(f"attn-zoo {command} takes KEY=VALUE; write {name}={value or 'PATH'}; got {word!r}")
+            if command not in KEY_VALUE and not word.startswith("-"):
+                raise ValueError(f"attn-zoo {command} takes options; write --{name} {value}; got {word!r}")
 
 
 def _compared_row(word: str) -> str:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attn_zoo.cli.records_of import records_of
+from attn_zoo.cli.records_of import FOLDER, name_left_out, records_of
 from attn_zoo.leaderboard.reproduce import command, hydra_value
 from attn_zoo.records import PROTOCOL, RunRecord, Store
 
@@ -27,7 +27,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
         "bit. Ends with 0 where all are equal, 1 where one is not or a run fails. Equal bits need the same processor, versions and "
         "number of threads; the last is set as it was. Data are found as attn-zoo run finds them."
     )
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="folder of records, or a packed file of them")
+    words = f"folder of records, or a packed file of them (default: {FOLDER})"
+    parser.add_argument("--records", type=Path, default=Path(FOLDER), metavar="FOLDER", help=words)
     parser.add_argument("--cells", type=int, default=_CELLS, metavar="N", help=f"runs to draw (default: {_CELLS})")
     parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
     parser.add_argument("--into", type=Path, required=True, metavar="FOLDER", help="new or empty folder for the new records")
@@ -37,7 +38,9 @@ def fill(parser: argparse.ArgumentParser) -> None:
 def _rerun(parsed: argparse.Namespace) -> int:
     if parsed.into.exists() and (not parsed.into.is_dir() or any(parsed.into.iterdir())):
         raise ValueError(f"--into takes a new or empty folder, as every run is done anew; {str(parsed.into)!r} is not empty")
-    drawn = draw(records_of(parsed.folder)[0], parsed.cells, parsed.seed)
+    records, damaged = records_of(parsed.records)
+    name_left_out(damaged)
+    drawn = draw(records, parsed.cells, parsed.seed)
     equal = 0
     for record in drawn:
         said = " ".join(do_anew(record, parsed.into))

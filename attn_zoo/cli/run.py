@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-
-import hydra
-from omegaconf import OmegaConf
+from typing import Any
 
 from attn_zoo.cli.config import Settings, in_words, store_groups
 from attn_zoo.cli.config import explain as explain
@@ -22,12 +22,17 @@ from attn_zoo.leaderboard.heatmap.costs import recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
+from attn_zoo.leaderboard.reproduce import hydra_value
+from attn_zoo.plugin_files import handed_on
 from attn_zoo.records import Store, Tuning
 from attn_zoo.registry import attentions, task_names
 from attn_zoo.rows import FORM
 from attn_zoo.runner.processes import speaks
+from attn_zoo.terminal import columns, wrap
 
 PICTURE = "leaderboard.svg"
+_OWN = ("seed", "implementation", "device", "precision")
+"""Keys of a spec without a group."""
 
 
 def run_command(words: Sequence[str]) -> int:
@@ -43,11 +48,17 @@ def run_command(words: Sequence[str]) -> int:
     for name, reason in store_groups().items():
         print(f"attn-zoo: plugin {name} failed and is left out: {reason}", file=sys.stderr)
     if {"-h", "--help"} & set(words):
-        print(run_help())
+        with in_words():
+            print(run_help([word for word in words if not word.startswith("-")]))
         return 0
     with in_words():
         planned = plan(words)
-    return carry_out(planned, ("attn-zoo", "run", *words))
+    return carry_out(planned, ("attn-zoo", "run", *words, *plugin_words()))
+
+
+def plugin_words() -> list[str]:
+    """Words of the command line that name the plugins."""
+    return [f"plugin={path}" for path in handed_on()]
 
 
 def carry_out(planned: Plan, command: Sequence[str]) -> int:
@@ -66,7 +77,7 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     Store(settings.records).check_writable()
     planned.read_data()
     print(planned.announcement(), flush=True)
-    order = Order(tuple(command), os.getcwd(), settings)
+    order = Order(tuple(command), os.getcwd(), settings, tuple(handed_on()))
     status = _until_done(planned, order)
     if status == 0 and settings.report and not planned.study:  # trials are no rows
         _report(settings)
@@ -75,18 +86,51 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     return status
 
 
-def run_help() -> str:
-    """What ``attn-zoo run`` takes: rows, groups and keys."""
-    with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
-        keys = OmegaConf.to_yaml(hydra.compose("run", overrides=["~dials"]))
+def run_help(words: Sequence[str] = ()) -> str:
+    """Usage of ``attn-zoo run``: rows, groups, and every key with its default, for a run that ``words`` ask for.
+
+    Raises:
+        ValueError: a word is wrong; so are HydraException and OmegaConfBaseException.
+    """
+    planned = plan(words)
+    spec, settings = planned.specs[0], planned.settings
     found = {"attention": attentions(), "task": task_names(), "experiment": _configs("experiment"), "launch": _configs("launch")}
-    groups = "\n".join(f"  {name}=  {', '.join(names)}" for name, names in found.items())
+    groups = "\n".join(_keys(name, names, ", ") for name, names in found.items())
+    parts = {
+        f"attention={spec.attention} with": _pairs("attention", spec.options),
+        f"task={spec.task} with": _pairs("task", spec.task_options),
+        "network": _pairs("model", asdict(spec.model)),
+        "training": [*_pairs("budget", asdict(spec.budget)), *_pairs("", {key: getattr(spec, key) for key in _OWN})],
+        "command": [*_pairs("", asdict(settings)), "data.root=$ATTN_ZOO_DATA", "workers=CORES (with launch=)", "plugin=PATH"],
+    }
+    keys = "\n".join(_keys(title, pairs, "  ") for title, pairs in parts.items())
     return (
         "usage: attn-zoo run [-m] [attention=ROW] [task=NAME] [experiment=NAME] [launch=NAME] [KEY=VALUE ...]\n\n"
-        f"One training run, or with -m a sweep over the lists in values (a,b). A row is {FORM};\n"
-        "attention=NAME attention.OPTION=VALUE says the same, and dials.NAME.OPTION=VALUE sets an option of NAME in a sweep.\n\n"
-        f"groups:\n{groups}\n\nkeys (null is the default of the task's level):\n{keys}".rstrip()
+        + wrap(
+            f"One training run, or with -m a sweep over the lists in values (a,b). A row is {FORM}; attention=NAME "
+            "attention.OPTION=VALUE says the same, and dials.NAME.OPTION=VALUE sets an option of NAME in a sweep. plugin=PATH "
+            "loads a file or folder that registers attentions or tasks, with no package to install."
+        )
+        + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (those of a task and its level; attn-zoo run task=NAME --help shows "
+        f"others):\n{keys}"
     )
+
+
+def _pairs(prefix: str, values: Mapping[str, Any]) -> list[str]:
+    """``key=value`` of everything that has a value, dictionaries within as keys with dots."""
+    found = []
+    for key, value in values.items():
+        name = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, dict):
+            found += _pairs(name, value)
+        elif value not in (None, "", []):
+            found.append(f"{name}={hydra_value(value)}")
+    return found
+
+
+def _keys(title: str, words: Sequence[str], between: str) -> str:
+    lines = textwrap.wrap(between.join(words), columns() - 4, break_on_hyphens=False, break_long_words=False)
+    return "\n".join([f"  {title}", *(f"    {line}" for line in lines)])
 
 
 def _configs(group: str) -> list[str]:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_zoo.cli.records_of import records_of
+from attn_zoo.cli.records_of import FOLDER, existing, loaded, records_of
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
-from attn_zoo.records import Store
 
 if TYPE_CHECKING:
     from attn_zoo.conformance import Report
@@ -23,7 +22,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
         metavar="ROW",
         help="NAME or NAME[OPTION=VALUE,...], perhaps @TASK; a run id (six digits do); or the path of a record",
     )
-    parser.add_argument("--records", default="runs", help="folder of records (default: runs)")
+    parser.add_argument("--records", metavar="FOLDER", help=f"folder of records (default: {FOLDER})")
     parser.add_argument(
         "--check", action="store_true", help="also run the conformance kit on the attention; takes seconds to minutes"
     )
@@ -37,7 +36,7 @@ def show(parsed: argparse.Namespace) -> int:
         ValueError: nothing is called so, or the file is no record.
     """
     path = Path(parsed.row)
-    found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, Store(parsed.records).load()[0])
+    found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, loaded(existing(parsed.records)))
     reports = _checked(found) if parsed.check else {}
     texts = [describe(shown, _said(shown, reports)) for shown in found]
     print(f"\n\n{'=' * 100}\n\n".join(texts))

@@ -15,11 +15,14 @@ from typing import Any
 
 import psutil
 
+from attn_zoo import plugin_files
+
 _PACKAGES = ("attn-zoo", "torch", "timm", "accelerate", "numpy")
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Versions, processor, memory, GPU if ``device`` is ``cuda``, commit, start in UTC, and the command's arguments."""
+    """Versions, processor, memory, GPU if ``device`` is ``cuda``, commit, start in UTC, the command's arguments, and digests of
+    plugins that are files."""
     import torch  # here, so that reading records needs no tensor library
     import torch.distributed as dist
 
@@ -40,6 +43,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "dirty": dirty,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command_line(sys.argv),
+        **({"plugins": loaded} if (loaded := plugin_files.digests()) else {}),
     }
 
 

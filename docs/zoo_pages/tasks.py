@@ -86,7 +86,7 @@ def heat_map_picture(results: Results) -> str | None:
 
 def commands(card: TaskCard) -> tuple[str, ...]:
     """Every command on a task's page."""
-    return (f"attn-zoo run task={card.name} attention=linformer level=smoke", f"attn-zoo list --task {card.name}")
+    return (f"attn-zoo run task={card.name} attention=linformer level=smoke", f"attn-zoo list {card.name}")
 
 
 def _levels(card: TaskCard) -> str:

@@ -108,7 +108,8 @@ def test_random_weights_are_said_and_seeded(folder, text, capsys):
     ("model", "length", "shape"), [("task/digits", (), (2, 2, 17)), ("task/listops", ("--length", 20), (2, 4, 21))]
 )
 def test_our_own_network(model, length, shape, tmp_path, capsys):
-    assert analyze("--model", model, "--sentences", 2, "--output", tmp_path, "--format", "github", *length) == 0
+    words = ["--weights", "random", "--sentences", 2, "--output", tmp_path, "--format", "github"]
+    assert analyze("--model", model, *words, *length) == 0
     assert "random, never trained" in capsys.readouterr().out
     with (tmp_path / "spectrum.csv").open(encoding="utf-8") as file:
         values = [float(row["value"]) for row in csv.DictReader(file)]
@@ -117,14 +118,14 @@ def test_our_own_network(model, length, shape, tmp_path, capsys):
 
 
 def test_a_timm_model_on_photographs(capsys):
-    assert analyze("--model", "timm/test_vit", "--sentences", 3, "--index", 5) == 0
+    assert analyze("--model", "timm/test_vit", "--weights", "random", "--sentences", 3, "--index", 5) == 0
     out = capsys.readouterr().out
     assert "timm/test_vit, weights random, never trained" in out and "3 sequences of overlapping squares" in out
 
 
 def test_figures_are_drawn(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
-    words = ["--model", "task/digits", "--sentences", 1, "--output", tmp_path]
+    words = ["--model", "task/digits", "--weights", "random", "--sentences", 1, "--output", tmp_path]
     assert analyze(*words) == 0
     assert (tmp_path / "spectrum.png").read_bytes().startswith(b"\x89PNG")
     svg = (tmp_path / "spectrum.svg").read_bytes()
@@ -139,7 +140,7 @@ def test_figures_are_drawn(tmp_path, capsys):
 def test_without_matplotlib_the_figures_are_in_words_missing(tmp_path, capsys, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name))
-    assert analyze("--model", "task/digits", "--sentences", 1, "--output", tmp_path) == 0
+    assert analyze("--model", "task/digits", "--weights", "random", "--sentences", 1, "--output", tmp_path) == 0
     assert "pip install 'attn-zoo[plots]'" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spectrum.csv", "spectrum.json"]
 
@@ -154,7 +155,7 @@ def test_without_matplotlib_the_figures_are_in_words_missing(tmp_path, capsys, m
         (["--model", "task/digits", "--weights", "pretrained"], "records keep no weights"),
         (["--model", "task/digits", "--sentences", "5000"], "lower --sentences from 5000"),
         (["--model", "task/digits", "--sentences", "0"], "at least one sequence"),
-        (["--model", "task/digits", "--sentences", "1", "--index", "18"], "a matrix here has 17; got 18"),
+        (["--model", "task/digits", "--weights", "random", "--sentences", "1", "--index", "18"], "a matrix here has 17; got 18"),
         (["--model", "task/digits", "--index", "0"], "--index counts singular values"),
         (["--model", "task/listops", "--length", "65"], "at most 64 tokens"),
         (["--model", "task/listops", "--length", "10", "--index", "11"], "--index counts singular values"),

@@ -82,7 +82,9 @@ def test_leaderboard_formats_and_filters(swept):
     assert zoo("leaderboard", "--format", "csv", cwd=folder).stdout.startswith("task,task_version")
     shown = {line.split()[0] for line in zoo("leaderboard", "--attention", "none", cwd=folder).stdout.splitlines() if line}
     assert "none" in shown and "softmax" not in shown, "rows of others are not shown; a note may name what they set"
-    assert "no records" in zoo("leaderboard", "--records", "nowhere", cwd=folder).stdout
+    assert "no records" in zoo("leaderboard", cwd=folder.parent).stdout
+    missing = zoo("leaderboard", "--records", "nowhere", cwd=folder)
+    assert missing.returncode == 2 and "there is no 'nowhere'" in missing.stderr
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_leaderboard_formats_and_filters(swept):
             "did you mean 'projected_length'? Known: allow_full_rank, dropout, frozen, name",
         ),
         (["attention=linformer", "attention.projected_length=many"], "could not be converted to Integer"),
-        (["attention=linfomer"], "linformer"),
+        (["attention=linfomer"], "no attention is called 'linfomer'; did you mean 'linformer'?"),
         (["attention=linformer[projected_lenght=3]"], "did you mean 'projected_length'?"),
         (["attention=linformer[projected_length=3"], "brackets and quotes of a row stand in pairs"),
         (["attention=linformer[projected_length=3]", "attention.projected_length=4"], "attention.projected_length is given twice"),
@@ -101,7 +103,9 @@ def test_leaderboard_formats_and_filters(swept):
         (["attention=linformer:sdpa", "implementation=eager"], "implementation is given twice"),
         (["--cfg=job"], "runs are told by KEY=VALUE, with -m where they are several; got '--cfg=job'"),
         (["task=digits", "task.patch=3"], "digits.patch must be 1, 2 or 4"),
-        (["task=nope"], "listops"),
+        (["task=lisops"], "no task is called 'lisops'; did you mean 'listops'?"),
+        (["experiment=quickstat"], "no experiment is called 'quickstat'; did you mean 'quickstart'?"),
+        (["launch=joblip"], "no launch is called 'joblip'; did you mean 'joblib'?"),
         (["attention=longformer", "attention.window=4"], "write 5 for 2 on either side"),
         (["model.dim=10", "model.heads=4"], "model.dim must be divisible by model.heads"),
         (["budget.stepps=3"], "did you mean 'steps'"),
@@ -218,7 +222,7 @@ def test_quickstart_is_five_mechanisms_two_controls_two_tasks_three_seeds():
 
 
 def test_list_shows_claims_and_tasks(tmp_path):
-    listed = zoo("list", cwd=tmp_path).stdout
+    listed = zoo("list", "--wide", cwd=tmp_path).stdout
     for word in ("linformer", "O(n k d)", "eager, sdpa, triton", "arXiv:2006.04768", "listops", "mnist", "CC BY 4.0"):
         assert word in listed
 

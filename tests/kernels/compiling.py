@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,6 +18,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 HOPPER = GPUTarget("cuda", 90, 32)
+SHARED_LIMIT = 232448
+"""Bytes of shared memory a program may have on an H100 or H200."""
 PROGRAMS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
@@ -71,6 +76,16 @@ def compile_for_hopper(
     source = ASTSource(fn=kernel, signature=signature, constexprs=values, attrs=hints)
     compiled = triton.compile(source, target=HOPPER, options={"num_warps": warps})
     return read(compiled.asm["cubin"], compiled.asm["ptx"], compiled.metadata.shared)
+
+
+def reports_of(program: str, *arguments: str) -> list[dict[str, Any]]:
+    """Lines of JSON that a program of this folder prints, run in a process of its own with the interpreter off."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "ignore", "-m", f"kernels.{program}", *arguments]
+    folder = Path(__file__).parent.parent
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def read(cubin: bytes, ptx: str, shared: int) -> Report:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-SHARED_LIMIT = 232448
-"""Bytes of shared memory a program may have on an H100 or H200."""
+from kernels.compiling import SHARED_LIMIT, reports_of
 
 # Bytes that a thread may keep in slow memory, the most of Triton 3.6 and 3.9: kernel, dtype, form, tile -> bytes.
 SPILLS = {
@@ -38,12 +32,7 @@ SPILLS = {
 @pytest.fixture(scope="module")
 def reports() -> list[dict[str, Any]]:
     """One process compiles all, with the interpreter off."""
-    folder = Path(__file__).parent
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "ignore", "-m", "kernels.compile_table"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder.parent, env=environment, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return reports_of("compile_table")
 
 
 def name(report: dict[str, Any]) -> str:

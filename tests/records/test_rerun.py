@@ -30,7 +30,7 @@ def recorded(tmp_path_factory) -> Path:
 
 
 def rerun(folder: Path, into: Path, *words: str) -> int:
-    return main(["records", "rerun", str(folder), "--into", str(into), *words])
+    return main(["records", "rerun", "--records", str(folder), "--into", str(into), *words])
 
 
 def test_runs_done_anew_have_equal_scores(recorded, tmp_path, capsys):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_counts, softmax_over_valid
-from attn_zoo.kernels.cpu import landmarks as tiles
 from attn_zoo.kernels.sdpa import sdpa_over_valid
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -67,7 +65,7 @@ def every_token(geometry: Geometry) -> Nystrom:
     time="n m d + m^3",
     memory="n m + n d",
     cost=cost,
-    implementations=("eager", "tiled", "sdpa"),
+    implementations=("eager", "sdpa"),
     softmax_limit=every_token,
     variants={"convolution": {"convolution": 5}, "few": {"landmarks": 3, "iterations": 2}, "many": {"landmarks": 48}},
 )
@@ -115,42 +113,24 @@ class Nystrom(Attention):
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute F̃ Z (B̃ V): landmarks attend to the values, the pseudo-inverse mixes the results, queries attend to them."""
-        (_, _, n, d), dtype = query.shape, torch.promote_types(query.dtype, torch.float32)
-        with without_autocast(query.device):
-            q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)
-            valid = query.new_ones(1, n, dtype=torch.bool) if key_valid is None else key_valid
-            means, few = segment_means(valid, min(self.options.landmarks, n), dtype)
-            few_q, few_k = (torch.einsum("bmn,bhnd->bhmd", means, tokens) * d**-0.25 for tokens in (q, k))
-            f = softmax_over_valid(q @ few_k.mT * d**-0.25, few[:, None, None])
-            b = softmax_over_valid(few_q @ k.mT * d**-0.25, valid[:, None, None])
-            return (f @ (self._inverse(few_q @ few_k.mT, few) @ (b @ v)) + self._convolved(v)).to(value.dtype)
-
-    def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
-        """Attend with the two long softmaxes in blocks that stay in a cache."""
-        return self._attend(tiles.few_queries, tiles.few_keys, query, key, value, key_valid)
+        return self._attend(softmax_attention, query, key, value, key_valid)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Attend with the two long softmaxes by PyTorch's fused kernels."""
-        fused = partial(sdpa_over_valid, scale=1.0)
-        return self._attend(fused, fused, query, key, value, key_valid)
+        return self._attend(sdpa_over_valid, query, key, value, key_valid)
 
-    def _attend(
-        self,
-        few_queries: Callable[..., Tensor],
-        few_keys: Callable[..., Tensor],
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_valid: Tensor | None,
-    ) -> Tensor:
-        dtype = torch.promote_types(query.dtype, torch.float32)
-        m, scale = min(self.options.landmarks, query.shape[2]), query.shape[-1] ** -0.5
+    def _attend(self, softmax: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
+        (_, _, n, d), dtype = query.shape, torch.promote_types(query.dtype, torch.float32)
+        m = min(self.options.landmarks, n)
         with without_autocast(query.device):
             q, k, v = query.to(dtype), key.to(dtype), value.to(dtype)
-            (q, few_q), (k, few_k), few = tiles.landmarks(q, k, m, key_valid)
-            few_q = few_q * scale
-            gathered = self._inverse(few_q @ few_k.mT, few) @ few_queries(few_q, k, v, key_valid)
-            return (few_keys(q, few_k * scale, gathered, few) + self._convolved(v)).to(value.dtype)
+            if key_valid is None:
+                few_q, few_k, few = segment_means(q, m), segment_means(k, m), None
+            else:
+                means, few = means_of_valid(key_valid, m, dtype)
+                few_q, few_k = (torch.einsum("bmn,bhnd->bhmd", means, tokens) for tokens in (q, k))
+            mixed = self._inverse(few_q @ few_k.mT * d**-0.5, few) @ softmax(few_q, k, v, key_valid)
+            return (softmax(q, few_k, mixed, few) + self._convolved(v)).to(value.dtype)
 
     def _convolved(self, value: Float[Tensor, "batch heads n head_dim"]) -> Tensor | float:
         """Depthwise convolution of the values along the length; 0 without one."""
@@ -179,7 +159,21 @@ class Nystrom(Attention):
         return inverse
 
 
-def segment_means(
+def softmax_attention(query: Queries, key: Keys, value: Keys, valid: KeyValid) -> Queries:
+    """Compute softmax(Q Kᵀ / √d) V over the valid keys."""
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    return softmax_over_valid(scores, None if valid is None else valid[:, None, None]) @ value
+
+
+def segment_means(tokens: Keys, m: int) -> Float[Tensor, "batch heads m d"]:
+    """Means of m consecutive parts; the first n mod m of them hold one token more."""
+    each, longer = divmod(tokens.shape[2], m)
+    cut = longer * (each + 1)
+    parts = [tokens[:, :, :cut].unflatten(2, (-1, each + 1)).mean(dim=3)] if longer else []
+    return torch.cat([*parts, tokens[:, :, cut:].unflatten(2, (-1, each)).mean(dim=3)], dim=2)
+
+
+def means_of_valid(
     valid: Bool[Tensor, "batch n"], m: int, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "batch m n"], Bool[Tensor, "batch m"]]:
     """Matrix that averages the valid tokens of m consecutive parts, and mask of the parts that hold any.

@@ -55,6 +55,12 @@ def analyze_spectrum(parsed: argparse.Namespace) -> int:
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     subject = load_subject(request)
+    if not subject.trained and parsed.weights != "random":
+        fetched = "--weights pretrained fetches trained ones, and " if parsed.model.startswith("timm/") else ""
+        raise ValueError(
+            f"{parsed.model} has random weights here, whose attention is almost uniform and so of rank one; {fetched}"
+            "--weights random says that random ones are wanted"
+        )
     spectrum = measure_spectrum(subject, parsed.index)
     index = default_index(spectrum.rank) if parsed.index is None else parsed.index
     found = summary(spectrum, index, subject)

@@ -1,0 +1,51 @@
+"""Parser of commands: an unknown word is refused in one line, with the nearest known one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from attn_zoo.terminal import wrap
+
+
+class Parser(argparse.ArgumentParser):
+    """``ArgumentParser`` whose errors are one line; parsers of subcommands are of the same class."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Namespace and no rest: an unknown option or a word too many is an error of the innermost parser."""
+        parsed, rest = super().parse_known_args(args, namespace)
+        if rest:
+            word = str(rest[0]).partition("=")[0]
+            if not word.startswith("-"):
+                self.error(f"takes no further word; got {word!r}")
+            self.error(_unknown("option", word, self._option_string_actions))
+        return parsed, rest
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and the message."""
+        said = f"{self.prog}: {message}; see {self.prog} --help"
+        self.exit(2, f"{wrap(said) if sys.stderr.isatty() else said}\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            kind = action.option_strings[-1] if action.option_strings else str(action.metavar).lower()
+            raise argparse.ArgumentError(None, _unknown(kind, str(value), map(str, action.choices)))
+
+
+def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    from attn_zoo.contract import UnknownNameError  # here, as it needs torch
+
+    return str(UnknownNameError(kind, name, known))
+
+
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    """Add ``--plugin`` to a command, or to each of its actions."""
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for action in below:
+        for part in action.choices.values():
+            add_plugin(part)
+    if not below:
+        words = "file or folder that registers attentions or tasks, with no package to install; may be repeated"
+        parser.add_argument("--plugin", action="append", metavar="PATH", help=words)

@@ -1,0 +1,97 @@
+"""Plugins given as a file or folder instead of an installed package, in this process and in those that it starts."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+VARIABLE = "ATTN_ZOO_PLUGIN"
+"""Environment variable with the paths of plugins, separated as in PATH; every process of the zoo loads them."""
+
+
+def load(path: Path) -> list[ModuleType]:
+    """Import a file, a package, the packages below ``src``, or every file of a folder; each once.
+
+    Raises:
+        FileNotFoundError: the path does not exist.
+        ValueError: there is nothing to import, or importing failed; the message names file and line.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    return [_module(file.resolve()) for file in _files(path)]
+
+
+def hand_on(path: Path) -> None:
+    """Name a plugin in the environment of the processes that this one starts."""
+    paths = [str(path.resolve())]
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, handed_on()), *paths]))
+
+
+def handed_on() -> list[Path]:
+    """Plugins that the environment names."""
+    return [Path(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, or of every Python file in a folder and their names."""
+    found = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
+        found.update(b"" if file == path else file.relative_to(path).as_posix().encode())
+        found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+def digests() -> dict[str, str]:
+    """Digest of every plugin that the environment names, by file name."""
+    return {path.name: digest(path) for path in handed_on() if path.exists()}
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    packages = [path / "__init__.py"] if (path / "__init__.py").is_file() else sorted(path.glob("src/*/__init__.py"))
+    files = packages or sorted(path.glob("*.py"))
+    if not files:
+        raise ValueError(f"{path} holds no Python: a plugin is FILE.py, a package, or a folder that attn-zoo new wrote")
+    return files
+
+
+def _module(file: Path) -> ModuleType:
+    """Import a file under its full name, unless it is loaded already."""
+    for module in list(sys.modules.values()):
+        if file_of(module) == file:
+            return module
+    root = file.parent
+    while (root / "__init__.py").exists():
+        root = root.parent
+    name = ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    # As Python does for the folder of a script; it stays, since another process that rebuilds tasks gets the same path.
+    sys.path.insert(0, str(root))
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:  # a file outside the zoo may raise anything
+        raise ValueError(f"{file} cannot be imported: {type(error).__name__}: {error} ({_where(error, root)})") from error
+    if file_of(module) != file:
+        raise ValueError(f"{file} would be module {name!r}, which is another file here ({module.__file__}); rename it")
+    return module
+
+
+def _where(error: Exception, root: Path) -> str:
+    """File and line of an error: the last below ``root``, as an error may be raised in a library that it calls."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(root)]
+    frame = (own or frames)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"
+
+
+def file_of(module: ModuleType | None) -> Path | None:
+    """File that a module was loaded from; None where there is none."""
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if isinstance(file, str) else None

@@ -1,0 +1,129 @@
+"""Text that fits the terminal: tables with as many columns as there is room for, and wrapped lines."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+COLUMNS = 100
+"""Width in characters where there is no terminal."""
+WIDE = "every column, however wide the terminal is"
+"""Help of the option ``--wide``."""
+_LEAST = 28
+"""Width in characters to which text is wrapped before a column is left out."""
+_GAP = 2
+"""Characters between two columns."""
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def columns() -> int:
+    """Width of the terminal in characters; ``COLUMNS`` where there is none."""
+    return shutil.get_terminal_size((COLUMNS, 30)).columns
+
+
+def fit(
+    rows: Sequence[Sequence[Any]],
+    head: Sequence[str] = (),
+    *,
+    optional: Sequence[str] = (),
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    wide: bool = False,
+    width: int | None = None,
+) -> str:
+    """Table no wider than the terminal: optional columns are left out where there is no room, then text is wrapped.
+
+    Args:
+        head: names of the columns; empty for a table without a head.
+        optional: names of columns that may be left out, the first to go first; the last line then names them.
+        right: names of columns to align on the right, whose cells are not wrapped.
+        whole: names of further columns whose cells are not wrapped.
+        wide: keep every column at its full width.
+        width: characters; None for those of the terminal.
+    """
+    width = columns() if width is None else width
+    kept = list(range(len(head or (rows[0] if rows else ()))))
+    cells = [["" if cell is None else str(cell) for cell in row] for row in [*([head] if head else []), *rows]]
+    flush = {at for at in kept if head and head[at] in right}
+    natural = {at: _longest(cells, at) for at in kept}
+    fixed = {at for at in kept if head and head[at] in (*right, *whole)}
+    words = {at: natural[at] if at in fixed else _word(cells, at) for at in kept}
+    least = {at: min(natural[at], max(words[at], _LEAST)) for at in kept}
+    gone = []
+    for name in () if wide else optional:
+        if _total(kept, least) > width:
+            kept.remove(list(head).index(name))
+            gone.append(name)
+    widths = natural if wide else _widths({at: natural[at] for at in kept}, (least, words, dict.fromkeys(kept, 4)), width)
+    text = _laid_out(cells, kept, widths, flush, bool(head))
+    return text + (f"\n\nleft out: {', '.join(gone)} (--wide shows all)" if gone else "")
+
+
+def wrap(text: str, width: int | None = None) -> str:
+    """Text with every line broken at spaces to the width of the terminal, beneath the beginning of its words."""
+    width = columns() if width is None else width
+    return "\n".join(_wrapped(line, width) for line in text.split("\n"))
+
+
+def _wrapped(line: str, width: int) -> str:
+    if len(_ESCAPE.sub("", line)) <= width:
+        return line
+    start = re.match(r"\s*(?:- |\* )?", line)
+    indent = " " * (len(start[0]) if start else 0)
+    return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _longest(cells: Sequence[Sequence[str]], at: int) -> int:
+    return max((len(line) for row in cells for line in _ESCAPE.sub("", row[at]).split("\n")), default=0)
+
+
+def _word(cells: Sequence[Sequence[str]], at: int) -> int:
+    return max((len(word) for row in cells for word in _ESCAPE.sub("", row[at]).split()), default=0)
+
+
+def _total(kept: Sequence[int], widths: Mapping[int, int]) -> int:
+    return sum(widths[at] for at in kept) + _GAP * (len(kept) - 1)
+
+
+def _widths(natural: Mapping[int, int], floors: Sequence[Mapping[int, int]], width: int) -> dict[int, int]:
+    """Widths that together fit: the widest column gives way first, to its first floor, and if that is too much to the next."""
+    widths = dict(natural)
+    for floor in floors:
+        while (over := _total(list(widths), widths) - width) > 0:
+            wider = [at for at in widths if widths[at] > floor[at]]
+            if not wider:
+                break
+            widest = max(wider, key=lambda at: widths[at])
+            others = [widths[at] for at in wider if widths[at] < widths[widest]]
+            widths[widest] = max(floor[widest], widths[widest] - over, min(widths[widest] - 1, max(others, default=0)))
+    return widths
+
+
+def _laid_out(cells: Sequence[Sequence[str]], kept: Sequence[int], widths: Mapping[int, int], flush: set[int], head: bool) -> str:
+    """Cells as lines, broken to their widths; a line beneath the head."""
+    broken = [[_broken(row[at], widths[at]) for at in kept] for row in cells]
+    last = kept[-1] if kept else 0
+    lines = []
+    for number, row in enumerate(broken):
+        for parts in zip_longest(*row, fillvalue=""):
+            padded = [_padded(part, widths[at], at in flush, at == last) for at, part in zip(kept, parts, strict=True)]
+            lines.append((" " * _GAP).join(padded).rstrip())
+        if head and number == 0:
+            lines.append((" " * _GAP).join("-" * widths[at] for at in kept))
+    return "\n".join(lines)
+
+
+def _broken(text: str, width: int) -> list[str]:
+    lines = text.split("\n")
+    if _longest([[text]], 0) <= width:
+        return lines
+    return [part for line in lines for part in textwrap.wrap(line, max(1, width), break_on_hyphens=False) or [""]]
+
+
+def _padded(text: str, width: int, right: bool, last: bool) -> str:
+    room = " " * (width - len(_ESCAPE.sub("", text)))
+    return room + text if right else text + ("" if last else room)

@@ -1,0 +1,177 @@
+"""First steps of a user: names that are mistyped, cards in the shell, a plugin in a file, and where records lie."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from attn_zoo import registry
+from attn_zoo.cli import main
+from attn_zoo.cli.main import COMMANDS, parser
+
+TINY = ["task=digits", "level=smoke", "budget.steps=2", "budget.evaluate_every=2", "report=false", "device=cpu"]
+
+PLUGIN = '''"""yᵢ = {scale} vᵢ."""
+
+from dataclasses import dataclass
+
+from attn_zoo import Attention, Capabilities, Cost, register_attention
+
+
+@dataclass
+class Options:
+    pass
+
+
+@register_attention(
+    "entry_mine", title="Mine", paper="nobody 2026", equation="y = v", options=Options, reads=("value",),
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n d", memory="n d", cost=lambda geometry, options: Cost(flops=0, parameters=0),
+)
+class Mine(Attention):
+    """Values as they are."""
+
+    def attend(self, query, key, value, key_valid):
+        return {scale} * value
+'''
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """A file with an attention; what loading it changes is undone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(registry, "_ATTENTIONS", dict(registry._ATTENTIONS))
+    monkeypatch.setattr(registry, "_LOADED", set(registry._LOADED))
+    monkeypatch.setattr(registry, "_FAILURES", dict(registry._FAILURES))
+    path = tmp_path / "entry_plugin.py"
+    path.write_text(PLUGIN.format(scale=2), encoding="utf-8")
+    yield path
+    sys.modules.pop("entry_plugin", None)
+
+
+def fails(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Errors of a command that ends with status 2 and prints nothing else."""
+    try:
+        status = main(words)
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    printed = capsys.readouterr()
+    assert status == 2 and not printed.out and "Traceback" not in printed.err
+    return printed.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["analize"], "no command is called 'analize'; did you mean 'analyze'?"),
+        (["leaderboard", "--tsk", "digits"], "no option is called '--tsk'; did you mean '--task'?"),
+        (["analyze", "error", "--atention", "softmax"], "did you mean '--attention'?"),
+        (["leaderboard", "--format", "htlm"], "no --format is called 'htlm'; did you mean 'html'?"),
+        (["leaderboard", "digits"], "takes no further word; got 'digits'"),
+        (["list", "linfomer"], "no attention or task is called 'linfomer'; did you mean 'linformer'?"),
+        (["list", "--attention", "linformer"], "attn-zoo list linformer is written now"),
+        (["run", "attention=linfomer"], "no attention is called 'linfomer'; did you mean 'linformer'?"),
+        (["run", "-m", "experiment=quickstat"], "no experiment is called 'quickstat'; did you mean 'quickstart'?"),
+        (["tune", "attention=linfomer", "task=digits"], "did you mean 'linformer'?"),
+        (["leaderboard", "--records", "nosuch"], "there is no 'nosuch'"),
+        (["findings", "--records", "nosuch"], "there is no 'nosuch'"),
+        (["show", "softmax", "--records", "nosuch"], "there is no 'nosuch'"),
+        (["leaderboard", "records=runs"], "write --records runs"),
+        (["run", "--records", "runs"], "write records=PATH"),
+        (["run", "--records=runs"], "write records=runs"),
+        (["records", "verify", "runs"], "attn-zoo records verify --records runs is written now"),
+        (["records", "rerun", "runs"], "attn-zoo records rerun --records runs is written now"),
+        (["list", "plugin=./mine.py"], "write --plugin ./mine.py"),
+        (["measure", "--plugin=./mine.py"], "write plugin=./mine.py"),
+        (["list", "--plugin", "nosuch.py"], "there is no file nosuch.py"),
+        (["run", "plugin=nosuch.py"], "there is no file nosuch.py"),
+        (["analyze", "spectrum", "--model", "timm/test_vit"], "--weights random says that random ones are wanted"),
+    ],
+)
+def test_a_mistake_is_one_line_with_what_to_write(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    said = fails(words, capsys)
+    assert message in said and len(said.splitlines()) == 1
+
+
+def test_a_card_in_the_shell_has_its_equation_claims_options_and_paper(capsys):
+    assert main(["list", "longformer", "digits"]) == 0
+    printed = capsys.readouterr().out
+    for words in ("yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ", "2 min(256, n/8) + 1", "arXiv:2004.05150", "eager, tiled, flex", "CC BY 4.0"):
+        assert words in printed
+    assert re.search(r"^causal +yes$", printed, re.MULTILINE) and re.search(r"^window .*257", printed, re.MULTILINE)
+    assert max(map(len, printed.splitlines())) <= 100
+
+
+def test_help_of_run_shows_defaults_of_the_task_that_is_named(capsys):
+    assert main(["run", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "null" not in printed and "budget.steps=600" in printed and "records=runs" in printed
+    assert max(map(len, printed.splitlines())) <= 102
+    assert main(["run", "task=listops", "attention=linformer", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "task.length=" in printed and "attention.projected_length=" in printed
+
+
+def test_commands_whose_extra_is_missing_say_so(monkeypatch):
+    wanted = {"export": "attn-zoo[export]", "transplant": "attn-zoo[minilm]"}
+    module = sys.modules["attn_zoo.cli.main"]
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    for name, command in COMMANDS.items():
+        assert ("pip install" in command.said) == (name in wanted) and wanted.get(name, "") in command.said
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    assert "pip install" not in parser("").format_help()
+
+
+def test_a_file_is_a_plugin_for_every_command(plugin, capsys):
+    assert main(["list", "entry_mine", "--plugin", "./entry_plugin.py"]) == 0
+    assert "yᵢ = 2 vᵢ." in capsys.readouterr().out
+    assert main(["run", "plugin=./entry_plugin.py", "attention=entry_mine", *TINY]) == 0
+    (file,) = Path("runs").glob("entry_mine*.json")
+    environment = json.loads(file.read_text(encoding="utf-8"))["environment"]
+    assert list(environment["plugins"]) == ["entry_plugin.py"] and len(environment["plugins"]["entry_plugin.py"]) == 64
+    assert environment["command"].endswith("plugin=.../entry_plugin.py")
+    assert main(["leaderboard", "--plugin", "entry_plugin.py"]) == 0
+    assert "entry_mine" in capsys.readouterr().out
+
+
+def test_a_run_of_a_plugin_that_has_changed_since_says_so(plugin, capsys):
+    words = ["run", "plugin=./entry_plugin.py", "attention=entry_mine", *TINY]
+    assert main(words) == 0
+    capsys.readouterr()
+    plugin.write_text(PLUGIN.format(scale=3), encoding="utf-8")
+    assert main(words) == 0
+    assert "recorded already by an earlier entry_plugin.py; records=FOLDER does it anew" in capsys.readouterr().out
+
+
+def test_a_plugin_that_fails_is_named_with_its_file_and_line(plugin, capsys):
+    plugin.write_text("x = 1\nraise RuntimeError('it was late')\n", encoding="utf-8")
+    said = fails(["run", "plugin=entry_plugin.py", "attention=entry_mine"], capsys)
+    assert "RuntimeError: it was late (entry_plugin.py:2)" in said
+    plugin.write_text("x = 1\n", encoding="utf-8")
+    assert "registers nothing; decorate a class" in fails(["list", "--plugin", "entry_plugin.py"], capsys)
+
+
+def test_a_folder_as_attn_zoo_new_writes_it_is_a_plugin(plugin, capsys):
+    package = Path("folder/src/entry_plugin")
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("from . import attention\n", encoding="utf-8")
+    plugin.rename(package / "attention.py")
+    assert main(["list", "entry_mine", "--plugin", "folder"]) == 0
+    assert "entry_plugin.attention:Mine" in capsys.readouterr().out
+    sys.modules.pop("entry_plugin.attention")
+
+
+@pytest.mark.process
+def test_workers_load_the_plugin(plugin, capsys):
+    words = ["plugin=./entry_plugin.py", "attention=entry_mine", "seed=1,2", "launch=joblib", "workers=2", "threads=1"]
+    assert main(["run", "-m", *words, *TINY]) == 0
+    assert len(list(Path("runs").glob("entry_mine*.json"))) == 2
+    measured = ["measure", "plugin=./entry_plugin.py", "attentions=[entry_mine]", "lengths=[16]", "dim=16", "heads=2", "rounds=1"]
+    assert main(measured) == 0
+    assert "entry_mine" in capsys.readouterr().out

@@ -1,0 +1,98 @@
+"""Compile flash-linear-attention's kernels as ``fla`` layers launch them on an H100; one JSON line for each kernel of a mechanism.
+
+A program of its own, as ``compile_table``: Triton and the package ask for the device when they are imported. They are told of an
+H100, and launches by layers on CPU tensors are compiled for it and not run, so outputs hold no meaning.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import driver
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+from attn_zoo import Geometry, build_attention
+from attn_zoo.conformance.requests import answers, draw
+from attn_zoo.contract import attention
+from kernels.compiling import HOPPER, SHARED_LIMIT, read
+
+GEOMETRY = Geometry(heads=2, head_dim=64, queries=200, keys=200, causal=True)
+
+compile_or_launch = JITFunction.run
+
+
+class H100:
+    """Driver of a device that is not there, with what compiling asks for."""
+
+    utils = SimpleNamespace(get_device_properties=lambda _: {"max_shared_mem": SHARED_LIMIT, "multiprocessor_count": 132})
+
+    def get_current_target(self) -> Any:
+        return HOPPER
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+def pretend() -> None:
+    """Put an H100 in the place of the device, for Triton, the package and the contract."""
+    driver.set_active(H100())
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    torch.cuda.get_device_name = lambda *_: "NVIDIA H100"
+    from fla.utils import hardware  # asks for the device
+
+    hardware.get_all_max_shared_mem = lambda: {None: SHARED_LIMIT, 0: SHARED_LIMIT}  # None: index of a CPU tensor's device
+    attention.unavailable = lambda *_: None
+
+
+def first_tile(tuner: Any, *arguments: Any, **named: Any) -> Any:
+    """Launch with the first tile that the search for the fastest would try."""
+    tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
+    return tuner.fn.run(*arguments, **named, **tuner.prune_configs(named)[0].all_kwargs())
+
+
+def compile_launches(mechanism: str) -> None:
+    """Replace launches by compilations, and print the report of each that is new."""
+    seen = set()
+
+    def compile_once(kernel: Any, *arguments: Any, warmup: bool, **named: Any) -> None:
+        line: dict[str, Any] = {"mechanism": mechanism, "kernel": kernel.__name__}
+        try:
+            compiled = compile_or_launch(kernel, *arguments, warmup=True, **named)
+            line["report"] = asdict(read(compiled.asm["cubin"], compiled.asm["ptx"], compiled.metadata.shared))
+        except Exception as error:  # compilers raise errors of many kinds
+            line["failure"] = f"{type(error).__name__}: {error}"
+        text = json.dumps(line)
+        if text not in seen:
+            seen.add(text)
+            print(text, flush=True)
+
+    JITFunction.run = compile_once
+    Autotuner.run = first_tile
+
+
+@triton.jit
+def broken(out_pointer):
+    """Kernel that no compiler takes."""
+    tl.static_assert(False, "broken on purpose")
+
+
+if __name__ == "__main__":
+    pretend()
+    for name in sys.argv[1:]:
+        compile_launches(name)
+        if name == "broken":
+            broken[(1,)](torch.empty(1))
+            continue
+        module = build_attention(name, GEOMETRY, implementation="fla")
+        answers(draw(module, torch.bfloat16, torch.device("cpu")), module)

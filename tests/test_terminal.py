@@ -1,0 +1,58 @@
+"""Tables and lines that fit the terminal."""
+
+import pytest
+
+from attn_zoo.terminal import COLUMNS, columns, fit, wrap
+
+HEAD = ["attention", "claims", "seconds", "paper"]
+ROWS = [["linformer", "padding, any length and more words than there is room for in a cell", 1.5, "Wang et al. 2020"]] * 2
+
+
+def widest(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+def test_without_a_terminal_there_are_a_hundred_columns(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("sys.__stdout__", None)
+    assert columns() == COLUMNS == 100
+    monkeypatch.setenv("COLUMNS", "72")
+    assert columns() == 72
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_a_table_fits_and_keeps_every_word(width):
+    text = fit(ROWS, HEAD, right=["seconds"], width=width)
+    assert widest(text) <= width
+    assert {word for row in ROWS for cell in row for word in str(cell).split()} <= set(text.split())
+
+
+def test_optional_columns_go_first_and_are_named():
+    text = fit(ROWS, HEAD, optional=["paper", "claims"], right=["seconds"], width=50)
+    assert widest(text) <= 50 and "paper" not in text.splitlines()[0] and "claims" in text.splitlines()[0]
+    assert text.endswith("left out: paper (--wide shows all)")
+    whole = fit(ROWS, HEAD, optional=["paper"], wide=True, width=50)
+    assert "left out" not in whole and "Wang et al. 2020" in whole and len(whole.splitlines()) == 4
+
+
+def test_what_is_whole_is_not_broken_while_other_text_can_be():
+    text = fit(
+        [["O(n k d + n w d)", "many words that can be broken at any of their spaces"]], ["time", "notes"], whole=["time"], width=40
+    )
+    assert widest(text) <= 40 and "O(n k d + n w d)" in text
+
+
+def test_a_word_longer_than_its_column_is_broken_rather_than_the_line():
+    assert widest(fit([["a" * 70, "b" * 70]], ["one", "two"], width=80)) <= 80
+
+
+def test_facts_need_no_head_and_false_stays_false():
+    assert fit([["dirty", "False"], ["threads", 1]], width=80) == "dirty    False\nthreads  1"
+    assert fit([], ["one", "two"], width=80).split() == ["one", "two", "---", "---"]
+
+
+def test_notes_are_wrapped_beneath_their_words():
+    note = "- " + "a note of many words " * 5
+    lines = wrap(f"{note}\nshort", 40).splitlines()
+    assert widest("\n".join(lines)) <= 40 and lines[-1] == "short"
+    assert all(line.startswith("  ") for line in lines[1:-1])
