@@ -88,10 +88,9 @@ def mechanism_inputs(
     entry: AttentionCard, geometry: Geometry, options: Any, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:
     """Normal noise, (batch, heads, length, head_dim), for each argument of ``Alone``."""
-    tokens = {"query": geometry.queries, "queries": geometry.queries}
-    lengths = [tokens.get(name, geometry.keys) for name in entry.reads]
+    lengths = [geometry.queries if name == "query" else geometry.keys for name in entry.reads]
     for stream in entry.streams(geometry, options):
-        length = tokens.get(stream.of, geometry.keys)
+        length = geometry.queries if stream.of == "queries" else geometry.keys
         lengths.append(length if stream.first is None else min(stream.first, length))
     return tuple(torch.randn(batch, geometry.heads, n, geometry.head_dim, dtype=dtype) for n in lengths)
 

@@ -39,7 +39,7 @@ PATIENCE = 2
 class StepCost(Timed, OfAttentions):
     """Time, throughput, memory and energy of a step of each mechanism at a level: alone, in a layer, a block, a whole model.
 
-    The same command with the same output goes on where it was stopped. What is null has the default of its level.
+    The same command with the same output goes on where it was stopped. Null keys take the defaults of the level.
     """
 
     level: str = option("layer", "mechanism, layer, block (with optimiser) or model (with optimiser)")

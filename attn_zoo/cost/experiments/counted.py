@@ -48,7 +48,7 @@ class CountedCost(Grid, OfAttentions):
     heads: int = option(4, "heads")
     causal: bool = option(False, "position i sees positions up to i only; then there is a state")
     mlp_ratio: float = option(2.0, "width of a block's MLP over dim")
-    seconds: float | None = option(60.0, "time of the whole count; what would not end within it is left out and said")
+    seconds: float | None = option(60.0, "seconds of the whole count; cells that would not end within them are left out")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +71,7 @@ class CountedCost(Grid, OfAttentions):
         return (Probe("flops", self._count),)
 
     def _count(self, ask: Ask, found: Figures) -> Answer:
-        """Each quantity as shown, and PyTorch's count of it where that differs from the formula."""
+        """Count each quantity as shown, and by PyTorch where that differs from the formula."""
         cell, sizes = found.cell, Sizes(self.dim, self.heads, mlp_ratio=self.mlp_ratio)
         assert cell.subject is not None
         try:

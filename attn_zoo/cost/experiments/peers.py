@@ -112,7 +112,7 @@ class Peers(Timed):
         return Bench, build, Tokens(self.dim), self.torch_device, self.precision, None, False, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """None: layers of packages are built in their processes only."""
+        """Return None: layers of packages are built in their processes only."""
         return None
 
     report = staticmethod(peers_report)

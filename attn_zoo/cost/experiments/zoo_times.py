@@ -50,7 +50,7 @@ class ZooTimes(Timed):
     heads: int = option(8, "heads")
     precision: str = option("bf16", "fp32, bf16 or fp16, of the inputs")
     rounds: int = option(3, "rounds, each a timing of softmax and one of the mechanism")
-    repeat_seconds: float = option(0.02, "a timing repeats its step until so many seconds are covered")
+    repeat_seconds: float = option(0.02, "seconds that a timing covers by repeating its step")
     time_limit: float = option(60.0, "seconds that one request may take")
 
     def __post_init__(self) -> None:
