@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from attn_zoo.contract import Patches, TaskSpec, UnknownNameError
+from attn_zoo.contract import TaskSpec, UnknownNameError
 from attn_zoo.cost.grid import option
-from attn_zoo.cost.levels import LEVELS, Rig, Sizes, rig_for
+from attn_zoo.cost.levels import LEVELS, Rig, Sizes, rig_for, task_model
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe, largest_batch, memory
 from attn_zoo.cost.step_report import step_report
 from attn_zoo.cost.timed import KINDS, OfAttentions, Timed
 from attn_zoo.cost.workers import WorkerError
-from attn_zoo.registry import build_task, task_card
 
 SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
 """Default sizes; at ``level=model`` those of the task's level come first."""
@@ -65,7 +64,9 @@ class StepCost(Timed, OfAttentions):
         proposed = asdict(SIZES)
         self.task_spec: TaskSpec | None = None
         if self.level == "model":
-            self.task_spec, proposed = self._task()
+            self.task = self.task or self.default_task
+            self.task_spec, sizes = task_model(self.task, self.task_level)
+            proposed |= {key: value for key, value in sizes.items() if key in proposed}
         for name in ("dim", "heads", "mlp_ratio", "depth"):
             if getattr(self, name) is None:
                 setattr(self, name, proposed[name])
@@ -74,20 +75,6 @@ class StepCost(Timed, OfAttentions):
         if len(refusals) == sum(map(len, self.groups())):
             labels = ", ".join(layer.label for layer in self.layers)
             raise ValueError(f"none of {labels} can be built: {refusals[0].removeprefix('refused: ')}")
-
-    def _task(self) -> tuple[TaskSpec, dict[str, Any]]:
-        """Specification of the task, and the sizes that its level proposes."""
-        self.task = self.task or self.default_task
-        entry = task_card(self.task)
-        name = self.task_level or next(iter(entry.levels), None)
-        if name is not None and name not in entry.levels:
-            raise UnknownNameError(f"level of task {entry.name}", name, entry.levels)
-        level = entry.levels[name] if name is not None else None
-        spec = build_task(entry.name, **({} if level is None else level.options)).spec
-        if isinstance(spec.inputs, Patches):
-            raise ValueError(f"level=model is measured over lengths, and images, which {entry.name} reads, have one; take another")
-        proposed = {} if level is None else {key: value for key, value in level.model.items() if key in asdict(SIZES)}
-        return spec, asdict(SIZES) | proposed
 
     @cached_property
     def sizes(self) -> Sizes:
