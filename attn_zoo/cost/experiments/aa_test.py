@@ -19,8 +19,8 @@ from attn_zoo.cost.aa_report import PASSES, WANTED, aa_report, all_right
 from attn_zoo.cost.bench import Subject, build_layer
 from attn_zoo.cost.compare import ROUNDS, compare, fewest_rounds
 from attn_zoo.cost.grid import Grid, option
-from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.probes import Answer, Ask, Probe
+from attn_zoo.cost.measurement import Cell, Measurement
+from attn_zoo.cost.probes import Probe
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.timed import subjects_of
 from attn_zoo.cost.timing import quartiles
@@ -80,7 +80,7 @@ class AATest(Grid):
 
     @cached_property
     def subject(self) -> Subject:
-        """The layer that is timed."""
+        """Layer that is timed."""
         return next(iter(subjects_of([self.layer]).values()))
 
     @cached_property
@@ -99,10 +99,8 @@ class AATest(Grid):
         return Passes, self.subject, self.dim, self.heads, self.length
 
     def each(self, cell: Cell) -> Sequence[Probe]:
-        return (Probe("seconds", self._fastest),)
-
-    def _fastest(self, ask: Ask, found: Figures) -> Answer:
-        return {"seconds": ask("fastest", STEPS[found.cell.label], self.steps, self.protocol.warmup)}
+        given = (STEPS[cell.label], self.steps, self.protocol.warmup)
+        return (Probe("seconds", lambda ask, found: {"seconds": ask("fastest", *given)}),)
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
         """Cells in an order of the repeat's own seed."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 from attn_zoo.contract import TaskSpec, UnknownNameError
 from attn_zoo.cost.grid import option
@@ -19,12 +18,7 @@ from attn_zoo.cost.workers import WorkerError
 SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
 """Default sizes; at ``level=model`` those of the task's level come first."""
 
-READ_AT: Mapping[str, tuple[str, ...]] = {
-    "task": ("model",),
-    "task_level": ("model",),
-    "depth": ("model",),
-    "mlp_ratio": ("block", "model"),
-}
+READ_AT = {"task": ("model",), "task_level": ("model",), "depth": ("model",), "mlp_ratio": ("block", "model")}
 """Levels that read a key; at the others it is refused."""
 
 PROBE_TOKENS = 8192
@@ -53,8 +47,6 @@ class StepCost(Timed, OfAttentions):
     memory_gib: float = option(16.0, "budget within which the largest batch is sought")
     batch_seconds: float = option(5.0, "no larger batch is tried where a step would take longer")
 
-    default_task: ClassVar[str] = "listops"
-
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
             raise UnknownNameError("level of experiment=cost", self.level, LEVELS)
@@ -64,7 +56,7 @@ class StepCost(Timed, OfAttentions):
         proposed = asdict(SIZES)
         self.task_spec: TaskSpec | None = None
         if self.level == "model":
-            self.task = self.task or self.default_task
+            self.task = self.task or "listops"
             self.task_spec, sizes = task_model(self.task, self.task_level)
             proposed |= {key: value for key, value in sizes.items() if key in proposed}
         for name in ("dim", "heads", "mlp_ratio", "depth"):
