@@ -10,7 +10,7 @@ import torch
 from attn_zoo.cli.progress import Work
 from attn_zoo.conformance import Report, run_cases
 from attn_zoo.conformance.attention_suite import DEFAULT
-from attn_zoo.conformance.targets import Card, cases_of, entries
+from attn_zoo.conformance.targets import Card, cases_of, entries, note_of
 from attn_zoo.terminal import wrap
 
 
@@ -50,4 +50,4 @@ def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> R
     cases = list(cases_of(card, None if device is None else torch.device(device)))
     cases = [case for case in cases if not defaults or case.variant in ("", DEFAULT)]
     with Work(f"check {card.name}", len(cases)) as work:
-        return run_cases(card.name, cases, tell=lambda case: work.update(note=case.setting))
+        return run_cases(card.name, cases, note=note_of(card), tell=lambda case: work.update(note=case.setting))

@@ -47,7 +47,7 @@ def data_list(root: str, wide: bool = False) -> int:
             [dataset.name, state, "yes" if dataset.download else "by hand", ", ".join(tasks), dataset.licence, dataset.source]
         )
     head = ["data set", f"in {folder}", "fetched", "tasks", "licence", "source"]
-    print(fit(rows, head, optional=["source", "licence"], wide=wide))
+    print(fit(rows, head, optional=["source", "licence"], whole=["data set"], wide=wide))
     print("\n" + wrap("'attn-zoo data prepare NAME' fetches one that can be fetched, and says of any other what to put where."))
     return 0
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from attn_zoo.cli.records_of import add_records, records_root
+from attn_zoo.cli.records_of import add_records, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
 from attn_zoo.leaderboard.beside_text import render_published
 from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
@@ -17,10 +17,11 @@ from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.page import html_page, records_from
-from attn_zoo.leaderboard.plots import draw, missing_plots
+from attn_zoo.leaderboard.plots import draw
 from attn_zoo.leaderboard.render.separation import render_separations
 from attn_zoo.leaderboard.separation import separates
 from attn_zoo.records import RunRecord, Store
+from attn_zoo.terminal import WIDE
 
 _FORMAT = "html: one page that needs no network; svg: the heat map of mechanisms by tasks (default: terminal)"
 _PLOTS = "draw scores against costs, as points and as curves over hyperparameters, and learning curves as PNG and SVG"
@@ -69,6 +70,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--published", action="store_true", help=published)
     separation = "which tasks separate: ROW (softmax, or what a card names) leads the best control, and tie groups stand apart"
     parser.add_argument("--separation", nargs="?", const="", metavar="ROW", help=separation)
+    parser.add_argument("--wide", action="store_true", help=WIDE)
+    parser.add_argument("--legend", action="store_true", help="how to read every column")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
     parser.set_defaults(handler=_leaderboard)
@@ -131,7 +134,7 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     _refuse(parsed)
     parsed.records = records_root(parsed)
     if parsed.plots:
-        drawn = draw(_tables(parsed, Store(parsed.records).load()[0]), parsed.plots)
+        drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
     text = {"html": _page, "svg": _picture}.get(parsed.format, _text)(parsed)
     if parsed.output is None:
@@ -145,7 +148,7 @@ def _refuse(parsed: argparse.Namespace) -> None:
     """Refuse, before anything is read, what could not be carried out.
 
     Raises:
-        ValueError: options that exclude each other, or plots without matplotlib.
+        ValueError: options that exclude each other.
         OSError: no place for the output.
     """
     said = [f"--{name}" for name in ("overview", "seeds", "published") if getattr(parsed, name)]
@@ -161,12 +164,12 @@ def _refuse(parsed: argparse.Namespace) -> None:
         raise ValueError(f"the picture of --format svg shows test scores by task and no more; leave out {', '.join(said)}")
     if parsed.costs and parsed.format not in ("terminal", "html", "svg"):
         raise ValueError(f"--costs stands beside the heat map of --format terminal, html or svg; there is none in {parsed.format}")
+    if (narrow := [f"--{name}" for name in ("wide", "legend") if getattr(parsed, name)]) and parsed.format != "terminal":
+        raise ValueError(f"{narrow[0]} is of --format terminal; --format {parsed.format} shows all of it")
     alone = [f"--{name}" for name in ("overview", "published") if getattr(parsed, name)]
     alone += [f"--format {parsed.format}"] if parsed.format in ("csv", "svg") else []
     if parsed.at and alone:
         raise ValueError(f"--at adds a table to those of each task, which {alone[0]} does not show; leave one of them out")
-    if parsed.plots and (reason := missing_plots()):
-        raise ValueError(reason)
     if parsed.output and (parsed.output.is_dir() or not parsed.output.parent.is_dir()):
         lacking = "is a folder" if parsed.output.is_dir() else "lies in no folder that exists"
         raise OSError(f"--output takes a file in a folder that exists; {str(parsed.output)!r} {lacking}")
@@ -185,18 +188,19 @@ def _page(parsed: argparse.Namespace) -> str:
 
 
 def _picture(parsed: argparse.Namespace) -> str:
-    made = _tables(parsed, Store(parsed.records).load()[0])
+    made = _tables(parsed, loaded(parsed.records))
     return heat_map_svg(heat_map(made, counted_columns(parsed.costs) or recorded_columns(made))).rstrip()
 
 
 def _text(parsed: argparse.Namespace) -> str:
-    if parsed.separation is not None and (made := tables(Store(parsed.records).load()[0], task=parsed.task)):
+    if parsed.separation is not None and (made := tables(loaded(parsed.records), task=parsed.task)):
         return render_separations(
             [separates(table, parsed.separation or _solved_by(table.task["name"])) for table in made], parsed.format
         )
-    made = tables(Store(parsed.records).load()[0], task=parsed.task) if parsed.published else []
-    if made:
+    if parsed.published and (made := tables(loaded(parsed.records), task=parsed.task)):
         return render_published(made, parsed.format, attention=parsed.attention)
+    if parsed.format in ("csv", "json"):
+        name_left_out(Store(parsed.records).load()[1])
     return leaderboard(
         parsed.records,
         format=parsed.format,
@@ -209,4 +213,6 @@ def _text(parsed: argparse.Namespace) -> str:
         seeds=parsed.seeds,
         costs=parsed.costs,
         colours=colours_here() if parsed.output is None else None,
+        wide=parsed.wide,
+        legend=parsed.legend,
     )
