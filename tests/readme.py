@@ -35,7 +35,7 @@ from attn_zoo.transplant.table import transplant_table
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {
-    README: ("quickstart",),
+    README: ("quickstart", "models"),
     ROOT / "docs" / "zoo.md": ("zoo", "tasks"),
     ROOT / "results" / "README.md": (
         "quickstart_tasks",
@@ -89,6 +89,7 @@ def tables() -> dict[str, str]:
             recurrent=[name for name in attentions() if card(name).can.stepwise],
         ),
         "recommend": five_needs(),
+        "models": report(_measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
         "export": export_table(_measured("export")),
         "linformer_table3": report(_measured("linformer_table3")),
     }

@@ -17,7 +17,7 @@ from attn_zoo.recommend.candidates import Candidate
 from attn_zoo.recommend.next_step import CONTROL, code, evidence_command, listed
 from attn_zoo.recommend.ranking import Recommendation
 from attn_zoo.terminal import COLUMNS as WIDTH
-from attn_zoo.terminal import fit
+from attn_zoo.terminal import fit, shell
 
 _WORST_FIRST: tuple[Verdict, ...] = ("no better", "worse", "failed", "unclear", "few seeds", "not run")
 """Verdicts of what may not be taken."""
@@ -184,9 +184,8 @@ def _block(head: str, said: list[str]) -> Iterator[str]:
 
 
 def _wrapped(words: str, mark: str = "") -> list[str]:
-    if words.startswith("  "):  # a command, which a shell reads over several lines
-        *parts, last = textwrap.wrap(words.strip(), WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-        return [*(f"  {part} \\" for part in parts), f"  {last}"]
+    if words.startswith("  "):  # a command
+        return [f"  {line}" for line in shell(words, WIDTH - 2).splitlines()]
     whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # figures are not broken
     made = textwrap.wrap(whole, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in made]
