@@ -16,7 +16,7 @@ from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry
 
-DRAWS = 6
+DRAWS = 16
 """Largest number of draws, in one of which each position is to count."""
 STEPS = (1e-6, 1e-7, 1e-8)
 """Distances of the points between which a slope is taken, in a direction each."""
