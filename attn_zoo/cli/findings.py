@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.cli.records_of import add_records, records_root
+from attn_zoo.cli.records_of import add_records, left_out, records_root
+from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.findings.abilities import ACCEPT
 from attn_zoo.leaderboard.findings.page import findings
@@ -36,9 +37,9 @@ def _findings(parsed: argparse.Namespace) -> int:
     records, damaged = Store(records_root(parsed)).load()
     transplant = parsed.transplant or (None if parsed.reference is None else TRANSPLANT)
     found = None if transplant is None else _read(transplant)
-    print(findings(tables(records), found, accept=parsed.accept))
+    print(terminal_lines(findings(tables(records), found, accept=parsed.accept)))
     for item in damaged:
-        print(f"- left out, as it is no whole record: {item.path}: {item.reason}")
+        print(left_out(item))
     return 0
 
 

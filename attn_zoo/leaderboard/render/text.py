@@ -8,6 +8,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from attn_zoo.escapes import escaped
 from attn_zoo.leaderboard.rows import SHARES, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
 
@@ -28,10 +29,11 @@ def tabulated(grid: Grid, format: str) -> str:
     if not grid.body:
         return ""
     align = ["left" if name in ("attention", "task", "dominated by") else "right" for name in grid.head]
-    text = tabulate(grid.body, grid.head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
+    title, head, *body = ([escaped(cell, format) for cell in row] for row in ([grid.title], grid.head, *grid.body))
+    text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)  # escapes LaTeX's characters
     if format == "latex":
-        return f"% {grid.title}\n{text}"
-    return f"**{grid.title}**\n\n{text}" if format == "github" else f"{grid.title}\n\n{text}"
+        return f"% {title[0]}\n{text}"
+    return f"**{title[0]}**\n\n{text}" if format == "github" else f"{title[0]}\n\n{text}"
 
 
 def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
@@ -61,9 +63,8 @@ def spent(cost: str, amount: float | None) -> str:
 
 def lines(notes: Sequence[str], format: str) -> str:
     """Notes, one a line."""
-    if format == "latex":
-        return "\n".join(f"% {note}" for note in notes)
-    return "\n".join(f"- {note}" for note in notes)
+    mark = "%" if format == "latex" else "-"
+    return "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
 
 
 def name(row: Row) -> str:
