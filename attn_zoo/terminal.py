@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,17 @@ def wrap(text: str, width: int | None = None) -> str:
     """Text with every line broken at spaces to the width of the terminal, beneath the beginning of its words."""
     width = columns() if width is None else width
     return "\n".join(_wrapped(line, width) for line in text.split("\n"))
+
+
+def shell(command: str, width: int | None = None) -> str:
+    """Command of a shell on as many lines as it needs, which are continued at spaces between its words."""
+    width = columns() if width is None else width
+    rows = [""]
+    for word in map(shlex.quote, shlex.split(command)):
+        if rows[-1] and len(rows[-1]) + len(word) + 3 > width:
+            rows.append(" ")
+        rows[-1] += f" {word}" if rows[-1] else word
+    return " \\\n".join(rows)
 
 
 def _wrapped(line: str, width: int) -> str:

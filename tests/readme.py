@@ -14,6 +14,8 @@ from typing import Any
 from attn_zoo import reference
 from attn_zoo.cli.analyze import error_table, spectrum_table
 from attn_zoo.cli.listing import attention_table, task_table
+from attn_zoo.cli.main import parser
+from attn_zoo.cli.recommend import required_of
 from attn_zoo.cost.experiments import report
 from attn_zoo.export import table as export_table
 from attn_zoo.leaderboard import leaderboard
@@ -23,14 +25,17 @@ from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.leaderboard.heatmap.costs import recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
+from attn_zoo.recommend import recommend
+from attn_zoo.recommend.text import as_text
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.packed import pack, unpack
+from attn_zoo.registry import attentions, card
 from attn_zoo.transplant.table import transplant_table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {
-    README: ("quickstart",),
+    README: ("quickstart", "models"),
     ROOT / "docs" / "zoo.md": ("zoo", "tasks"),
     ROOT / "results" / "README.md": (
         "quickstart_tasks",
@@ -52,6 +57,7 @@ PAGES = {
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "findings.md": ("findings",),
+    ROOT / "docs" / "recommend.md": ("recommend",),
 }
 """Files with generated tables, and which ones each has."""
 
@@ -76,7 +82,14 @@ def tables() -> dict[str, str]:
         "error_random": error_table(_measured("error_random"), "github"),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
         "transplant": transplant_table(_measured("transplant"), "github"),
-        "findings": findings(leaderboard_tables(records_in("profile")), _measured("transplant"), format="github"),
+        "findings": findings(
+            leaderboard_tables(records_in("profile")),
+            _measured("transplant"),
+            format="github",
+            recurrent=[name for name in attentions() if card(name).can.stepwise],
+        ),
+        "recommend": five_needs(),
+        "models": report(_measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
         "export": export_table(_measured("export")),
         "linformer_table3": report(_measured("linformer_table3")),
     }
@@ -104,6 +117,28 @@ def pictures() -> dict[Path, str]:
 
 def records_in(name: str) -> list[RunRecord]:
     return Store(ROOT / "results" / name).load()[0]
+
+
+FIVE_NEEDS = {
+    "Documents of 8,192 tokens, classified": "--length 8192 --padding --for documents",
+    "Pictures of 4,096 patches": "--length 4096 --for vision",
+    "Generation of 4,096 tokens": "--length 4096 --for generation --decode",
+    "Exact recall over 4,096 tokens": "--length 4096 --for recall",
+    "A trained encoder of 512 tokens": "--length 512 --padding --trained",
+}
+"""Needs, and the arguments of ``attn-zoo recommend`` that put them."""
+
+
+def five_needs() -> str:
+    """Answers of ``attn-zoo recommend`` to the five needs on a CPU, with the line that defends each."""
+    lines = ["| need | `attn-zoo recommend` with | answer | why |", "|---|---|---|---|"]
+    made, transplant = leaderboard_tables(records_in("profile")), _measured("transplant")
+    for need, words in FIVE_NEEDS.items():
+        parsed = parser("recommend").parse_args(["recommend", "--device", "cpu", *words.split()])
+        take, why, *more = as_text(recommend(required_of(parsed), made, transplant)).splitlines()
+        near = " ".join(line for line in more if line.startswith("Nearest"))
+        lines.append(f"| {need} | `{words}` | {take.removeprefix('Take ').rstrip('.')} | {why.removeprefix('Why: ')} {near} |")
+    return "\n".join(lines)
 
 
 def _measured(name: str) -> Any:

@@ -27,23 +27,35 @@ ALLOWED = {
     "layer": {"checks", "contract", "registry", "short_convolution"},
     "integrations": {"contract", "registry", "layer", "short_convolution"},
     "encoder": {"contract", "layer", "integrations"},
-    "cost": {"contract", "registry", "layer", "encoder", "published", "rows", "terminal"},
+    "cost": {"contract", "registry", "layer", "encoder", "integrations", "plotting", "published", "rows", "terminal"},
     "records": {"checks", "plugin_files"},
     "published": set(),
+    "plotting": set(),
     "reference": set(),
-    "analysis": {"contract", "registry", "encoder", "cost", "records", "leaderboard", "terminal"},  # leaderboard: how pictures look
+    "analysis": {"contract", "registry", "encoder", "cost", "records", "plotting", "terminal"},
     "parallel": {"contract", "attention", "layer"},  # attention as what is shared out is Linformer's own projection
     "export": {"contract", "registry", "layer", "terminal"},
     # attention as E and F are set from what is measured
-    "transplant": {"contract", "registry", "attention", "cost", "data", "integrations", "analysis", "leaderboard", "terminal"},
+    "transplant": {
+        "contract",
+        "registry",
+        "attention",
+        "cost",
+        "data",
+        "integrations",
+        "analysis",
+        "leaderboard",
+        "plotting",
+        "terminal",
+    },
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
     "runner": {"checks", "contract", "registry", "layer", "encoder", "cost", "records"},
-    "leaderboard": {"escapes", "records", "published", "rows", "terminal"},
+    "leaderboard": {"escapes", "records", "plotting", "published", "rows", "terminal"},
     "recommend": {"contract", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
     "conformance": {"contract", "registry", "cost", "plugin_files"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
-    | {"conformance", "analysis", "export", "layer", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
+    | {"conformance", "analysis", "export", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
     | {"checks", "escapes"},
     "configs": set(),
     "data": {"contract"},

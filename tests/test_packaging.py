@@ -119,6 +119,8 @@ def test_a_fresh_installation_shows_the_reference_records(installed, tmp_path):
     assert not list(tmp_path.iterdir())
     told = run(installed / "attn-zoo", "findings", "--reference", cwd=tmp_path)
     assert told.returncode == 0 and "similarity of passages" in told.stdout, "the transplant is shipped as well"
+    advice = run(installed / "attn-zoo", "recommend", "--length", "4096", cwd=tmp_path)
+    assert advice.returncode == 0 and advice.stdout.startswith("Take "), advice.stderr
 
 
 def test_wheel_works_from_an_empty_folder(installed, tmp_path):

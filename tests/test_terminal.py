@@ -1,8 +1,10 @@
 """Tables and lines that fit the terminal."""
 
+import shlex
+
 import pytest
 
-from attn_zoo.terminal import COLUMNS, columns, fit, wrap
+from attn_zoo.terminal import COLUMNS, columns, fit, shell, wrap
 
 HEAD = ["attention", "claims", "seconds", "paper"]
 ROWS = [["linformer", "padding, any length and more words than there is room for in a cell", 1.5, "Wang et al. 2020"]] * 2
@@ -56,3 +58,11 @@ def test_notes_are_wrapped_beneath_their_words():
     lines = wrap(f"{note}\nshort", 40).splitlines()
     assert widest("\n".join(lines)) <= 40 and lines[-1] == "short"
     assert all(line.startswith("  ") for line in lines[1:-1])
+
+
+def test_a_command_of_a_shell_is_broken_between_its_words_and_stays_the_same():
+    words = ["run", "a=" + "b" * 20, "c='d e f'", "g=[1,2]", "h"]
+    text = shell(shlex.join(words), width=30)
+    assert text.count("\n") > 1 and all(line.endswith("\\") for line in text.splitlines()[:-1])
+    assert shlex.split(text.replace("\\\n", " ")) == words
+    assert max(map(len, text.splitlines())) <= 30

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from attn_zoo import registry
 from attn_zoo.contract import DamagedDataError, DataSet, MissingDataError, UnknownNameError
 from attn_zoo.data import data_root, sha256
+from attn_zoo.terminal import fit
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +45,7 @@ def data_list(root: str) -> int:
             [dataset.name, state, "yes" if dataset.download else "by hand", ", ".join(tasks), dataset.licence, dataset.source]
         )
     head = ["data set", f"in {folder}", "fetched", "tasks", "licence", "source"]
-    print(tabulate(rows, head, tablefmt="simple", maxcolwidths=[None, 24, None, 24, 24, 44]))
+    print(fit(rows, head, whole=["data set"]))
     print("\n'attn-zoo data prepare NAME' fetches one that can be fetched, and says of any other what to put where.")
     return 0
 

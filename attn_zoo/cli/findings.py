@@ -14,6 +14,7 @@ from attn_zoo.leaderboard.findings.abilities import ACCEPT
 from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.records import Store
 from attn_zoo.reference import TRANSPLANT
+from attn_zoo.registry import attentions, card
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -36,14 +37,15 @@ def fill(parser: argparse.ArgumentParser) -> None:
 def _findings(parsed: argparse.Namespace) -> int:
     records, damaged = Store(records_root(parsed)).load()
     transplant = parsed.transplant or (None if parsed.reference is None else TRANSPLANT)
-    found = None if transplant is None else _read(transplant)
-    print(terminal_lines(findings(tables(records), found, accept=parsed.accept)))
+    found = None if transplant is None else read_transplant(transplant)
+    recurrent = [name for name in attentions() if card(name).can.stepwise]
+    print(terminal_lines(findings(tables(records), found, accept=parsed.accept, recurrent=recurrent)))
     for item in damaged:
         print(left_out(item))
     return 0
 
 
-def _read(path: Path) -> Any:
+def read_transplant(path: Path) -> Any:
     """The content of a file of ``attn-zoo transplant``.
 
     Raises:

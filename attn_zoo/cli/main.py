@@ -35,10 +35,11 @@ class Command(NamedTuple):
 COMMANDS = {
     "list": Command("the zoo: attentions, tasks and plugins as tables", "listing"),
     "run": Command("train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m sweeps)", "run"),
+    "compare": Command("my attention beside the quickstart's rows, which are not trained again: checks and rank", "compare"),
     "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
     "leaderboard": Command("tables of what is recorded: scores, ranks, costs, equal budgets", "leaderboard"),
     "findings": Command("what the records say, in sentences: good at, bad at, cost; what to take for five needs", "findings"),
-    "show": Command("all about one row: options, checks, seeds, cost, literature, the command that does it again", "show"),
+    "show": Command("one row: status, score, seeds, data, code, machine, the command that does it again", "show"),
     "diff": Command("compare two folders of records; fails where B is worse beyond noise", "diff"),
     "new": Command("write an installable package with an attention, or a task, of your own", "new"),
     "check": Command("the conformance kit on attentions and tasks", "check"),

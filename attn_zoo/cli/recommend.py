@@ -1,24 +1,28 @@
-"""``attn-zoo recommend``: which attention to take for a length, a device and what must be held, with evidence and doubt."""
+"""``attn-zoo recommend``: which attention to take for given requirements, by evidence; softmax where there is none."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from attn_zoo import reference
+from attn_zoo.leaderboard.findings.abilities import ACCEPT
+from attn_zoo.leaderboard.findings.needs import NEEDS
+
+if TYPE_CHECKING:
+    from attn_zoo.recommend import Requirements
 
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-_ROUNDS = 5
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+    """Add the command's arguments."""
     parser.description = (
-        "Rank every attention that holds what is needed: accuracy not below softmax first, then by time measured on "
-        "this machine. What was not measured is placed by counted FLOPs and says so. Softmax is recommended where it wins."
+        "Take the cheapest attention that meets the requirements and that records show, with three seeds at every task that "
+        "decides, to be close to softmax and better than controls; softmax where none does, with the command that could change it."
     )
     parser.add_argument("--length", type=int, required=True, help="tokens")
     parser.add_argument("--width", type=int, default=256, help="of the layer (default: 256)")
@@ -26,26 +30,26 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, default=1, help="sequences in a step (default: 1)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="auto is cuda where there is one")
     parser.add_argument("--direction", default="forward", choices=("forward", "training"), help="training: forward and backward")
-    parser.add_argument("--memory", metavar="SIZE", help="a step may hold, such as 4GiB")
     parser.add_argument("--causal", action="store_true", help="positions see only those before them")
     parser.add_argument("--padding", action="store_true", help="inputs of a batch have different lengths")
     parser.add_argument("--cross", action="store_true", help="keys of other tokens than the queries")
-    parser.add_argument(
-        "--accept", type=float, default=0.0, metavar="POINTS", help="accuracy that may be lost to softmax (default: 0)"
-    )
-    row = "choose among these alone: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: every contender, at its defaults)"
+    parser.add_argument("--decode", action="store_true", help="generate token by token from a state smaller than keys and values")
+    parser.add_argument("--trained", action="store_true", help="put it into a model trained with softmax, judged by transplants")
+    limit = "limit, such as 4GiB, of what training saves for the backward pass, or with --decode of the state"
+    parser.add_argument("--memory", metavar="SIZE", type=memory_bytes, help=limit)
+    names = ", ".join(need.name for need in NEEDS)
+    needs = f"need whose tasks decide: {names} (default: every recorded task of the direction)"
+    parser.add_argument("--for", dest="use", metavar="NEED", help=needs)
+    parser.add_argument("--task", metavar="NAME", help="task that decides alone")
+    accept = f"what may be lost to softmax (default: {ACCEPT:g} of 100)"
+    parser.add_argument("--accept", type=float, default=ACCEPT, metavar="POINTS", help=accept)
+    row = "choose among these alone: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: the zoo, sizes by length)"
     parser.add_argument("--attention", nargs="+", action="extend", default=[], metavar="ROW", help=row)
-    parser.add_argument("--task", help="judge accuracy by this task alone (default: that of the nearest length)")
-    parser.add_argument("--records", metavar="FOLDER", help="folder of records to judge accuracy by")
-    parser.add_argument(
-        "--measured",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="JSON of attn-zoo measure: growth, crossover, cost",
-    )
-    parser.add_argument("--measure", action="store_true", help="also measure the candidates now, few rounds")
+    parser.add_argument("--records", metavar="FOLDER", help="records to judge by (default: those that came with the package)")
+    encoder = "with --trained, what attn-zoo transplant output=FILE wrote (default: what came with the package)"
+    parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
+    parser.add_argument("--measure", action="store_true", help="time softmax and those that qualify here; take the fastest")
+    parser.add_argument("--all", action="store_true", help="also every task, candidate, refusal and doubt")
     parser.add_argument("--format", default="terminal", choices=("terminal", "json"))
     parser.set_defaults(handler=_recommend)
 
@@ -54,82 +58,64 @@ def memory_bytes(words: str) -> int:
     """``4GiB`` as bytes.
 
     Raises:
-        ValueError: no number of bytes.
+        ArgumentTypeError: no number of bytes.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", words.strip().lower())
     if not match or match[2] not in _UNITS or not float(match[1]) * _UNITS[match[2]] >= 1:
-        raise ValueError(f"--memory takes a size such as 4GiB or 512MiB; got {words!r}")
+        raise argparse.ArgumentTypeError(f"takes a size such as 4GiB or 512MiB; got {words!r}")
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def _recommend(parsed: argparse.Namespace) -> int:
+def required_of(parsed: argparse.Namespace) -> Requirements:
+    """Requirements that the arguments state.
+
+    Raises:
+        UnknownNameError: no such need.
+        ValueError: a size is out of its range, two requirements exclude each other, or there is no such device here.
+    """
     from attn_zoo.cost.grid import resolve_device
-    from attn_zoo.recommend import Need, recommend
-    from attn_zoo.recommend.candidates import refusal, unmeasured_candidates
-    from attn_zoo.recommend.evidence import machine_of, read_figures
-    from attn_zoo.recommend.measuring import measure_now
+    from attn_zoo.recommend import Requirements
+
+    names = ("length", "width", "heads", "batch", "direction", "causal", "padding", "cross", "decode", "trained", "memory", "use")
+    device = resolve_device("auto") if parsed.device == "auto" else parsed.device
+    given = {name: getattr(parsed, name) for name in names}
+    return Requirements(device=device, task=parsed.task, accept=parsed.accept, **given)
+
+
+def _recommend(parsed: argparse.Namespace) -> int:
+    from attn_zoo.cli.findings import read_transplant
+    from attn_zoo.cli.records_of import name_left_out, records_of
+    from attn_zoo.cost.grid import resolve_device
+    from attn_zoo.leaderboard import tables
+    from attn_zoo.recommend import recommend
     from attn_zoo.recommend.text import as_json, as_text
-    from attn_zoo.records import describe_environment
+    from attn_zoo.recommend.timing import times
     from attn_zoo.registry import card
     from attn_zoo.rows import rows_of
 
-    need = Need(
-        length=parsed.length,
-        width=parsed.width,
-        heads=parsed.heads,
-        device=resolve_device("auto") if parsed.device == "auto" else parsed.device,
-        batch=parsed.batch,
-        direction=parsed.direction,
-        memory=None if parsed.memory is None else memory_bytes(parsed.memory),
-        causal=parsed.causal,
-        padding=parsed.padding,
-        cross=parsed.cross,
-        accept=parsed.accept / 100,
-    )
+    required = required_of(parsed)
+    if parsed.transplant and not parsed.trained:
+        raise ValueError("--transplant is evidence of trained models; add --trained")
+    if parsed.measure:
+        resolve_device(required.device)
+        if parsed.decode:
+            raise ValueError("--measure times whole sequences, and --decode is generation token by token; leave out one of the two")
     rows = rows_of(parsed.attention) if parsed.attention else []
     if controls := [str(row) for row in rows if card(row.attention).control]:
         raise ValueError(f"controls are never recommended; leave {', '.join(controls)} out of --attention")
-    figures = [figure for path in parsed.measured for figure in read_figures(_json(Path(path)), Path(path).name)]
-    tables = _tables(parsed.records, parsed.task)
-    if parsed.measure:
-        resolve_device(need.device)
-        layers = [layer for layer in unmeasured_candidates(need, [], rows) if refusal(need, layer) is None]
-        figures += measure_now(need, layers, rounds=_ROUNDS, tell=_tell)
-    here = machine_of(describe_environment(need.device), "").name
-    found = recommend(need, figures, tables, here=here, rows=rows)
-    print(as_json(found) if parsed.format == "json" else as_text(found))
-    return 0 if found.ranked else 1
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}); give what 'attn-zoo measure ... output=FILE' wrote") from error
-
-
-def _tables(folder: str | None, task: str | None) -> Sequence[Any]:
-    """Tables of the records.
-
-    Raises:
-        ValueError: no folder for a task, no such folder, nothing in it, or nothing of the task.
-    """
-    from attn_zoo.leaderboard import tables
-    from attn_zoo.records import Store
-
-    if folder is None:
-        if task is not None:
-            raise ValueError("--task says which records to judge accuracy by; give --records FOLDER as well")
-        return []
-    if not Path(folder).is_dir():
-        raise ValueError(f"there is no folder of records {folder!r}; leave --records out to do without accuracy")
-    made = tables(Store(folder).load()[0])
-    names = sorted({str(table.task["name"]) for table in made})
-    if not made:
-        raise ValueError(f"{folder!r} holds no records; leave --records out to do without accuracy")
-    if task is not None and task not in names:
-        raise ValueError(f"{folder!r} holds no records of task {task!r}, only of {', '.join(names)}")
-    return [table for table in made if task in (None, table.task["name"])]
+    records = Path(parsed.records) if parsed.records else reference.default()
+    transplant = read_transplant(parsed.transplant or reference.TRANSPLANT) if parsed.trained else None
+    known, damaged = records_of(records)
+    name_left_out(damaged)
+    found = recommend(
+        required,
+        tables(known),
+        transplant,
+        rows=rows,
+        timer=(lambda required, layers: times(required, layers, _tell)) if parsed.measure else None,
+    )
+    print(as_json(found) if parsed.format == "json" else as_text(found, whole=parsed.all))
+    return 0 if found.taken else 1
 
 
 def _tell(line: str) -> None:

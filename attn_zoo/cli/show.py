@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attn_zoo.cli.records_of import FOLDER, existing, loaded, records_of
 from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
+from attn_zoo.terminal import columns
 
 if TYPE_CHECKING:
     from attn_zoo.conformance import Report
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def fill(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
-    parser.description = "All about one row of the leaderboard, or about one run."
+    parser.description = "One row of the leaderboard, or one run, as a reviewer checks it; --all for everything that is recorded."
     parser.add_argument(
         "row",
         metavar="ROW",
@@ -27,6 +28,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="also run the conformance kit on the attention; takes seconds to minutes"
     )
+    parser.add_argument("--all", action="store_true", help="also setting, data, curve, cost, literature and environment")
     parser.set_defaults(handler=show)
 
 
@@ -39,8 +41,8 @@ def show(parsed: argparse.Namespace) -> int:
     path = Path(parsed.row)
     found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, loaded(existing(parsed.records)))
     reports = _checked(found) if parsed.check else {}
-    texts = [describe(shown, _said(shown, reports)) for shown in found]
-    print(terminal_lines(f"\n\n{'=' * 100}\n\n".join(texts)))
+    texts = [describe(shown, _said(shown, reports), whole=parsed.all or parsed.check) for shown in found]
+    print(terminal_lines(f"\n\n{'=' * columns()}\n\n".join(texts)))
     return 0 if all(report.ok for report in reports.values()) else 1
 
 

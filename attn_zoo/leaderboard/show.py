@@ -1,27 +1,19 @@
-"""All about one row: what it was run with, what it found and cost, who published what, and the command that does it again."""
+"""A row as a reviewer checks it: status, score, seeds, data, code, machine and the command that does it again; then the rest."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tabulate import tabulate
-
 from attn_zoo.leaderboard.assemble import tables
-from attn_zoo.leaderboard.beside import beside
-from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
-from attn_zoo.leaderboard.render.notes import tuned_notes
-from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, short, unit
+from attn_zoo.leaderboard.render.text import estimated, figure, unit
 from attn_zoo.leaderboard.reproduce import command
-from attn_zoo.leaderboard.rows import CurvePoint, Row, Table
+from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.leaderboard.show_details import details
 from attn_zoo.records import RunRecord
 from attn_zoo.rows import read_rows
-
-_SPLITS = ("test", "valid", "train")
-_POINTS = 12
-"""Points of a learning curve that are listed; of longer ones an even choice."""
+from attn_zoo.terminal import fit, shell, wrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,173 +66,69 @@ def rows_of(records: Sequence[RunRecord]) -> tuple[Shown, ...]:
     )
 
 
-def describe(shown: Shown, checks: str) -> str:
-    """All about a row as text.
+def describe(shown: Shown, checks: str, *, whole: bool = False) -> str:
+    """A row as text: what a reviewer checks, and the command that does it again.
 
     Args:
         checks: what the conformance kit said of the attention, or that it was not asked.
+        whole: add all the rest.
     """
-    parts = [
-        ("", _facts(shown)),
-        ("Data", _data(shown.table)),
-        ("Scores", _scores(shown)),
-        ("Learning curve", _curve(shown)),
-        ("Cost", _cost(shown)),
-        ("Warnings", lines(shown.row.warnings, "terminal") or "none recorded"),
-        ("Checks", checks),
-        ("Published", _published(shown)),
-        ("Environment", _environment(shown.members)),
-        ("Done again by", _commands(shown)),
-    ]
     title = f"{shown.row.label} on {shown.table.task['title']}"
-    return "\n\n".join([title, *(f"{head}\n\n{text}" if head else text for head, text in parts)])
+    parts = [title, fit([list(fact) for fact in _reviewed(shown)]), f"Done again by\n\n{_commands(shown)}"]
+    rest = [f"{head}\n\n{text}" for head, text in details(shown, checks)] if whole else ["--all shows the rest."]
+    return "\n\n".join([*parts, *rest])
 
 
-def _facts(shown: Shown) -> str:
-    table, row = shown.table, shown.row
-    card, task, model = row.provenance.card, table.task, table.model
-    origin = [str(card[name]) for name in ("title", "paper", "equation", "origin") if card.get(name)]
-    claims = [f"{name} {card[name]}" for name in ("time", "memory") if card.get(name)]
-    facts = [["attention", "; ".join(origin) + (" (a control)" if row.control else "")]]
-    facts += [["claims", ", ".join(claims)]] if claims else []
-    facts += [
-        ["options", _pairs(row.options) or "none"],
-        *([["defaults by length", _pairs(rules)]] if (rules := card.get("length_rules")) else []),
-        *([["tuned", tuned_notes(table, [row])[0]]] if row.provenance.tuning else []),
-        ["implementation", row.provenance.implementation],
-        ["task", f"{task['name']}, version {task['version']}, {task['length']} positions, {task['metric']}"],
-        ["task options", _pairs(table.task_options) or "none"],
-        ["network", _pairs({name: value for name, value in model.items() if value != ""})],
-        ["budget", _pairs(table.budget)],
-        ["precision", f"{table.precision} on {table.device}"],
-        ["protocol", f"{table.protocol} of training and timing"],
-    ]
-    return tabulate(facts, tablefmt="plain", maxcolwidths=[None, 110], disable_numparse=True)
+def _reviewed(shown: Shown) -> Iterator[tuple[str, str]]:
+    """Names and facts, in the order in which a reviewer asks."""
+    table, row, scores = shown.table, shown.row, shown.row.scores
+    percent = unit(table, " %")
+    yield "status", "; ".join([f"{len(scores.seeds)} of {scores.runs} seeds done", *map(str, scores.failures)])
+    if scores.test:
+        margin = f"; {estimated(scores.margin, table, '+')} over the best control, {table.control}" if scores.margin else ""
+        count = f"{len(scores.seeds)} seed{'s' if len(scores.seeds) > 1 else ''}"
+        yield "score", f"{table.task['metric']} {estimated(scores.test, table)}{percent} over {count}{margin}"
+    if table.chance is not None:
+        yield "chance", f"{figure(table.chance, table)}{percent}"
+    if told := _rank(shown):
+        yield "rank", told
+    for record in shown.members:
+        score = figure(test, table) + percent if isinstance(test := record.scores.get("test"), float) else record.status
+        yield f"seed {record.spec.seed}", f"{score}, run {record.run_id}"
+    if row.warnings:
+        yield "warnings", "; ".join(row.warnings)
+    yield "data", _data(table)
+    yield "code", "; ".join(dict.fromkeys(map(_code, shown.members)))
+    yield "ran as", f"{row.provenance.implementation}, {table.precision} on {table.device}, protocol {table.protocol}"
+    yield "machine", "; ".join(row.costs.block.machines)
+
+
+def _rank(shown: Shown) -> str:
+    standing, ranking = shown.row.standing, shown.table.ranking
+    if standing.rank:
+        return f"{standing.rank}" + (f", tied with all that share a letter of {standing.letters}" if standing.ties else "")
+    return standing.unranked or ("" if shown.row.control else ranking.reason or "")
 
 
 def _data(table: Table) -> str:
-    licence = table.task.get("licence")
-    facts = [
-        [split, f"{part.get('examples', '?'):,} examples", f"SHA-256 {part.get('digest', '?')}"]
-        for split, part in table.data.items()
-    ]
-    told = f"{table.data_title}; {table.task.get('source', 'source unknown')}" + (f"; licence: {licence}" if licence else "")
-    return told + ("\n\n" + tabulate(facts, tablefmt="plain") if facts else "; never read, as no run came so far")
+    part = table.data.get("test")
+    if part is None:
+        return f"{table.data_title}; never read, as no run came so far"
+    return f"{table.data_title}; test of {part.get('examples', '?'):,} examples, SHA-256 {part.get('digest', '?')}"
 
 
-def _scores(shown: Shown) -> str:
-    table, row, scores, standing = shown.table, shown.row, shown.row.scores, shown.row.standing
-    percent = unit(table, " %")
-    done = [record for record in shown.members if record.spec.seed in scores.seeds]
-    body = [[str(r.spec.seed), *(_score(r.scores.get(n), table) for n in _SPLITS), r.run_id, r.source or "-"] for r in done]
-    head = ["seed", *(f"{split}{unit(table)}" for split in _SPLITS), "run id", "record"]
-    count = f"{len(scores.seeds)} seed{'s' if len(scores.seeds) > 1 else ''}"
-    tied = f", tied with all that share a letter of {standing.letters}" if standing.ties else ""
-    why = standing.unranked or (None if row.control else table.ranking.reason)
-    notes = [f"{table.task['metric']} {estimated(scores.test, table)}{percent} over {count}"] if scores.test else []
-    notes += [f"{name}: {estimated(part, table)}{percent}" for name, part in scores.parts.items()]
-    notes += [] if table.chance is None else [f"chance {figure(table.chance, table)}{percent}"]
-    notes += [f"{estimated(scores.margin, table, '+')} over the best control, {table.control}"] if scores.margin else []
-    notes += [f"train - test {estimated(scores.train_gap, table, '+')}"] if scores.train_gap else []
-    notes += [f"rank {standing.rank}{tied}"] if standing.rank else []
-    notes += [why] if why else []
-    notes += [f"dominated by {', '.join(standing.dominated_by)}"] if standing.dominated_by else []
-    notes += map(str, scores.failures)
-    text = tabulate(body, head, disable_numparse=True, colalign=("right",) * 4 + ("left",) * 2) + "\n\n" if body else ""
-    return text + lines(notes, "terminal")
-
-
-def _score(value: float | None, table: Table) -> str:
-    return figure(value, table) if isinstance(value, float) else "-"
-
-
-def _curve(shown: Shown) -> str:
-    table, points = shown.table, shown.row.scores.curve
-    if not points:
-        return "none recorded"
-    best = (max if table.higher_is_better else min)(points, key=lambda point: point.valid.mean)
-    body = [
-        [f"{p.step:,}", seconds(p.seconds), "-" if p.flops is None else short(p.flops), estimated(p.valid, table)]
-        for p in _chosen(points, best)
-    ]
-    head = ["step", "s", "training FLOPs", f"valid{unit(table)}"]
-    said = f"best on validation at step {best.step:,} of {points[-1].step:,} by the mean over seeds; each is tested at its own best"
-    return f"{tabulate(body, head, disable_numparse=True, stralign='right')}\n\n{said}"
-
-
-def _chosen(points: Sequence[CurvePoint], best: CurvePoint) -> list[CurvePoint]:
-    every = -(-len(points) // _POINTS)
-    return [point for at, point in enumerate(points) if at % every == 0 or point is best or at == len(points) - 1]
-
-
-def _cost(shown: Shown) -> str:
-    row = shown.row
-    counted: Mapping[str, Any] = next((r.counted for r in shown.members if r.counted), {})
-    body = [[name.replace("_", " "), _written(name, value), "counted"] for name, value in counted.items()]
-    for name in dict.fromkeys(name for r in shown.members for name in r.measured):
-        values = [r.measured[name] for r in shown.members if r.spec.seed in row.scores.seeds and r.measured.get(name) is not None]
-        body.append([name.replace("_", " "), _median(name, values), "measured"])
-    protocol = [
-        "counted: of one example where it says so, matrix products alone, the same on every machine",
-        f"measured: while training with batch {shown.table.budget['batch_size']}, by protocol {shown.table.protocol}; the median "
-        "over seeds, with the least and the most; a step's median and interquartile range are over the steps of a run",
-        f"measured on: {'; '.join(row.costs.block.machines)}",
-    ]
-    absent = [name for name in ("step_seconds_median", "peak_bytes") if not any(name in r.measured for r in shown.members)]
-    protocol += [f"not measured: {', '.join(name.replace('_', ' ') for name in absent)}"] if absent else []
-    table = tabulate(body, ["", "figure", ""], disable_numparse=True, colalign=("left", "right", "left")) + "\n\n" if body else ""
-    return table + lines(protocol, "terminal")
-
-
-def _median(name: str, values: Sequence[Any]) -> str:
-    numbers = [value for value in values if isinstance(value, int | float)]
-    if len(numbers) < len(values) or not numbers:
-        return "; ".join(dict.fromkeys(map(str, values))) or "-"
-    middle = _written(name, statistics.median(numbers))
-    return middle if len(numbers) == 1 else f"{middle} ({_written(name, min(numbers))} to {_written(name, max(numbers))})"
-
-
-def _written(name: str, value: Any) -> str:
-    if not isinstance(value, int | float):
-        return str(value)
-    if "seconds" in name:
-        return f"{value:.3g} s" if value < 10 else f"{value:,.0f} s"
-    if "bytes" in name:
-        return mebibytes(value)
-    return short(value) if value >= 1000 else f"{value:.3g}"
-
-
-def _published(shown: Shown) -> str:
-    compared = beside(shown.table)
-    row = next((r for r in compared.rows if r.label == shown.row.label), None) if compared else None
-    if compared is None or row is None:
-        return "no score of this attention on this task is known"
-    told = difference_lines(compared, row)
-    told += [f"{title}, known flaws: {'; '.join(compared.flaws[title])}" for title in row.figures if compared.flaws[title]]
-    told += [] if row.spread is None else [f"the sources differ by {row.spread:.1f} points among themselves"]
-    metric = shown.table.task["metric"]
-    told += [verdict_line(v, metric) for v in compared.verdicts if shown.row.label in (v.attention, v.yardstick)]
-    return lines(told, "terminal")
-
-
-def _environment(members: Sequence[RunRecord]) -> str:
-    """What all runs share, then what each has of its own."""
-    names = dict.fromkeys(name for r in members for name in r.environment)
-    body = []
-    for name in names:
-        values = dict.fromkeys(str(r.environment.get(name)) for r in members if r.environment.get(name) is not None)
-        if values:
-            body.append([name.replace("_", " "), "; ".join(values)])
-    return tabulate(body, tablefmt="plain", maxcolwidths=[None, 110], disable_numparse=True)
+def _code(record: RunRecord) -> str:
+    """Version and commit of the code that ran, and whether it was that commit or changed."""
+    there = record.environment
+    version, commit = (there.get(name) or "unknown" for name in ("attn_zoo", "commit"))
+    known: dict[Any, str] = {False: "clean", True: "dirty: changed, and the changes are not committed"}
+    state = known.get(there.get("dirty"), "unknown whether changed")
+    return f"attn-zoo {version}, commit {commit}, {state}"
 
 
 def _commands(shown: Shown) -> str:
     """One command for all seeds."""
-    told = [command(shown.members[0].spec, [record.spec.seed for record in shown.members])]
+    told = [shell(command(shown.members[0].spec, [record.spec.seed for record in shown.members]))]
     if shown.table.data_title != "generated":
-        told.append("with data.root=FOLDER where the data lie in another folder than $ATTN_ZOO_DATA or data")
+        told.append(wrap("with data.root=FOLDER where the data lie in another folder than $ATTN_ZOO_DATA or data"))
     return "\n".join(told)
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())

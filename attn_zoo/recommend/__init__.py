@@ -1,6 +1,6 @@
-"""Recommendation of an attention for given requirements, from capabilities, measured cost, recorded accuracy, and doubts."""
+"""Recommendation of an attention for given requirements, from claims, counted cost and recorded accuracy; softmax otherwise."""
 
-from attn_zoo.recommend.need import Need
-from attn_zoo.recommend.ranking import Choice, Recommendation, recommend
+from attn_zoo.recommend.ranking import Recommendation, recommend
+from attn_zoo.recommend.requirements import Requirements
 
-__all__ = ["Choice", "Need", "Recommendation", "recommend"]
+__all__ = ["Recommendation", "Requirements", "recommend"]

@@ -1,171 +1,169 @@
-"""Candidate layers for given requirements: they have the capabilities, can be built, and are counted; no controls."""
+"""Candidate mechanisms for given requirements: they claim what is required, can be built, and cost what their cards count."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from attn_zoo.contract import UnknownNameError, plain_options
+from attn_zoo.contract import Cost as Counts
+from attn_zoo.contract import UnknownNameError, choose_implementation
 from attn_zoo.cost.counted import activation_bytes
 from attn_zoo.layer import MultiHeadAttention
-from attn_zoo.recommend.evidence import Figure
-from attn_zoo.recommend.need import Need
-from attn_zoo.registry import attention_options, attentions, build_attention, card, stated_options
+from attn_zoo.leaderboard.findings.abilities import BASELINE
+from attn_zoo.leaderboard.findings.costs import Cost, State
+from attn_zoo.leaderboard.heatmap.costs import byte_count
+from attn_zoo.recommend.requirements import Requirements
+from attn_zoo.registry import attention_options, attentions, card
 from attn_zoo.rows import RowName
+
+CUDA_DTYPE = torch.bfloat16
+"""Type of the products for which ``auto`` chooses on CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Candidate layer: a mechanism with all its options and one implementation."""
+    """A mechanism with its sizes by the length, its implementation on the device, and its cost against softmax."""
 
     attention: str
     options: Mapping[str, Any]
+    """Those that were given; all others are defaults, by length where the card has a rule."""
     implementation: str
-    backend: str | None = None
-
-    @property
-    def key(self) -> str:
-        """Key of the layer; equal layers have equal keys."""
-        return json.dumps(asdict(self), sort_keys=True)
+    """What ``auto`` takes on the device, or the one that was asked for."""
+    cost: Cost
+    warnings: tuple[str, ...]
 
     @property
     def label(self) -> str:
-        """Row of the layer, with options that are not the defaults, and the back end."""
-        defaults = stated_options(card(self.attention), {})
-        changed = {name: value for name, value in self.options.items() if defaults.get(name) != value}
-        implementation = "auto" if self.implementation == "eager" else self.implementation
-        return str(RowName(self.attention, changed, implementation)) + (f" ({self.backend})" if self.backend else "")
+        """Row and implementation, such as ``linformer[projected_length=64] (sdpa)``."""
+        return f"{RowName(self.attention, self.options)} ({self.implementation})"
+
+    @property
+    def share(self) -> float:
+        """FLOPs over softmax's; infinite where they are not counted."""
+        return self.cost.shares[1] if self.cost.shares else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Attention that does not meet the requirements."""
+    """A mechanism that does not meet the requirements."""
 
     label: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Counts of the mechanism, without projections, for the whole batch."""
-
-    flops: int
-    """FLOPs of the forward pass."""
-    training_flops: int | None
-    """FLOPs of forward and backward pass; None if the card does not state the latter."""
-    kept_bytes: int | None
-    """Bytes that autograd saves for the backward pass, counted if ``need`` limits memory; None if shapes do not determine them."""
-
-
-def candidate(attention: str, options: Mapping[str, Any], implementation: str, backend: str | None = None) -> Candidate:
-    """Candidate with all options filled in, except those whose default follows the length.
-
-    Raises:
-        UnknownNameError: no such attention or option.
-        ValueError: an option is out of its range.
-    """
-    return Candidate(attention, stated_options(card(attention), options), implementation, backend)
-
-
-def measured_candidates(figures: Iterable[Figure]) -> tuple[dict[str, list[Figure]], dict[str, Candidate], list[str]]:
-    """Figures by key of their layer, layers by key, and notes on figures of attentions that are not registered."""
-    grouped: dict[str, list[Figure]] = {}
-    layers: dict[str, Candidate] = {}
-    notes: list[str] = []
-    for figure in figures:
-        try:
-            layer = candidate(figure.attention, figure.options, figure.implementation, figure.backend)
-        except (UnknownNameError, ValueError, TypeError) as error:
-            notes.append(f"{figure.file}: {figure.attention} is left out: {error}")
-            continue
-        layers[layer.key] = layer
-        grouped.setdefault(layer.key, []).append(figure)
-    return grouped, layers, list(dict.fromkeys(notes))
-
-
-def is_among(layer: Candidate, rows: Iterable[RowName]) -> bool:
-    """Return whether one of the rows names the layer."""
-    return any(row.names(layer.attention, layer.options, layer.implementation) for row in rows)
-
-
-def unmeasured_candidates(need: Need, measured: Iterable[Candidate], rows: Sequence[RowName] = ()) -> list[Candidate]:
-    """One layer for each unmeasured row, with its defaults at this length.
+def candidates(required: Requirements, rows: Sequence[RowName] = ()) -> tuple[list[Candidate], list[Refusal]]:
+    """Rows that meet the requirements, the cheapest first, and those that do not.
 
     Args:
-        rows: rows to build layers for; all attentions but controls unless given.
+        rows: rows to choose among, softmax beside them; all attentions but controls unless given.
+
+    Raises:
+        UnknownNameError: no such option or implementation.
+        ValueError: softmax with these requirements cannot be counted.
     """
-    layers = list(measured)
-    asked = rows or [RowName(name) for name in attentions() if not card(name).control]
-    missing = [row for row in asked if not any(is_among(layer, [row]) for layer in layers)]
-    found = []
-    for row in missing:
-        options = plain_options(attention_options(card(row.attention), need.geometry, row.options))
-        implementation = _fastest(need, row.attention) if row.implementation == "auto" else row.implementation
-        found.append(candidate(row.attention, options, implementation))
-    return found
+    asked = list(rows) or [RowName(name) for name in attentions() if not card(name).control]
+    if not any(row.attention == BASELINE for row in asked):
+        asked.append(RowName(BASELINE))
+    softmax = _counts(required, RowName(BASELINE))
+    found, refused = [], []
+    for row in asked:
+        try:
+            found.append(_candidate(required, row, softmax))
+        except (ValueError, UnknownNameError) as error:
+            refused.append(Refusal(str(row), str(error)))
+    return sorted(found, key=lambda each: (each.share, each.label)), refused
 
 
-def _fastest(need: Need, name: str) -> str:
-    """Implementation that ``auto`` chooses on the device; ``eager`` if the mechanism cannot be built."""
-    try:
-        with torch.device("meta"):
-            return build_attention(name, need.geometry, implementation="auto", device=need.device).implementation
-    except (ValueError, UnknownNameError):
-        return "eager"
+def _candidate(required: Requirements, row: RowName, softmax: Counts) -> Candidate:
+    """The row as a candidate.
+
+    Raises:
+        ValueError, UnknownNameError: it does not meet the requirements; the message says why.
+    """
+    entry, geometry = card(row.attention), required.geometry
+    missing = {
+        "has no causal form": required.reads_past and not entry.can.causal,
+        "has no recurrent form, so each token would be computed from the whole sequence": required.decode
+        and not entry.can.stepwise
+        and row.attention != BASELINE,
+        "cannot leave padded keys out": required.padding and not entry.can.key_padding,
+        "attends to its own tokens only": required.cross and not entry.can.cross,
+    }
+    if reasons := [reason for reason, holds in missing.items() if holds]:
+        raise ValueError(f"{row.attention} {reasons[0]}")
+    with torch.device("meta"):  # no memory, no computation
+        build(required, row)
+    options = attention_options(entry, geometry, row.options)
+    dtype = CUDA_DTYPE if required.device == "cuda" else None
+    taken = row.implementation
+    if taken == "auto":
+        taken = choose_implementation(entry, geometry, options, torch.device(required.device), dtype)
+    counts = _counts(required, row)
+    if (needed := _bytes(required, row, counts)) is not None and required.memory is not None and needed > required.memory:
+        raise ValueError(f"{row.attention} keeps {byte_count(needed)} (counted), more than {byte_count(required.memory)}")
+    return Candidate(row.attention, row.options, taken, _cost(required, counts, softmax), entry.build.warnings(geometry, options))
 
 
-def refusal(need: Need, layer: Candidate) -> str | None:
-    """Reason why a layer does not meet the requirements, or None."""
-    can, title = card(layer.attention).can, layer.attention
-    if need.causal and not can.causal:
-        return f"{title} has no causal form"
-    if need.padding and not can.key_padding:
-        return f"{title} cannot leave padded keys out"
-    if need.cross and not can.cross:
-        return f"{title} attends to its own tokens only"
-    try:
-        with torch.device("meta"):  # no memory, no computation
-            build(need, layer)
-    except (ValueError, UnknownNameError) as error:
-        return str(error)
-    return None
+def _counts(required: Requirements, row: RowName) -> Counts:
+    entry = card(row.attention)
+    return entry.cost(required.geometry, attention_options(entry, required.geometry, row.options))
 
 
-def warnings(need: Need, layer: Candidate) -> tuple[str, ...]:
-    """Warnings of the mechanism about these options at this length."""
-    entry = card(layer.attention)
-    return entry.build.warnings(need.geometry, attention_options(entry, need.geometry, layer.options))
+def _cost(required: Requirements, counts: Counts, softmax: Counts) -> Cost:
+    """Cost of one layer's mechanism over softmax's at the required length."""
+    own, its = (_flops(required, each) for each in (counts, softmax))
+    share = None if own is None or its is None else own / its
+    states: tuple[State, ...] = ()
+    if counts.state_bytes is not None and softmax.state_bytes is not None:
+        states = (State(counts.state_bytes, softmax.state_bytes, required.length),)
+    return Cost(
+        shares=None if share is None else (share, share),
+        share_unknown=share is None,
+        states=states,
+        state_unknown=required.reads_past and not states,
+        length=required.length,
+    )
 
 
-def counted(need: Need, layer: Candidate) -> Counted:
-    """Counts from the formulas of the card; saved bytes counted by PyTorch."""
-    entry = card(layer.attention)
-    options = attention_options(entry, need.geometry, layer.options)
-    cost = entry.cost(need.geometry, options)
-    limited = need.memory is not None and need.direction == "training"
-    kept = activation_bytes(entry, need.geometry, options, layer.implementation) if limited else None
-    training = None if cost.backward_flops is None else need.batch * (cost.flops + cost.backward_flops)
-    return Counted(need.batch * cost.flops, training, None if kept is None else need.batch * kept)
+def _flops(required: Requirements, counts: Counts) -> int | None:
+    if required.direction == "forward":
+        return counts.flops
+    return None if counts.backward_flops is None else counts.flops + counts.backward_flops
 
 
-def build(need: Need, layer: Candidate) -> MultiHeadAttention:
-    """Build the layer with its projections, on the current default device.
+def _bytes(required: Requirements, row: RowName, counts: Counts) -> int | None:
+    """Bytes of one layer's mechanism and batch that a memory limit is held against; None without a limit or a count."""
+    if required.memory is None:
+        return None
+    if required.decode:
+        return None if counts.state_bytes is None else required.batch * counts.state_bytes
+    entry = card(row.attention)
+    options = attention_options(entry, required.geometry, row.options)
+    kept = activation_bytes(entry, required.geometry, options, row.implementation)
+    return None if kept is None else required.batch * kept
+
+
+def build(required: Requirements, row: RowName, length: int | None = None) -> MultiHeadAttention:
+    """Build the layer of a row with its projections, on the current default device.
+
+    Args:
+        length: tokens; the required length unless given.
 
     Raises:
         UnknownNameError: no such attention, option or implementation.
         ValueError: an option is out of its range, or the mechanism refuses the geometry.
     """
+    length = required.length if length is None else length
     return MultiHeadAttention(
-        need.width,
-        need.heads,
-        layer.attention,
-        length=need.length,
-        context_length=need.length if need.cross else None,
-        causal=need.causal,
-        implementation=layer.implementation,
-        **layer.options,
+        required.width,
+        required.heads,
+        row.attention,
+        length=length,
+        context_length=length if required.cross else None,
+        causal=required.reads_past,
+        implementation=row.implementation,
+        **row.options,
     )

@@ -1,216 +1,221 @@
-"""Recommendation as text, table, or plain data."""
+"""The recommendation in five lines and a doubt, as the whole evidence, and as JSON."""
 
 from __future__ import annotations
 
 import json
+import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from tabulate import tabulate
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.findings.abilities import BASELINE, Verdict
+from attn_zoo.leaderboard.findings.needs import QUALIFIES, Gain
+from attn_zoo.leaderboard.findings.sentences import gain_words
+from attn_zoo.leaderboard.heatmap.costs import byte_count
+from attn_zoo.recommend.candidates import Candidate
+from attn_zoo.recommend.next_step import CONTROL, code, evidence_command, listed
+from attn_zoo.recommend.ranking import Recommendation
+from attn_zoo.terminal import COLUMNS as WIDTH
+from attn_zoo.terminal import fit, shell
 
-from attn_zoo.leaderboard import Estimate
-from attn_zoo.recommend.need import DIRECTIONS
-from attn_zoo.recommend.ranking import Choice, Recommendation
-
-_STANDINGS = {"holds": "", "unknown": "accuracy not recorded", "falls": "below softmax"}
-
-
-def verdict(found: Recommendation) -> str:
-    """Verdict in two sentences: the best layer with the reason, and its doubts."""
-    if not found.ranked:
-        return "Nothing in the zoo holds what is needed. The reasons stand below."
-    best = found.ranked[0]
-    if best.reading is None and best.standing != "holds":
-        order = f"By counted FLOPs alone {best.layer.label} comes first, with {_flops(best, found.need.direction)}"
-        return f"{order}: an order and no recommendation, as it was not measured. {_doubts(found, best)}."
-    return f"Take {best.layer.label}: {_advantages(found, best)}. {_doubts(found, best)}."
+_WORST_FIRST: tuple[Verdict, ...] = ("no better", "worse", "failed", "unclear", "few seeds", "not run")
+"""Verdicts of what may not be taken."""
 
 
-def _advantages(found: Recommendation, best: Choice) -> str:
-    if best.reading is None:
-        facts = [f"{_flops(best, found.need.direction)} counted, and nothing was measured of it"]
+def as_text(found: Recommendation, whole: bool = False) -> str:
+    """Five lines and a doubt.
+
+    Args:
+        whole: add the tasks, every candidate, every refusal and every doubt.
+    """
+    lines = [line for said in _said(found) for line in _wrapped(said)]
+    return "\n".join([*lines, *(_evidence(found) if whole else [])])
+
+
+def _said(found: Recommendation) -> Iterator[str]:
+    taken = found.taken
+    if taken is None:
+        yield "Nothing meets these requirements, softmax neither."
+        yield from (f"{each.label}: {each.reason}" for each in found.refused if each.label == BASELINE)
+        yield f"{len(found.refused)} refused: --all says why."
+        return
+    yield f"Take {taken.label}."
+    yield from _softmax(found) if taken.attention == BASELINE else _other(found, taken)
+    yield from _doubt(list(dict.fromkeys(_doubts(found))))
+
+
+def _doubt(doubts: list[str]) -> Iterator[str]:
+    """As many doubts as a line holds, at least one."""
+    for shown in range(len(doubts), 0, -1):
+        more = f" ({len(doubts) - shown} more: --all)" if shown < len(doubts) else ""
+        line = f"Doubt: {'; '.join(doubts[:shown])}{more}."
+        if len(line) <= WIDTH or shown == 1:
+            yield line
+            return
+
+
+def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
+    choice = found.choice
+    assert choice is not None, "taken by its evidence"
+    worst = min(choice.gains, key=_low)
+    at = _deciding(found).removesuffix(" that decide")
+    yield f"Why: surely within {found.required.accept:g} points of softmax at {at}; least sure {_gain(worst)}."
+    timed = f"; {_milliseconds(found, taken)}, softmax {_milliseconds(found, found.softmax)}" if found.seconds else ""
+    yield f"Cost: {taken.cost.words}{timed}."
+    others = [each.label for each in found.qualified if each is not taken]
+    yield f"Also close enough: {listed(others, 3) or 'nothing else'}."
+    yield f"Use: {code(found, taken)}"
+
+
+def _softmax(found: Recommendation) -> Iterator[str]:
+    yield f"Why: {_why_softmax(found)}."
+    nearest = found.choice
+    near = nearest and found.candidate(nearest.attention)
+    if nearest and near:
+        yield f"Nearest: {near.label}, {_share(near)} of its FLOPs; {_gain(min(nearest.gains, key=_low))}."
+    command = evidence_command(found)
+    option = "--transplant transplant.json" if found.required.trained else "--records runs"
+    if command:
+        yield f"This could change it, read with {option}:"
+        yield f"  {command}"
+    elif len(found.candidates) == 1:
+        yield f"{len(found.refused)} others are refused: --all says why."
+    elif found.required.trained:
+        yield "Nothing here measures that: attn-zoo transplant judges encoders that read both ways."
     else:
-        facts = [f"{_milliseconds(best)} ms for {DIRECTIONS[found.need.direction]}, {best.reading.basis} on {_where(found)}"]
-    if best.is_softmax:
-        return f"{facts[0]}; {_softmax_wins(found)}"
-    if best.times_softmax is not None:
-        facts.append(f"{_ratio(best.times_softmax)} softmax")
-    if best.accuracy is not None and best.accuracy.margin is not None:
-        facts.append(
-            f"{_points(best.accuracy.margin)} points against softmax on {best.accuracy.task} ({_seeds(best.accuracy.margin)})"
-        )
-    return "; ".join(facts)
+        lost = "All that fit have lost; your" if found.answer.spoken else "Your"
+        yield f"{lost} own task could change it, read with --records runs --task NAME:"
+        yield f"  attn-zoo run -m task=NAME attention={BASELINE},{CONTROL},{near.attention if near else 'linear'} seed=1,2,3"
 
 
-def _softmax_wins(found: Recommendation) -> str:
-    cheaper = [choice for choice in found.ranked[1:] if choice.times_softmax is not None and choice.times_softmax > 1]
-    if not found.recorded or not cheaper:
-        return (
-            "nothing that is measured beside it costs less" if len(_measured(found)) > 1 else "nothing else is shown to be better"
-        )
-    reasons = [
-        text
-        for standing, text in (("falls", "fall below it in accuracy"), ("unknown", "have no accuracy recorded beside it"))
-        if any(choice.standing == standing for choice in cheaper)
-    ]
-    return f"those that cost less {' or '.join(reasons)}"
+def _why_softmax(found: Recommendation) -> str:
+    answer, others = found.answer, sum(each.attention != BASELINE for each in found.candidates)
+    if found.slower:
+        one = found.slower[0]
+        return f"{one.label} is as good and takes {_milliseconds(found, one)} here, softmax {_milliseconds(found, found.softmax)}"
+    if not others:
+        return "no other mechanism meets these requirements"
+    if not answer.spoken and found.required.trained:
+        return "no transplant into a trained model of this kind is recorded"
+    if not answer.spoken:
+        return f"no records of {listed(answer.missing)}" if answer.missing else "no recorded task says anything of mechanisms"
+    if not answer.compared:
+        return f"none of {others} others was run with {SEEDS_NEEDED} seeds at {_deciding(found)}"
+    return f"none of {others} others is surely within {found.required.accept:g} points of it at {_deciding(found)}"
 
 
-def _doubts(found: Recommendation, best: Choice) -> str:
-    doubts = list(best.doubts)
-    if found.machine is not None and not found.here:
-        doubts.insert(0, "the times are not of this machine")
-    if not found.recorded:
-        doubts.append("no records were given, so accuracy had no part in this")
-    if best.reading is not None and not best.is_softmax and best.times_softmax is None:
-        doubts.append("softmax was not measured beside it")
-    if best.is_softmax and (of_others := _doubts_of_others(found)):
-        doubts.append(f"what is said of the accuracy of others rests on {of_others}")
-    if best.standing == "falls":
-        doubts.insert(0, "all that hold what is needed are below softmax in accuracy")
-    overlapping = [choice.layer.label for choice in found.ranked[1:] if choice.standing == best.standing and _overlap(best, choice)]
-    if overlapping:
-        doubts.append(f"its time cannot be told apart from {' and '.join(overlapping)}")
-    return f"In doubt: {'; '.join(doubts)}" if doubts else "Nothing that was looked at speaks against it"
+def _deciding(found: Recommendation) -> str:
+    """``all 4 tasks``, or the only one by name."""
+    spoken = found.answer.spoken
+    if len(spoken) == 1:
+        return spoken[0][0]
+    return f"all {len(spoken)} {'qualities' if found.required.trained else 'tasks'} that decide"
 
 
-def _doubts_of_others(found: Recommendation) -> str:
-    """Weaknesses of the recorded accuracies that ranked faster mechanisms behind softmax."""
-    cheaper = [choice.accuracy for choice in found.ranked[1:] if choice.standing == "falls" and (choice.times_softmax or 0) > 1]
-    known = [accuracy for accuracy in cheaper if accuracy is not None and accuracy.margin is not None]
-    one_seed = any(accuracy.margin is not None and accuracy.margin.count == 1 for accuracy in known)
-    lengths = sorted({accuracy.length for accuracy in known if accuracy.length != found.need.length})
-    weak = ["one seed"] if one_seed else []
-    weak += [f"other lengths ({', '.join(f'{n:,}' for n in lengths)} tokens)"] if lengths else []
-    return " and ".join(weak)
+def _doubts(found: Recommendation) -> Iterator[str]:
+    required, taken = found.required, found.taken
+    spoken = {name for name, _ in found.answer.spoken}
+    tables = {one.ability.name: one.ability.table for every in found.judged.values() for one in every}
+    lengths = sorted({int(table.task["length"]) for name, table in tables.items() if name in spoken and table.task.get("length")})
+    if lengths and lengths != [required.length]:
+        few = f"{lengths[0]:,}" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,}"
+        yield f"scored at {few} tokens, with sizes for those"
+    if required.trained and found.answer.spoken:
+        yield "measured in one encoder of sentences"
+    if required.cross and spoken:
+        yield "scored in self-attention"
+    if found.answer.missing and spoken:
+        yield f"no records of {listed(found.answer.missing)}"
+    if taken and taken.attention != BASELINE:
+        if not found.seconds:
+            yield "FLOPs are no time, which --measure takes here"
+        elif required.padding or required.cross:
+            yield "timed without padding and with keys of its own tokens"
+        settings = {one.row.setting for one in found.at_deciding(taken.attention) if one.row and one.row.setting}
+        if settings:
+            yield f"scored with {' and '.join(sorted(settings))}"
+        yield from taken.warnings
+    yield from (f"{name} says nothing: {why}" for name, why in found.answer.silent)
 
 
-def _overlap(one: Choice, other: Choice) -> bool:
-    """Return whether the interquartile ranges of two times overlap."""
-    if one.reading is None or other.reading is None:
-        return False
-    return other.reading.seconds[0] <= one.reading.seconds[2] and one.reading.seconds[0] <= other.reading.seconds[2]
+def _evidence(found: Recommendation) -> Iterator[str]:
+    yield from ("", *_wrapped(f"Required: {found.required.describe()}; at most {found.required.accept:g} points below softmax."))
+    yield from _block("Rests on", [f"{name}: {why}" for name, why in found.answer.spoken])
+    head = ["mechanism", "FLOPs", "state", "verdict"]
+    rows = [[each.label, _share(each), _state(each), _verdict(found, each)] for each in found.candidates]
+    yield from ("", f"Candidates, by FLOPs over softmax's at {found.required.length:,} tokens", "")
+    yield from fit(rows, head, right=("FLOPs", "state"), width=WIDTH).splitlines()
+    reasons: dict[str, list[str]] = {}
+    for each in found.refused:
+        reasons.setdefault(each.reason.removeprefix(each.label).strip(), []).append(each.label)
+    yield from _block("Refused", [f"{', '.join(labels)}: {reason}" for reason, labels in reasons.items()])
+    yield from _block("Doubts", list(dict.fromkeys(_doubts(found))))
+    yield from _block("Read", ["FLOPs are those of the mechanisms alone, without projections, with sizes by the cards' rules"])
 
 
-def as_text(found: Recommendation) -> str:
-    """Text with the verdict, the table, evidence and doubts of each layer, refused layers, and notes."""
-    parts = [verdict(found), f"Asked: {found.need.describe()}."]
-    if found.ranked:
-        parts.append(_table(found))
-        parts.append("\n".join(line for choice in found.ranked for line in _evidence(choice)))
-    if found.refused:
-        parts.append("\n".join(["Refused:", *(f"- {item.label}: {item.reason}" for item in found.refused)]))
-    return "\n\n".join([*parts, "\n".join(f"- {note}" for note in [_legend(found), *found.notes])])
+def _verdict(found: Recommendation, each: Candidate) -> str:
+    """At how many of the deciding tasks a candidate is close enough, and the worst of its other verdicts."""
+    if each.attention == BASELINE:
+        return "the measure"
+    if each in found.qualified:
+        return "as good or better" + (f", {_milliseconds(found, each)}" if found.seconds else "")
+    if found.required.trained:
+        return "lost too much" if each.attention in found.transplanted else "not transplanted"
+    verdicts = [one.verdict for one in found.at_deciding(each.attention)]
+    good = sum(verdict in QUALIFIES for verdict in verdicts)
+    bad = next((verdict for verdict in _WORST_FIRST if verdict in verdicts), None)
+    said = [f"close enough at {good} of {len(verdicts)}"] if good else []
+    return "; ".join([*said, *([f"{bad} at {verdicts.count(bad)}"] if bad else [])]) or "-"
+
+
+def _share(each: Candidate) -> str:
+    return "-" if each.cost.shares is None else f"{100 * each.share:.2g} %" if each.share < 0.1 else f"{100 * each.share:,.0f} %"
+
+
+def _state(each: Candidate) -> str:
+    return byte_count(each.cost.states[0].bytes) if each.cost.states else "-"
+
+
+def _block(head: str, said: list[str]) -> Iterator[str]:
+    if said:
+        yield from ("", head)
+        yield from (line for words in said for line in _wrapped(words, "- "))
+
+
+def _wrapped(words: str, mark: str = "") -> list[str]:
+    if words.startswith("  "):  # a command
+        return [f"  {line}" for line in shell(words, WIDTH - 2).splitlines()]
+    whole = words.replace(" %", "\xa0%").replace(" ± ", "\xa0±\xa0")  # figures are not broken
+    made = textwrap.wrap(whole, WIDTH, initial_indent=mark, subsequent_indent="  ", break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in made]
+
+
+def _low(gain: Gain) -> float:
+    return gain.low
+
+
+def _gain(gain: Gain) -> str:
+    return f"{gain_words(gain.amount, gain.unit).removesuffix(' points')} at {gain.at}"
+
+
+def _milliseconds(found: Recommendation, each: Candidate | None) -> str:
+    seconds = found.seconds.get(each.label) if each else None
+    return "not timed" if seconds is None else f"{1e3 * seconds:,.3g} ms"
 
 
 def as_json(found: Recommendation) -> str:
-    """JSON of the whole recommendation."""
-    data = {
-        "verdict": verdict(found),
-        "need": asdict(found.need),
-        "machine": None if found.machine is None else asdict(found.machine),
-        "here": found.here,
-        "recorded": found.recorded,
-        "ranked": [_plain(at, choice) for at, choice in enumerate(found.ranked, 1)],
-        "refused": [asdict(item) for item in found.refused],
-        "notes": list(found.notes),
+    """JSON of the recommendation with its evidence."""
+    data: dict[str, Any] = {
+        "take": found.taken and found.taken.label,
+        "lines": as_text(found).splitlines(),
+        "required": asdict(found.required),
+        "answer": asdict(found.answer),
+        "candidates": [
+            {**asdict(each), "label": each.label, "verdict": _verdict(found, each), "seconds": found.seconds.get(each.label)}
+            for each in found.candidates
+        ],
+        "refused": [asdict(each) for each in found.refused],
+        "doubts": list(dict.fromkeys(_doubts(found))),
     }
     return json.dumps(data, indent=1)
-
-
-def _plain(place: int, choice: Choice) -> dict[str, Any]:
-    return {
-        "place": place,
-        "label": choice.layer.label,
-        **asdict(choice.layer),
-        "reading": None if choice.reading is None else asdict(choice.reading),
-        "counted": asdict(choice.counted),
-        "times_softmax": choice.times_softmax,
-        "accuracy": None if choice.accuracy is None else asdict(choice.accuracy),
-        "standing": choice.standing,
-        "doubts": list(choice.doubts),
-    }
-
-
-def _table(found: Recommendation) -> str:
-    head = [
-        "",
-        "attention",
-        "time (ms)",
-        "against softmax",
-        "memory (MiB)",
-        "FLOPs counted",
-        "accuracy against softmax (points)",
-        "",
-    ]
-    rows = [
-        [
-            str(at),
-            choice.layer.label,
-            _milliseconds(choice),
-            "-" if choice.times_softmax is None else f"{choice.times_softmax:.2f} x as fast",
-            "-" if choice.reading is None or choice.reading.bytes is None else f"{choice.reading.bytes / 2**20:,.0f}",
-            _flops(choice, found.need.direction),
-            _accuracy(choice),
-            _STANDINGS[choice.standing],
-        ]
-        for at, choice in enumerate(found.ranked, 1)
-    ]
-    return tabulate(rows, head, tablefmt="simple", disable_numparse=True)
-
-
-def _evidence(choice: Choice) -> list[str]:
-    times = "times: not measured" if choice.reading is None else f"times: {choice.reading.basis}, {', '.join(choice.reading.files)}"
-    scores = [] if choice.accuracy is None else [f"accuracy: {choice.accuracy.label} in {', '.join(choice.accuracy.files)}"]
-    doubts = [f"    in doubt: {'; '.join(choice.doubts)}"] if choice.doubts else []
-    return [f"{choice.layer.label}", f"    {'; '.join([times, *scores])}", *doubts]
-
-
-def _legend(found: Recommendation) -> str:
-    counted = "FLOPs are counted of the mechanism alone, without projections"
-    if found.machine is None:
-        return f"nothing was measured: give --measured FILE, or --measure to do it now; {counted}"
-    return f"times are of one layer with its projections on {_where(found)}, median ± half the interquartile range; {counted}"
-
-
-def _where(found: Recommendation) -> str:
-    return f"this machine ({found.machine})" if found.here else str(found.machine)
-
-
-def _measured(found: Recommendation) -> list[Choice]:
-    return [choice for choice in found.ranked if choice.reading is not None]
-
-
-def _milliseconds(choice: Choice) -> str:
-    if choice.reading is None:
-        return "-"
-    low, middle, high = choice.reading.seconds
-    return f"{1e3 * middle:,.1f} ± {500 * (high - low):,.1f}"
-
-
-def _ratio(times: float) -> str:
-    return f"{times:.1f} times as fast as" if times >= 1 else f"{1 / times:.1f} times as slow as"
-
-
-def _flops(choice: Choice, direction: str) -> str:
-    training = choice.counted.training_flops
-    if direction == "training" and training is not None:
-        return f"{training / 1e9:,.3g} GFLOPs"
-    return f"{choice.counted.flops / 1e9:,.3g} GFLOPs" + (" (forward alone)" if direction == "training" else "")
-
-
-def _accuracy(choice: Choice) -> str:
-    if choice.accuracy is None:
-        return "-"
-    where = f"{choice.accuracy.task}, {choice.accuracy.length:,} tokens"
-    if choice.accuracy.margin is None:
-        return f"itself {100 * choice.accuracy.score.mean:.1f} % ({where}, {_seeds(choice.accuracy.score)})"
-    return f"{_points(choice.accuracy.margin)} ({where}, {_seeds(choice.accuracy.margin)})"
-
-
-def _points(margin: Estimate) -> str:
-    return f"{100 * margin.mean:+.1f}" + ("" if margin.half_width is None else f" ± {100 * margin.half_width:.1f}")
-
-
-def _seeds(estimate: Estimate) -> str:
-    return f"{estimate.count} seed{'' if estimate.count == 1 else 's'}"

@@ -18,3 +18,15 @@ def packed_file(name: str) -> Path:
 def shipped() -> list[str]:
     """Names of the sets in this installation."""
     return [name for name in SETS if packed_file(name).is_file()]
+
+
+def default() -> Path:
+    """Path of the packed file of the first set in this installation.
+
+    Raises:
+        ValueError: the installation has none.
+    """
+    there = shipped()
+    if not there:
+        raise ValueError("this installation came without reference records; give --records FOLDER")
+    return packed_file(there[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -40,37 +41,75 @@ def show(folder: Path, *words: str) -> int:
     return main(["show", *words, "--records", str(folder)])
 
 
-def test_a_row_tells_all_that_is_recorded(folder, capsys):
+def test_a_row_begins_with_what_a_reviewer_checks(folder, capsys):
     assert show(folder, "linformer@digits") == 0
     out = capsys.readouterr().out
+    facts = [line for line in out.splitlines() if line and not line.startswith(" ")]
+    names = ["status", "score", "chance", "rank", "seed 1", "seed 2", "seed 3", "warnings", "data", "code", "ran as", "machine"]
+    assert [line[:10].strip() for line in facts[1 : len(names) + 1]] == names
     for told in (
         "linformer on Digits",
+        "2 of 3 seeds done; diverged with seed 3: because of diverged",
+        "accuracy 81.5 ± 6.4 % over 2 seeds; +1.0 ± 0.0 over the best control, uniform",
+        "no ranks under 3 common seeds",
+        "k is as long as the input",
+        "digitstest" * 4,
+        "Some CPU, 2 threads, torch 2.15.0",
+        "attn-zoo run -m attention=linformer attention.dial=1 task=digits",
+        "seed=1,2,3",
+        "--all shows the rest",
+    ):
+        assert told in out, told
+    assert "linformer on Text" not in out and "Learning curve" not in out
+
+
+def test_all_shows_everything_that_is_recorded(folder, capsys):
+    assert show(folder, "linformer@digits", "--all") == 0
+    out = capsys.readouterr().out
+    for told in (
         "dial=1",
         "size=8",
         "steps=400",
-        "digitstest" * 4,
-        "accuracy 81.5 ± 6.4 % over 2 seeds",
-        "+1.0 ± 0.0 over the best control, uniform",
-        "diverged with seed 3: because of diverged",
-        "no ranks under 3 common seeds",
-        "k is as long as the input",
         "70 k  counted",
         "5 k (5 k to 5 k)  measured",
-        "Some CPU, 2 threads, torch 2.15.0",
         "not measured: step seconds median",
         "not run here",
         "attn-zoo check linformer",
         "no score of this attention on this task is known",
-        "attn-zoo run -m attention=linformer attention.dial=1 task=digits",
-        "seed=1,2,3",
     ):
         assert told in out, told
-    assert "linformer on Text" not in out
+
+
+@pytest.mark.parametrize(
+    ("dirty", "told"),
+    [
+        (False, "clean\n"),
+        (True, "dirty: changed, and"),
+        (None, "unknown whether changed"),
+    ],
+)
+def test_the_code_is_clean_or_dirty_as_recorded(tmp_path, capsys, dirty, told):
+    record = make_record()
+    Store(tmp_path).add(
+        replace(record, environment={**record.environment, "attn_zoo": "0.1.0", "commit": "abc123", "dirty": dirty})
+    )
+    assert show(tmp_path, "softmax") == 0
+    assert f"attn-zoo 0.1.0, commit abc123, {told}" in capsys.readouterr().out
+    assert show(tmp_path, "softmax", "--all") == 0
+    shown = re.search(r"^dirty +(\w+)$", capsys.readouterr().out, re.MULTILINE)
+    assert (shown and shown[1]) == (None if dirty is None else str(dirty))
+
+
+@pytest.mark.parametrize("name", ["linformer@digits", "performer@mqar"])
+def test_no_line_is_wider_than_the_terminal(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert show(ROOT / "results" / "quickstart", name, "--all") == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
 def test_a_name_alone_means_every_task_and_literature_is_told(folder, capsys):
-    assert show(folder, "softmax") == 0
-    out = capsys.readouterr().out
+    assert show(folder, "softmax", "--all") == 0
+    out = capsys.readouterr().out.replace("\n  ", " ")
     assert "softmax on Digits" in out
     assert "softmax on Text" in out
     assert "LRA: 64.27 (Tay et al. 2020, arXiv:2011.04006); length 4,000 there, 16 here" not in out, "data differ as well"

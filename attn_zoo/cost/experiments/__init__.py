@@ -13,6 +13,7 @@ from attn_zoo.cost.experiments.crossover import Crossover
 from attn_zoo.cost.experiments.growth import Growth
 from attn_zoo.cost.experiments.launches import Launches
 from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3
+from attn_zoo.cost.experiments.models import WholeModels
 from attn_zoo.cost.experiments.peers import Peers
 from attn_zoo.cost.experiments.zoo_times import ZooTimes
 from attn_zoo.cost.grid import Grid
@@ -28,12 +29,13 @@ EXPERIMENTS: Mapping[str, type[Grid]] = {
     "peers": Peers,
     "crossover": Crossover,
     "zoo_times": ZooTimes,
+    "models": WholeModels,
     "aa_test": AATest,
 }
 """Experiments by name; the first is the default."""
 
 RENAMED: Mapping[str, str] = {"honesty": "aa_test"}
-"""Names that experiments had, and those that they have."""
+"""Present names of experiments by earlier ones."""
 
 
 def report(data: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attn_zoo.leaderboard.findings.abilities import Ability
-from attn_zoo.leaderboard.heatmap.costs import byte_count
+from attn_zoo.leaderboard.heatmap.costs import LENGTH, byte_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,19 @@ class Cost:
     """Counted cost of one mechanism over several abilities."""
 
     shares: tuple[float, float] | None
-    """FLOPs of the mechanism at 4,096 tokens over softmax's, the least and the most; None where no ability counts both."""
+    """FLOPs of the mechanism over softmax's, the least and the most; None where no ability counts both."""
     share_unknown: bool
     """Whether an ability lacks either count."""
     states: tuple[State, ...]
     """One for each causal ability that counts both, the longest first."""
     state_unknown: bool
     """Whether a causal ability lacks either count."""
+    length: int = LENGTH
+    """Tokens that the shares are counted at."""
 
     @property
     def cheaper(self) -> bool:
-        """Whether it is known to take fewer FLOPs than softmax at 4,096 tokens."""
+        """Whether it is known to take fewer FLOPs than softmax."""
         return self.shares is not None and not self.share_unknown and self.shares[1] < 1
 
     @property
@@ -47,10 +49,10 @@ class Cost:
     def words(self) -> str:
         """In a clause, such as ``0.4 % of softmax's FLOPs at 4,096 tokens; a state of 8.25 KiB, softmax's 32 KiB (64 tokens)``."""
         if self.shares is None:
-            told = "FLOPs at 4,096 tokens not counted"
+            told = f"FLOPs at {self.length:,} tokens not counted"
         else:
             least, most = (f"{100 * share:.2g}" if share < 0.1 else f"{100 * share:,.0f}" for share in self.shares)
-            told = f"{least}{'' if least == most else f' to {most}'} % of softmax's FLOPs at 4,096 tokens"
+            told = f"{least}{'' if least == most else f' to {most}'} % of softmax's FLOPs at {self.length:,} tokens"
         if not self.states:
             return told
         state = self.states[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
@@ -24,11 +24,14 @@ _Row = dict[int, Mapping[str, float | None]]
 """Qualities by seed."""
 
 
-def drop_in(found: Mapping[str, Any] | None, accept: float) -> Answer:
+def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collection[str] | None = None) -> Answer:
     """The answer by ``found``, the content of a file of ``attn-zoo transplant``; None where there is none.
 
     A quality speaks where the teacher is better than the best control beyond noise. A student qualifies as in
     ``needs.answer``; its FLOPs are those of the attention of all layers at the passages' length.
+
+    Args:
+        candidates: attentions to choose among; None for all.
 
     Raises:
         ValueError: ``found`` is of another experiment.
@@ -37,7 +40,8 @@ def drop_in(found: Mapping[str, Any] | None, accept: float) -> Answer:
         return Answer(TITLE, "", (), (), False, (), (), None)
     if found.get("experiment") != "transplant":
         raise ValueError(f"findings about encoders need a file of attn-zoo transplant; got one of {found.get('experiment')!r}")
-    students, controls = _students(found["points"], control=False), _students(found["points"], control=True)
+    points = [p for p in found["points"] if candidates is None or p["control"] or p["attention"] in candidates]
+    students, controls = _students(points, control=False), _students(points, control=True)
     spoken, silent, judged = [], [], []
     best = {name: _best(controls, name) for name in _QUALITIES if found["reference"].get(name) is not None}
     for name, control in best.items():
@@ -50,7 +54,10 @@ def drop_in(found: Mapping[str, Any] | None, accept: float) -> Answer:
         gains = tuple(_gains(row, found["reference"], spoken))
         if spoken and len(gains) == len(spoken) and _share(point) < 1:
             choice = Choice(
-                label, gains, f"{100 * _share(point):.3g} % of softmax's FLOPs at {found['setting']['length']:,} tokens"
+                label,
+                gains,
+                f"{100 * _share(point):.3g} % of softmax's FLOPs at {found['setting']['length']:,} tokens",
+                point["attention"],
             )
             judged.append((_share(point), choice, all(_beyond(row, best[name], name) for name in spoken)))
     judged.sort(key=lambda one: (one[0], -one[1].worst))

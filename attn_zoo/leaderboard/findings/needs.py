@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
-from attn_zoo.leaderboard.findings.abilities import BASELINE, Ability, Judgement, judge
+from attn_zoo.leaderboard.findings.abilities import BASELINE, Ability, Judgement, Verdict, judge
 from attn_zoo.leaderboard.findings.costs import Cost, cost
 from attn_zoo.leaderboard.statistics import Estimate
 
@@ -20,12 +20,18 @@ class Need:
     """By task name and whether it is causal, why its score speaks for the need."""
     small_state: bool = False
     """Whether the state must be known and smaller than softmax's keys and values; of those that qualify the smallest is taken."""
+    name: str = ""
+    """Name on the command line."""
 
     @property
     def directions(self) -> tuple[bool, ...]:
         """Whether its tasks are causal; a need of both directions is answered for each."""
         return tuple(sorted({causal for _, causal in self.tasks}))
 
+
+QUALIFIES: tuple[Verdict, ...] = ("better", "as good")
+"""Verdicts of a mechanism that may be taken."""
+_JUDGED: tuple[Verdict, ...] = (*QUALIFIES, "worse", "no better", "unclear")
 
 _RECALL = {
     "mqar": "each key must find its one value among many pairs",
@@ -49,6 +55,7 @@ NEEDS = (
             ("haystack", False): "one place of a long text decides",
             ("selective", False): "marked tokens anywhere in the input are counted together",
         },
+        name="documents",
     ),
     Need(
         "Vision at high resolution",
@@ -59,6 +66,7 @@ NEEDS = (
             ("cifar10", False): "objects are told by small patches of a photograph",
             ("cifar100", False): "objects of many classes are told by small patches of a photograph",
         },
+        name="vision",
     ),
     Need(
         "Causal generation with little memory",
@@ -69,8 +77,9 @@ NEEDS = (
             ("selective", True): "marked tokens are counted together as they come",
         },
         small_state=True,
+        name="generation",
     ),
-    Need("Exact recall", {**_BOTH_WAYS, **_CAUSAL}),
+    Need("Exact recall", {**_BOTH_WAYS, **_CAUSAL}, name="recall"),
 )
 """Needs that tasks speak for; the fifth, a drop-in for a trained encoder, is judged by transplants (``drop_in``)."""
 
@@ -99,6 +108,7 @@ class Choice:
     gains: tuple[Gain, ...]
     costs: str
     """In words."""
+    attention: str
 
     @property
     def worst(self) -> float:
@@ -127,32 +137,42 @@ class Answer:
     """Where none qualifies, of those that are cheaper the one whose greatest loss is least."""
 
 
-def answers(need: Need, abilities: Sequence[Ability], accept: float) -> list[Answer]:
+Pricing = Callable[[str, Sequence[Ability]], Cost | None]
+"""Cost of an attention by abilities; None for one that is no candidate."""
+
+
+def costs_of(names: Collection[str] | None) -> Pricing:
+    """Recorded costs of the candidates ``names``; None for all."""
+    return lambda name, abilities: cost(name, abilities) if names is None or name in names else None
+
+
+def answers(need: Need, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> list[Answer]:
     """The answer to ``need`` in each of its directions; see ``answer``."""
-    found = [answer(need, causal, abilities, accept) for causal in need.directions]
+    found = [answer(need, causal, abilities, accept, priced) for causal in need.directions]
     words = ["causal" if causal else "read both ways" for causal in need.directions]
     return [replace(one, direction=word) for one, word in zip(found, words, strict=True)] if len(found) > 1 else found
 
 
-def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float) -> Answer:
+def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float, priced: Pricing = cost) -> Answer:
     """The choice for ``need``: at every ability that speaks for it better than softmax or as good, better than the best control,
-    and of fewer FLOPs than softmax at 4,096 tokens; of those the cheapest.
+    and of fewer FLOPs than softmax; of those the cheapest.
 
-    An ability speaks where softmax has at least ``SEEDS_NEEDED`` seeds and is itself better than the best control.
+    Args:
+        priced: cost of each candidate; by default as recorded, at 4,096 tokens.
     """
-    ours = [ability for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
-    mute = [(ability.name, reason) for ability in ours if (reason := _mute(ability))]
-    speaking = [ability for ability in ours if not _mute(ability)]
+    speaking, mute = voices(need, causal, abilities)
     found, compared = [], False
     for name in {name for ability in speaking for name, row in ability.rows.items() if not row.control} - {BASELINE}:
-        spent, judgements = cost(name, speaking), [judge(ability, name, accept) for ability in speaking]
+        spent, judgements = priced(name, speaking), [judge(ability, name, accept) for ability in speaking]
+        if spent is None:
+            continue
         compared |= all(_is_judged(judgement) for judgement in judgements)
         if spent.cheaper and (spent.smaller or not need.small_state):
             found.append((spent, name, judgements))
     found.sort(key=lambda one: (_price(need, one[0]), one[1]))
-    good = [_choice(*one) for one in found if all(judgement.verdict in ("better", "as good") for judgement in one[2])]
+    good = [_choice(*one) for one in found if all(judgement.verdict in QUALIFIES for judgement in one[2])]
     judged = [_choice(*one) for one in found if all(_is_judged(judgement) for judgement in one[2])]
-    recorded = {_key(ability) for ability in ours}
+    recorded = {_key(ability) for ability in abilities}
     return Answer(
         title=need.title,
         direction="",
@@ -163,6 +183,15 @@ def answer(need: Need, causal: bool, abilities: Sequence[Ability], accept: float
         chosen=tuple(good),
         nearest=None if good else max(judged, key=lambda choice: choice.worst, default=None),
     )
+
+
+def voices(need: Need, causal: bool, abilities: Sequence[Ability]) -> tuple[list[Ability], list[tuple[str, str]]]:
+    """Abilities that speak for ``need`` in one direction, and the names of those that do not, each with the reason.
+
+    An ability speaks where softmax has at least ``SEEDS_NEEDED`` seeds and is itself better than the best control.
+    """
+    ours = [(ability, _mute(ability)) for ability in abilities if ability.causal == causal and _key(ability) in need.tasks]
+    return [ability for ability, why in ours if why is None], [(ability.name, why) for ability, why in ours if why is not None]
 
 
 def _key(ability: Ability) -> tuple[str, bool]:
@@ -184,7 +213,7 @@ def _mute(ability: Ability) -> str | None:
 
 
 def _is_judged(judgement: Judgement) -> bool:
-    return judgement.verdict in ("better", "as good", "worse", "no better", "unclear")
+    return judgement.verdict in _JUDGED
 
 
 def _price(need: Need, spent: Cost) -> tuple[float, ...]:
@@ -195,4 +224,4 @@ def _price(need: Need, spent: Cost) -> tuple[float, ...]:
 
 def _choice(spent: Cost, name: str, judgements: Sequence[Judgement]) -> Choice:
     gains = tuple(Gain(j.name, j.gain, j.ability.unit) for j in judgements if j.gain)
-    return Choice(name, gains, spent.words)
+    return Choice(name, gains, spent.words, name)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
 from attn_zoo.leaderboard.findings.abilities import ACCEPT, BASELINE, Ability, abilities
 from attn_zoo.leaderboard.findings.drop_in import drop_in
-from attn_zoo.leaderboard.findings.needs import NEEDS, answers
+from attn_zoo.leaderboard.findings.needs import NEEDS, answers, costs_of
 from attn_zoo.leaderboard.findings.sentences import of_ability, of_answer, of_mechanism
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import CONFIDENCE
@@ -19,7 +19,12 @@ Block = tuple[Literal["head", "subhead", "paragraph", "item"], str]
 
 
 def findings(
-    tables: Sequence[Table], transplant: Mapping[str, Any] | None = None, *, accept: float = ACCEPT, format: str = "terminal"
+    tables: Sequence[Table],
+    transplant: Mapping[str, Any] | None = None,
+    *,
+    accept: float = ACCEPT,
+    format: str = "terminal",
+    recurrent: Collection[str] | None = None,
 ) -> str:
     """All sentences that ``tables`` and a transplant support.
 
@@ -27,22 +32,26 @@ def findings(
         transplant: content of a file of ``attn-zoo transplant``; None for none.
         accept: points, of 100, that may be lost to softmax; of metrics that are no shares per cent.
         format: ``terminal``, wrapped to ``WIDTH`` columns, or ``github``.
+        recurrent: attentions with a recurrent form, which a small state is of no use without; None where that is not known.
 
     Raises:
         ValueError: ``accept`` is no loss below 100, or ``transplant`` is of another experiment.
     """
     if not 0 <= accept < 100:
         raise ValueError(f"accept is a loss in points, at least 0 and less than 100; got {accept:g}")
-    return (_markdown if format == "github" else _terminal)(list(_blocks(abilities(tables), transplant, accept)))
+    return (_markdown if format == "github" else _terminal)(list(_blocks(abilities(tables), transplant, accept, recurrent)))
 
 
-def _blocks(found: Sequence[Ability], transplant: Mapping[str, Any] | None, accept: float) -> Iterator[Block]:
+def _blocks(
+    found: Sequence[Ability], transplant: Mapping[str, Any] | None, accept: float, recurrent: Collection[str] | None
+) -> Iterator[Block]:
     yield "head", "How to read this"
     yield from (("item", rule) for rule in _rules(accept))
     yield "head", "What to take"
     for need in NEEDS:
         yield "subhead", need.title
-        yield from (("paragraph", text) for one in answers(need, found, accept) for text in of_answer(one))
+        among = recurrent if need.small_state else None
+        yield from (("paragraph", text) for one in answers(need, found, accept, costs_of(among)) for text in of_answer(one))
     encoder = drop_in(transplant, accept)
     yield "subhead", encoder.title
     yield from (("paragraph", text) for text in of_answer(encoder))
@@ -69,7 +78,8 @@ def _rules(accept: float) -> list[str]:
         "cannot choose by content.",
         "To be taken for a need, a mechanism is better or as good at every task that speaks for it, better than the best "
         "control there, and takes fewer FLOPs than softmax at 4,096 tokens. Of those the cheapest is named; where memory is "
-        "little the one of the smallest state, which must be known and smaller than softmax's keys and values.",
+        "little the one of the smallest state, which must be known, smaller than softmax's keys and values, and read by a "
+        "recurrent form.",
         "Costs are counted, of the attention mechanisms of all layers without projections.",
     ]
 

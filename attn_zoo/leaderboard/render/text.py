@@ -11,8 +11,12 @@ from tabulate import tabulate
 from attn_zoo.escapes import escaped
 from attn_zoo.leaderboard.rows import SHARES, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.plotting.theme import short
+from attn_zoo.terminal import fit, wrap
 
-_STYLES = {"terminal": "simple", "github": "github", "latex": "latex_booktabs"}
+_STYLES = {"github": "github", "latex": "latex_booktabs"}
+_TEXT = ("attention", "task", "dominated by")
+"""Columns that are aligned to the left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +26,28 @@ class Grid:
     title: str
     head: Sequence[str]
     body: Sequence[Sequence[str]]
+    optional: Sequence[str] = ()
+    """Heads of columns that a narrow terminal does without, the first to go first."""
 
 
-def tabulated(grid: Grid, format: str) -> str:
-    """A table under its title, empty without rows; columns ``attention``, ``task`` and ``dominated by`` are aligned to the left."""
+def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
+    """A table under its title, empty without rows.
+
+    Args:
+        wide: every column in the terminal, however narrow it is.
+    """
     if not grid.body:
         return ""
-    align = ["left" if name in ("attention", "task", "dominated by") else "right" for name in grid.head]
     title, head, *body = ([escaped(cell, format) for cell in row] for row in ([grid.title], grid.head, *grid.body))
+    if format == "terminal":
+        right = [name for name in head if name not in _TEXT]
+        optional = [name for name in grid.optional if name in head]
+        return f"{wrap(title[0])}\n\n{fit(body, head, optional=optional, right=right, wide=wide)}"
+    align = ["left" if name in _TEXT else "right" for name in head]
     text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)  # escapes LaTeX's characters
     if format == "latex":
         return f"% {title[0]}\n{text}"
-    return f"**{title[0]}**\n\n{text}" if format == "github" else f"{title[0]}\n\n{text}"
+    return f"**{title[0]}**\n\n{text}"
 
 
 def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
@@ -62,9 +76,10 @@ def spent(cost: str, amount: float | None) -> str:
 
 
 def lines(notes: Sequence[str], format: str) -> str:
-    """Notes, one a line."""
+    """Notes, one a line, in the terminal wrapped to its width."""
     mark = "%" if format == "latex" else "-"
-    return "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
+    text = "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
+    return wrap(text) if format == "terminal" else text
 
 
 def name(row: Row) -> str:
@@ -102,14 +117,6 @@ def unit(table: Table, written: str = " (%)") -> str:
 def is_share(table: Table) -> bool:
     """Whether the metric lies between 0 and 1."""
     return table.task["metric"] in SHARES
-
-
-def short(count: float) -> str:
-    """A count with three digits: ``2.39 M``."""
-    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:.3g} {letter}"
-    return f"{count:g}"
 
 
 def mebibytes(count: float) -> str:

@@ -1,0 +1,171 @@
+"""The rest of what is known of a row: setting, data, scores, curve, cost, literature and environment."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attn_zoo.leaderboard.beside import beside
+from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
+from attn_zoo.leaderboard.render.notes import tuned_notes
+from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, unit
+from attn_zoo.leaderboard.rows import CurvePoint, Table
+from attn_zoo.plotting.theme import short
+from attn_zoo.records import RunRecord
+from attn_zoo.terminal import fit, wrap
+
+if TYPE_CHECKING:
+    from attn_zoo.leaderboard.show import Shown
+
+_SPLITS = ("test", "valid", "train")
+_POINTS = 12
+"""Points of a learning curve that are listed; of longer ones an even choice."""
+
+
+def details(shown: Shown, checks: str) -> Iterator[tuple[str, str]]:
+    """Heads and texts, no line wider than the terminal.
+
+    Args:
+        checks: what the conformance kit said of the attention, or that it was not asked.
+    """
+    yield "Setting", _facts(shown)
+    yield "Data", _data(shown.table)
+    yield "Seeds", _scores(shown)
+    yield "Learning curve", _curve(shown)
+    yield "Cost", _cost(shown)
+    yield "Checks", wrap(checks)
+    yield "Published", _published(shown)
+    yield "Environment", _environment(shown.members)
+
+
+def _facts(shown: Shown) -> str:
+    table, row = shown.table, shown.row
+    card, task, model = row.provenance.card, table.task, table.model
+    origin = [str(card[name]) for name in ("title", "paper", "equation", "origin") if card.get(name)]
+    claims = [f"{name} {card[name]}" for name in ("time", "memory") if card.get(name)]
+    facts = [["attention", "; ".join(origin) + (" (a control)" if row.control else "")]]
+    facts += [["claims", ", ".join(claims)]] if claims else []
+    facts += [
+        ["options", _pairs(row.options) or "none"],
+        *([["defaults by length", _pairs(rules)]] if (rules := card.get("length_rules")) else []),
+        *([["tuned", tuned_notes(table, [row])[0]]] if row.provenance.tuning else []),
+        ["implementation", row.provenance.implementation],
+        ["task", f"{task['name']}, version {task['version']}, {task['length']} positions, {task['metric']}"],
+        ["task options", _pairs(table.task_options) or "none"],
+        ["network", _pairs({name: value for name, value in model.items() if value != ""})],
+        ["budget", _pairs(table.budget)],
+        ["precision", f"{table.precision} on {table.device}"],
+        ["protocol", f"{table.protocol} of training and timing"],
+    ]
+    return fit(facts)
+
+
+def _data(table: Table) -> str:
+    licence = table.task.get("licence")
+    facts = [
+        [split, f"{part.get('examples', '?'):,} examples", f"SHA-256 {part.get('digest', '?')}"]
+        for split, part in table.data.items()
+    ]
+    told = f"{table.data_title}; {table.task.get('source', 'source unknown')}" + (f"; licence: {licence}" if licence else "")
+    return wrap(told) + ("\n\n" + fit(facts) if facts else "; never read, as no run came so far")
+
+
+def _scores(shown: Shown) -> str:
+    table, scores = shown.table, shown.row.scores
+    done = [record for record in shown.members if record.spec.seed in scores.seeds]
+    body = [[str(r.spec.seed), *(_score(r.scores.get(n), table) for n in _SPLITS), r.source or "-"] for r in done]
+    head = ["seed", *(f"{split}{unit(table)}" for split in _SPLITS), "record"]
+    notes = [f"{name}: {estimated(part, table)}{unit(table, ' %')}" for name, part in scores.parts.items()]
+    notes += [f"train - test {estimated(scores.train_gap, table, '+')}"] if scores.train_gap else []
+    notes += [f"dominated by {', '.join(shown.row.standing.dominated_by)}"] if shown.row.standing.dominated_by else []
+    text = fit(body, head, right=head[:-1]) + "\n\n" if body else ""
+    return text + wrap(lines(notes, "terminal"))
+
+
+def _score(value: float | None, table: Table) -> str:
+    return figure(value, table) if isinstance(value, float) else "-"
+
+
+def _curve(shown: Shown) -> str:
+    table, points = shown.table, shown.row.scores.curve
+    if not points:
+        return "none recorded"
+    best = (max if table.higher_is_better else min)(points, key=lambda point: point.valid.mean)
+    body = [
+        [f"{p.step:,}", seconds(p.seconds), "-" if p.flops is None else short(p.flops), estimated(p.valid, table)]
+        for p in _chosen(points, best)
+    ]
+    head = ["step", "s", "training FLOPs", f"valid{unit(table)}"]
+    said = f"best on validation at step {best.step:,} of {points[-1].step:,} by the mean over seeds; each is tested at its own best"
+    return f"{fit(body, head, right=head)}\n\n{wrap(said)}"
+
+
+def _chosen(points: Sequence[CurvePoint], best: CurvePoint) -> list[CurvePoint]:
+    every = -(-len(points) // _POINTS)
+    return [point for at, point in enumerate(points) if at % every == 0 or point is best or at == len(points) - 1]
+
+
+def _cost(shown: Shown) -> str:
+    row = shown.row
+    counted: Mapping[str, Any] = next((r.counted for r in shown.members if r.counted), {})
+    body = [[name.replace("_", " "), _written(name, value), "counted"] for name, value in counted.items()]
+    for name in dict.fromkeys(name for r in shown.members for name in r.measured):
+        values = [r.measured[name] for r in shown.members if r.spec.seed in row.scores.seeds and r.measured.get(name) is not None]
+        body.append([name.replace("_", " "), _median(name, values), "measured"])
+    protocol = [
+        "counted: of one example where it says so, matrix products alone, the same on every machine",
+        f"measured: while training with batch {shown.table.budget['batch_size']}, by protocol {shown.table.protocol}; the median "
+        "over seeds, with the least and the most; a step's median and interquartile range are over the steps of a run",
+        f"measured on: {'; '.join(row.costs.block.machines)}",
+    ]
+    absent = [name for name in ("step_seconds_median", "peak_bytes") if not any(name in r.measured for r in shown.members)]
+    protocol += [f"not measured: {', '.join(name.replace('_', ' ') for name in absent)}"] if absent else []
+    table = fit(body, ["quantity", "figure", "how"], right=["figure"]) + "\n\n" if body else ""
+    return table + wrap(lines(protocol, "terminal"))
+
+
+def _median(name: str, values: Sequence[Any]) -> str:
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(numbers) < len(values) or not numbers:
+        return "; ".join(dict.fromkeys(map(str, values))) or "-"
+    middle = _written(name, statistics.median(numbers))
+    return middle if len(numbers) == 1 else f"{middle} ({_written(name, min(numbers))} to {_written(name, max(numbers))})"
+
+
+def _written(name: str, value: Any) -> str:
+    if not isinstance(value, int | float):
+        return str(value)
+    if "seconds" in name:
+        return f"{value:.3g} s" if value < 10 else f"{value:,.0f} s"
+    if "bytes" in name:
+        return mebibytes(value)
+    return short(value) if value >= 1000 else f"{value:.3g}"
+
+
+def _published(shown: Shown) -> str:
+    compared = beside(shown.table)
+    row = next((r for r in compared.rows if r.label == shown.row.label), None) if compared else None
+    if compared is None or row is None:
+        return "no score of this attention on this task is known"
+    told = difference_lines(compared, row)
+    told += [f"{title}, known flaws: {'; '.join(compared.flaws[title])}" for title in row.figures if compared.flaws[title]]
+    told += [] if row.spread is None else [f"the sources differ by {row.spread:.1f} points among themselves"]
+    metric = shown.table.task["metric"]
+    told += [verdict_line(v, metric) for v in compared.verdicts if shown.row.label in (v.attention, v.yardstick)]
+    return wrap(lines(told, "terminal"))
+
+
+def _environment(members: Sequence[RunRecord]) -> str:
+    """What all runs share, then what each has of its own."""
+    names = dict.fromkeys(name for r in members for name in r.environment)
+    body = []
+    for name in names:
+        values = dict.fromkeys(str(r.environment.get(name)) for r in members if r.environment.get(name) is not None)
+        if values:
+            body.append([name.replace("_", " "), "; ".join(values)])
+    return fit(body)
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())

@@ -1,0 +1,209 @@
+"""Names beside what they name, none over another."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from attn_zoo.plotting.theme import MUTED
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right, top, in pixels."""
+Leader = tuple[tuple[float, float], tuple[float, float]]
+"""Ends of a line from a marker to its name, in pixels."""
+_DISTANCES = (7.0, 14.0, 20.0, 27.0, 36.0, 46.0, 58.0, 72.0, 90.0, 110.0)
+"""Points between a marker and its name, the nearest that is free is taken."""
+_DIRECTIONS = (
+    *((1.0, 0.0), (-1.0, 0.0), (0.7, 0.7), (0.7, -0.7), (-0.7, 0.7), (-0.7, -0.7), (0.0, 1.0), (0.0, -1.0)),
+    *((0.9, 0.4), (0.9, -0.4), (-0.9, 0.4), (-0.9, -0.4), (0.4, 0.9), (0.4, -0.9), (-0.4, 0.9), (-0.4, -0.9)),
+)
+_LEADER = 10.0
+"""A name further off than this many points has a line to its marker."""
+
+
+_LONG = 20
+"""Letters of a name on one line."""
+_MARGIN, _MARK = 4.0, 11.0
+"""Points between a name at a curve's end and the figure's edge, and those that a marker before it takes."""
+
+
+def beside_points(
+    figure: Any,
+    axes: Any,
+    points: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    taken: Sequence[Box] = (),
+    avoided: Sequence[Box] = (),
+) -> list[Any]:
+    """Write each name next to its point where it covers no marker, no other name and nothing of ``taken``, and nothing of
+    ``avoided`` either if there is such a place.
+
+    Names for which there is no room within reach are left out rather than laid over others.
+
+    Returns:
+        The annotations, in the order of ``points`` less those left out.
+    """
+    pixel = figure.dpi / 72
+    places = [tuple(axes.transData.transform(point)) for point in points]
+    blocked = [*taken, *((x - 4 * pixel, y - 4 * pixel, x + 4 * pixel, y + 4 * pixel) for x, y in places)]
+    frame = axes.get_window_extent()
+    written: list[Any] = []
+    boxes: list[Box] = []
+    leaders: list[Leader] = []
+    for point, place, name in zip(points, places, names, strict=True):
+        note = axes.annotate(name, point, xytext=(0, 0), textcoords="offset points", fontsize=8)
+        note.set_in_layout(False)
+        extent = note.get_window_extent()
+        size = (extent.width, extent.height)
+        found = _free_place(place, size, [*blocked, *avoided], boxes, leaders, frame, pixel)
+        found = found or _free_place(place, size, blocked, boxes, leaders, frame, pixel)
+        if found is None:
+            note.remove()
+            continue
+        box, leader = found
+        blocked.append(box)
+        boxes.append(box)
+        note.set_position(((box[0] - place[0]) / pixel, (box[1] - place[1]) / pixel))
+        note.set_verticalalignment("bottom")
+        if leader:
+            leaders.append(leader)
+            (x0, y0), (x1, y1) = axes.transData.inverted().transform(leader)
+            axes.plot([x0, x1], [y0, y1], color=MUTED, linewidth=0.6, zorder=1.5)
+        written.append(note)
+    return written
+
+
+def _free_place(
+    place: tuple[float, float],
+    size: tuple[float, float],
+    blocked: Sequence[Box],
+    names: Sequence[Box],
+    leaders: Sequence[Leader],
+    frame: Any,
+    pixel: float,
+) -> tuple[Box, Leader | None] | None:
+    """The nearest box for a name, with the line that leads there where it is not at once clear whose it is."""
+    width, height = size
+    for distance, (right, up) in itertools.product(_DISTANCES, _DIRECTIONS):
+        centre_x = place[0] + right * (distance * pixel + width / 2 if abs(right) == 1 else distance * pixel)
+        left = centre_x - width / 2 if abs(right) in (0.0, 1.0) else centre_x - (width if right < 0 else 0)
+        bottom = place[1] + up * (distance * pixel + height / 2) - height / 2
+        box = (left, bottom, left + width, bottom + height)
+        inside = box[0] >= frame.x0 and box[2] <= frame.x1 and box[1] >= frame.y0 and box[3] <= frame.y1
+        if not inside or any(overlap(box, other) for other in blocked) or any(_crosses(line, box) for line in leaders):
+            continue
+        if distance <= _LEADER:
+            return box, None
+        line = (place, (min(max(place[0], box[0]), box[2]), min(max(place[1], box[1]), box[3])))
+        if not any(_crosses(line, name) for name in names) and not any(_meet(line, other) for other in leaders):
+            return box, line
+    return None
+
+
+def overlap(one: Box, other: Box) -> bool:
+    """Whether two boxes share any area."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _crosses(line: Leader, box: Box) -> bool:
+    """Whether a line runs through a box, looked at in steps finer than a name is high."""
+    (x0, y0), (x1, y1) = line
+    steps = max(2, int(max(abs(x1 - x0), abs(y1 - y0)) / 4))
+    points = [(x0 + (x1 - x0) * at / steps, y0 + (y1 - y0) * at / steps) for at in range(steps + 1)]
+    return any(box[0] < x < box[2] and box[1] < y < box[3] for x, y in points)
+
+
+def _meet(one: Leader, other: Leader) -> bool:
+    """Whether two lines cross."""
+
+    def side(line: Leader, point: tuple[float, float]) -> bool:
+        (x0, y0), (x1, y1) = line
+        return (x1 - x0) * (point[1] - y0) > (y1 - y0) * (point[0] - x0)
+
+    return side(one, other[0]) != side(one, other[1]) and side(other, one[0]) != side(other, one[1])
+
+
+def folded(name: str) -> str:
+    """A long name with its options on lines of their own."""
+    return name if len(name) <= _LONG else "\n".join(textwrap.wrap(name, _LONG, break_long_words=False, break_on_hyphens=False))
+
+
+def at_ends(
+    figure: Any,
+    axes: Any,
+    ends: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    colours: Sequence[str],
+    *,
+    marks: Sequence[str] = (),
+    right: float = 1.0,
+    size: float = 8,
+) -> list[Any]:
+    """Write names to the right of the axes at the heights of their curves' ends, moved apart where they would touch.
+
+    The axes are made as wide as the names leave room for.
+
+    Args:
+        ends: last point of each curve, in data.
+        marks: a marker before each name in place of a leader, for curves that end far from it.
+        right: share of the figure's width at which the names end.
+        size: of the letters, in points.
+    """
+    pixel = figure.dpi / 72
+    notes = [axes.annotate(name, (0, 0), va="center", fontsize=size, annotation_clip=False) for name in names]
+    extents = [note.get_window_extent() for note in notes]
+    place, whole = axes.get_position(), figure.bbox.width
+    begin = (13 + _MARK * bool(marks)) * pixel
+    width = right - (max(extent.width for extent in extents) + begin + _MARGIN * pixel) / whole - place.x0
+    axes.set_position((place.x0, place.y0, width, place.height))
+    frame = axes.get_window_extent()
+    heights = [float(axes.transData.transform(end)[1]) for end in ends]
+    spread = apart(heights, [extent.height + pixel for extent in extents], frame.y0, frame.y1)
+    to_data = axes.transData.inverted()
+    free = {"clip_on": False, "scalex": False, "scaley": False}
+    for at, (note, end, height, colour) in enumerate(zip(notes, ends, spread, colours, strict=True)):
+        note.xy = note.xyann = to_data.transform((frame.x1 + begin, height))
+        if marks:
+            x = to_data.transform((frame.x1 + (11 + _MARK / 2) * pixel, height))
+            axes.plot(*x, color=colour, marker=marks[at], markersize=4.5, linestyle="none", **free)
+            continue
+        stop = to_data.transform((frame.x1 + 11 * pixel, height))
+        axes.plot([end[0], stop[0]], [end[1], stop[1]], color=colour, linewidth=0.8, linestyle=(0, (1, 1.5)), **free)
+    return notes
+
+
+def apart(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
+    """Middles as near to the wanted ones as they can be when things of these sizes may not overlap.
+
+    Things that touch move as one, to the mean of what they want; all lie within ``low`` and ``high`` if they fit.
+    """
+    pools: list[list[int]] = []
+    for at in sorted(range(len(wanted)), key=lambda key: wanted[key]):
+        pools.append([at])
+        while len(pools) > 1 and _bottom(pools[-2], wanted, sizes, low, high) + _size(pools[-2], sizes) > _bottom(
+            pools[-1], wanted, sizes, low, high
+        ):
+            upper = pools.pop()
+            pools[-1] += upper
+    middles = [0.0] * len(wanted)
+    for pool in pools:
+        edge = _bottom(pool, wanted, sizes, low, high)
+        for at in pool:
+            middles[at] = edge + sizes[at] / 2
+            edge += sizes[at]
+    return middles
+
+
+def _size(pool: Sequence[int], sizes: Sequence[float]) -> float:
+    return sum(sizes[at] for at in pool)
+
+
+def _bottom(pool: Sequence[int], wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> float:
+    """Lower edge of a pool of things that touch, set so that their middles are right on average."""
+    below, offsets = 0.0, 0.0
+    for at in pool:
+        offsets += wanted[at] - below - sizes[at] / 2
+        below += sizes[at]
+    return max(low, min(high - below, offsets / len(pool)))

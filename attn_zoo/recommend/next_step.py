@@ -1,0 +1,62 @@
+"""Commands that follow a recommendation: the one that gathers missing evidence, and the code that uses the mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from attn_zoo.leaderboard.findings.abilities import BASELINE
+from attn_zoo.recommend.candidates import Candidate
+from attn_zoo.recommend.ranking import Recommendation
+from attn_zoo.registry import task_card, task_names
+
+CONTROL = "uniform"
+"""Control that is run beside a mechanism."""
+
+
+def evidence_command(found: Recommendation) -> str | None:
+    """The command whose records could change a recommendation of softmax; None where every candidate was tried and lost."""
+    untried = found.untried()
+    if untried is None:
+        return None
+    each, lacking = untried
+    if found.required.trained:
+        encoder = not (found.required.reads_past or found.required.cross)
+        return f"attn-zoo transplant attention={each.attention},{CONTROL} seed=1,2,3 output=transplant.json" if encoder else None
+    tasks = [str(ability.table.task["name"]) for ability in lacking] or list(found.answer.missing)
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(tasks):
+        if name in task_names():
+            groups.setdefault(_reading(name, found.required.reads_past), []).append(name)
+    if not groups:
+        return None
+    how, names = max(groups.items(), key=lambda group: ("profile" in group[0], len(group[1])))
+    return f"attn-zoo run -m {how} attention={BASELINE},{CONTROL},{each.attention} task={','.join(names)} seed=1,2,3"
+
+
+def _reading(task: str, causal: bool) -> str:
+    """Overrides that read a task in a direction, at the size of the profile where it has one."""
+    entry = task_card(task)
+    profile = "profile_decoder" if causal else "profile_encoder"
+    if profile in entry.levels:
+        return f"level={profile}"
+    can_choose = any(field.name == "causal" for field in fields(entry.options))
+    return "level=cpu task.causal=true" if causal and can_choose else "level=cpu"
+
+
+def code(found: Recommendation, taken: Candidate) -> str:
+    """Python that uses a candidate."""
+    required = found.required
+    options = "".join(f", {name}={value!r}" for name, value in taken.options.items())
+    if required.trained:
+        return f'replace_attention(model, "{taken.attention}"{options})'
+    causal = ", causal=True" if required.reads_past else ""
+    cross = f", context_length={required.length}" if required.cross else ""
+    sizes = f'{required.width}, {required.heads}, "{taken.attention}", length={required.length}'
+    return f"MultiHeadAttention({sizes}{cross}{causal}{options})"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """``a, b, c and 2 more``."""
+    shown = list(names[:most])
+    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,113 @@
+"""Requirements on an attention layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attn_zoo.contract import Geometry, UnknownNameError
+from attn_zoo.leaderboard.findings.abilities import ACCEPT
+from attn_zoo.leaderboard.findings.needs import NEEDS, Need
+
+DIRECTIONS = {"forward": "a forward pass", "training": "a forward and backward pass"}
+"""Directions of a step, with descriptions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """Requirements on a layer with its projections, used at one length.
+
+    Raises:
+        UnknownNameError: no such need.
+        ValueError: a size is out of its range, or two requirements exclude each other.
+    """
+
+    length: int
+    width: int = 256
+    heads: int = 4
+    batch: int = 1
+    device: str = "cpu"
+    """Type of device, ``cpu`` or ``cuda``."""
+    direction: str = "forward"
+    """Direction, a key of ``DIRECTIONS``."""
+    causal: bool = False
+    padding: bool = False
+    cross: bool = False
+    """True for cross-attention, with keys of other tokens, as many as queries."""
+    decode: bool = False
+    """True for generation token by token from a state smaller than softmax's keys and values."""
+    trained: bool = False
+    """True for a model that was trained with softmax and gets the mechanism afterwards."""
+    memory: int | None = None
+    """Limit of bytes: of what training saves for the backward pass, or with ``decode`` of the state."""
+    use: str | None = None
+    """Name of one of ``NEEDS``, whose tasks decide; None for all recorded tasks of the direction."""
+    task: str | None = None
+    """Name of the task that decides alone."""
+    accept: float = ACCEPT
+    """Acceptable loss against softmax: points of 100, of metrics that are no shares per cent."""
+
+    def __post_init__(self) -> None:
+        for name in ("length", "width", "heads", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} counts something, so it is at least 1; got {getattr(self, name)}")
+        if self.width % self.heads:
+            raise ValueError(f"width must be divisible by heads; got width {self.width} and {self.heads} heads")
+        if not 0 <= self.accept < 100:
+            raise ValueError(f"accept is a loss in points, at least 0 and less than 100; got {self.accept:g}")
+        if self.memory is not None and not (self.decode or self.direction == "training"):
+            raise ValueError("memory is counted for training and for the state of generation; ask for direction training or decode")
+        if self.reads_past and self.cross:
+            raise ValueError("causal attention reads the tokens before each, cross-attention other tokens; ask for one of the two")
+        if self.decode and self.direction == "training":
+            raise ValueError("decode is generation, which has no backward pass; ask for one of decode and direction training")
+        if len(chosen := [name for name in ("trained", "use", "task") if getattr(self, name)]) > 1:
+            raise ValueError(f"{' and '.join(chosen)} each choose the evidence; ask for one of them")
+        self._check_use()
+
+    def _check_use(self) -> None:
+        known = [need.name for need in NEEDS]
+        if self.use is None:
+            return
+        if self.use not in known:
+            raise UnknownNameError("need", self.use, known)
+        need = NEEDS[known.index(self.use)]
+        if need.small_state and not self.decode:
+            raise ValueError(f"{self.use} is judged by the state that it carries; ask for decode as well")
+        if self.reads_past not in need.directions:
+            read = "causally" if need.directions == (True,) else "both ways"
+            raise ValueError(f"the tasks of {self.use} are read {read}; {'add' if read == 'causally' else 'leave out'} causal")
+
+    @property
+    def reads_past(self) -> bool:
+        """True for causal attention, which generation is."""
+        return self.causal or self.decode
+
+    @property
+    def geometry(self) -> Geometry:
+        """Geometry of the layer's mechanism."""
+        return Geometry(self.heads, self.width // self.heads, self.length, self.length, self.reads_past)
+
+    def need(self, recorded: dict[str, str]) -> Need:
+        """Tasks that decide, as a need of the findings.
+
+        Args:
+            recorded: titles of the recorded tasks of this direction by name.
+
+        Raises:
+            ValueError: the task that shall decide is not recorded in this direction.
+        """
+        if self.use is not None:
+            return next(need for need in NEEDS if need.name == self.use)
+        if self.task is not None and self.task not in recorded:
+            read = "causally" if self.reads_past else "both ways"
+            raise ValueError(f"no records of task {self.task!r} read {read}, only of {', '.join(sorted(recorded)) or 'none'}")
+        names = [self.task] if self.task else sorted(recorded)
+        why = "it was asked for" if self.task else "every recorded task of the direction decides"
+        return Need(title="Tasks", tasks={(name, self.reads_past): why for name in names}, small_state=self.decode, name="tasks")
+
+    def describe(self) -> str:
+        """Description in one line."""
+        wanted = [name for name in ("causal", "padding", "cross", "decode", "trained") if getattr(self, name)]
+        limit = [] if self.memory is None else [f"at most {self.memory / 2**20:,.0f} MiB"]
+        sizes = [f"{self.length:,} tokens", f"width {self.width}", f"{self.heads} heads", f"batch {self.batch}"]
+        return ", ".join([*sizes, DIRECTIONS[self.direction], f"on {self.device}", *wanted, *limit])
