@@ -102,8 +102,8 @@ def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -
             continue
         annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
         name, value = f"{owner}.{field.name}", values[field.name]
-        if annotation == "int" and type(value) is not int:
-            raise ValueError(f"{name} is a whole number; got {value!r}")
+        if annotation == "int" and (type(value) is not int or abs(value) > MOST):
+            raise ValueError(f"{name} is a whole number of at most {MOST}; got {value!r}")
         if annotation == "float":
             check_number(name, value)
         if annotation == "bool":
