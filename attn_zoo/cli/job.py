@@ -14,6 +14,7 @@ import torch
 
 from attn_zoo.cli.config import Settings
 from attn_zoo.cli.progress import RunProgress
+from attn_zoo.escapes import terminal
 from attn_zoo.plugin_files import digests
 from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.environment import command_line
@@ -110,7 +111,7 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
             print(f"{job.label}: left to another process, which is at it; the same command will show whether it ended", flush=True)
             return None
         record = _do(order, job)
-    print(f"{job.label}: {_outcome(record)}", flush=True)
+    print(terminal(f"{job.label}: {_outcome(record)}"), flush=True)
     return record
 
 
