@@ -111,8 +111,8 @@ def run_help(words: Sequence[str] = ()) -> str:
             "attention.OPTION=VALUE says the same, and dials.NAME.OPTION=VALUE sets an option of NAME in a sweep. plugin=PATH "
             "loads a file or folder that registers attentions or tasks, with no package to install."
         )
-        + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (those of a task and its level; attn-zoo run task=NAME --help shows "
-        f"others):\n{keys}"
+        + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (with task=NAME --help, those of another task):"
+        f"\n{keys}"
     )
 
 
