@@ -154,5 +154,5 @@ def _permuted(x: Keys, order: Int[Tensor, "batch heads keys"]) -> Keys:
 
 
 def _unit(key: Keys) -> Keys:
-    """Keys of length 1, divided in float32 at least, since float16 has no number that keeps zeros from being divided by zero."""
-    return F.normalize(key.to(torch.promote_types(key.dtype, torch.float32)), dim=-1).to(key.dtype)
+    """Keys of length 1, zeros where they are zero, in every type: float16 takes 1e-12 for zero."""
+    return F.normalize(key, dim=-1, eps=max(1e-12, torch.finfo(key.dtype).tiny))
