@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from attn_zoo.cli import main
-from attn_zoo.cost.experiments.models import WholeModels, build_model
+from attn_zoo.cost import session
+from attn_zoo.cost.experiments.models import build_model
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.rows import RowName
 
 TINY = ["image=32", "length=24", "depth=1", "tokens=20", "rounds=2"]
+
+
+class InProcess:
+    """A worker whose object lives in this process, for speed."""
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any, environment: Any, bounded: bool) -> None:
+        self.served = make(*arguments)
+
+    def ask(self, method: str, *arguments: Any, limit: float | None) -> Any:
+        return getattr(self.served, method)(*arguments)
+
+    def stop(self) -> None: ...
 
 
 def measured(tmp_path: Path, *words: str) -> tuple[int, list[dict]]:
@@ -23,7 +38,7 @@ def measured(tmp_path: Path, *words: str) -> tuple[int, list[dict]]:
 
 
 def test_a_vit_is_timed_before_and_after_in_one_table(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(WholeModels, "in_process", True)
+    monkeypatch.setattr(session, "Worker", InProcess)
     status, rows = measured(tmp_path, "models=[vit]")
     assert status == 0 and [row["cell"] for row in rows] == [0, 0, 1, 1] and all(row["value"] > 0 for row in rows)
     assert "| ViT-tiny of timm |        5 | softmax → linformer |" in capsys.readouterr().out
@@ -31,7 +46,7 @@ def test_a_vit_is_timed_before_and_after_in_one_table(tmp_path, capsys, monkeypa
 
 def test_models_of_transformers_are_timed(tmp_path, capsys, monkeypatch):
     pytest.importorskip("transformers", reason="transformers is not installed (extra: text)")
-    monkeypatch.setattr(WholeModels, "in_process", True)
+    monkeypatch.setattr(session, "Worker", InProcess)
     status, rows = measured(tmp_path, "models=[bert,generation]")
     assert status == 0 and len(rows) == 8 and all(row["value"] > 0 for row in rows)
     said = capsys.readouterr().out

@@ -24,18 +24,18 @@ MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "gener
 GPT2 = {"n_layer": 2, "n_embd": 256, "n_head": 4, "attn_pdrop": 0.0, "vocab_size": 1000, "bos_token_id": None, "eos_token_id": None}
 """Configuration of the decoder, beside its number of positions."""
 PROMPT = 16
-"""Tokens that generation begins with."""
+"""Number of given tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Random images (batch, 3, size, size), or ids (batch, size) below 1,000; there is no training to need a gradient."""
+    """Random images (batch, 3, size, size), or ids (batch, size) below 1,000, for inference."""
 
     images: bool
     size: int
 
     def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """The model's argument."""
+        """Images or ids."""
         image = (batch, 3, self.size, self.size)
         return (torch.randn(image, dtype=dtype) if self.images else torch.randint(1, 1000, (batch, self.size)),)
 
@@ -58,7 +58,7 @@ class Generating(nn.Module):
 
 
 def build_model(name: str, role: str, row: RowName, depth: int, size: int, length: int) -> nn.Module:
-    """A model ``before`` and ``after`` softmax is replaced by ``row``; generation has the row in both roles."""
+    """Build a model ``before`` or ``after`` its softmax is replaced by ``row``; generation has the row in both roles."""
     options = {"implementation": row.implementation, **row.options}
     if name == "vit":
         from timm import create_model
