@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from attn_zoo.cli.records_of import records_of
+from attn_zoo.cli.records_of import name_left_out, records_of
 from attn_zoo.leaderboard.difference import COST_TOLERANCE, TOLERANCE, difference
 from attn_zoo.leaderboard.difference_text import render_difference
 from attn_zoo.leaderboard.gate import REGRESSIONS
@@ -52,6 +52,7 @@ def diff(parsed: argparse.Namespace) -> int:
     failing = found.failing(kinds)
     if parsed.format == "json":
         print(json.dumps({**asdict(found), "fails": bool(failing)}, indent=1))
+        name_left_out(damaged)
     else:
         print(render_difference(found, kinds, parsed.format))
         for item in damaged:

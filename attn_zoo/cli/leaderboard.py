@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from attn_zoo.cli.records_of import add_records, records_root
+from attn_zoo.cli.records_of import add_records, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
 from attn_zoo.leaderboard.beside_text import render_published
 from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
@@ -131,7 +131,7 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     _refuse(parsed)
     parsed.records = records_root(parsed)
     if parsed.plots:
-        drawn = draw(_tables(parsed, Store(parsed.records).load()[0]), parsed.plots)
+        drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
     text = {"html": _page, "svg": _picture}.get(parsed.format, _text)(parsed)
     if parsed.output is None:
@@ -185,18 +185,19 @@ def _page(parsed: argparse.Namespace) -> str:
 
 
 def _picture(parsed: argparse.Namespace) -> str:
-    made = _tables(parsed, Store(parsed.records).load()[0])
+    made = _tables(parsed, loaded(parsed.records))
     return heat_map_svg(heat_map(made, counted_columns(parsed.costs) or recorded_columns(made))).rstrip()
 
 
 def _text(parsed: argparse.Namespace) -> str:
-    if parsed.separation is not None and (made := tables(Store(parsed.records).load()[0], task=parsed.task)):
+    if parsed.separation is not None and (made := tables(loaded(parsed.records), task=parsed.task)):
         return render_separations(
             [separates(table, parsed.separation or _solved_by(table.task["name"])) for table in made], parsed.format
         )
-    made = tables(Store(parsed.records).load()[0], task=parsed.task) if parsed.published else []
-    if made:
+    if parsed.published and (made := tables(loaded(parsed.records), task=parsed.task)):
         return render_published(made, parsed.format, attention=parsed.attention)
+    if parsed.format in ("csv", "json"):
+        name_left_out(Store(parsed.records).load()[1])
     return leaderboard(
         parsed.records,
         format=parsed.format,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from attn_zoo import reference
-from attn_zoo.records import Damaged, RecordError, RunRecord, Store
+from attn_zoo.records import Damaged, RecordError, RunRecord, Store, read_record
 from attn_zoo.records.packed import is_packed
 
 FOLDER = "runs"
@@ -41,6 +42,23 @@ def records_root(parsed: argparse.Namespace) -> Path:
     return reference.packed_file(name)
 
 
+def loaded(root: str | Path) -> list[RunRecord]:
+    """Records of a folder or packed file; files that are left out are named on standard error, with the reason.
+
+    Raises:
+        NotADirectoryError: ``root`` is a file, and not a packed one.
+    """
+    records, damaged = Store(root).load()
+    name_left_out(damaged)
+    return records
+
+
+def name_left_out(damaged: Iterable[Damaged]) -> None:
+    """Name files that tables leave out, with the reason, on standard error."""
+    for item in damaged:
+        print(f"attn-zoo: left out, as it is no whole record: {item.path}: {item.reason}", file=sys.stderr)
+
+
 def existing(folder: str | None) -> Path:
     """Folder of records that is named, or the usual one, which need not exist.
 
@@ -64,8 +82,6 @@ def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
     if not path.exists():
         raise FileNotFoundError(f"{str(path)!r} does not exist; name a folder of records, or the file of one")
     try:
-        return [RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8")), path.name)], []
+        return [read_record(path)], []
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from error
-    except ValueError as error:
-        raise RecordError(f"{path} is not readable as JSON: {error}") from error

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attn_zoo.cli.records_of import FOLDER, records_of
+from attn_zoo.cli.records_of import FOLDER, name_left_out, records_of
 from attn_zoo.leaderboard.reproduce import command, hydra_value
 from attn_zoo.records import PROTOCOL, RunRecord, Store
 
@@ -38,7 +38,9 @@ def fill(parser: argparse.ArgumentParser) -> None:
 def _rerun(parsed: argparse.Namespace) -> int:
     if parsed.into.exists() and (not parsed.into.is_dir() or any(parsed.into.iterdir())):
         raise ValueError(f"--into takes a new or empty folder, as every run is done anew; {str(parsed.into)!r} is not empty")
-    drawn = draw(records_of(parsed.records)[0], parsed.cells, parsed.seed)
+    records, damaged = records_of(parsed.records)
+    name_left_out(damaged)
+    drawn = draw(records, parsed.cells, parsed.seed)
     equal = 0
     for record in drawn:
         said = " ".join(do_anew(record, parsed.into))

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_zoo.cli.records_of import FOLDER, existing, records_of
+from attn_zoo.cli.records_of import FOLDER, existing, loaded, records_of
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
-from attn_zoo.records import Store
 from attn_zoo.terminal import columns
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def show(parsed: argparse.Namespace) -> int:
         ValueError: nothing is called so, or the file is no record.
     """
     path = Path(parsed.row)
-    found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, Store(existing(parsed.records)).load()[0])
+    found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, loaded(existing(parsed.records)))
     reports = _checked(found) if parsed.check else {}
     texts = [describe(shown, _said(shown, reports), whole=parsed.all or parsed.check) for shown in found]
     print(f"\n\n{'=' * columns()}\n\n".join(texts))

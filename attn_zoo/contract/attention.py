@@ -125,6 +125,11 @@ class Attention(nn.Module):
                 vars(part)["implementation"] = implementation
 
     @property
+    def dropout_rate(self) -> float:
+        """Dropout of this call: ``options.dropout`` in training, else 0."""
+        return float(self.options.dropout) if self.training else 0.0
+
+    @property
     def _attend_name(self) -> str:
         return {"eager": "attend", "definition": "definition"}.get(self.implementation, f"attend_{self.implementation}")
 

@@ -1,7 +1,9 @@
 """Specs of runs, records of their results, and the folder that stores them. Needs no tensor library."""
 
 from attn_zoo.records.environment import describe_environment
-from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, STATUSES, RecordError, RunRecord, Status
+from attn_zoo.records.errors import RecordError
+from attn_zoo.records.judge import read_record
+from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, STATUSES, RunRecord, Status
 from attn_zoo.records.spec import PROTOCOL, Budget, ModelSpec, RunSpec
 from attn_zoo.records.store import Damaged, Store
 from attn_zoo.records.tuning import Tuning
@@ -21,4 +23,5 @@ __all__ = [
     "Store",
     "Tuning",
     "describe_environment",
+    "read_record",
 ]

@@ -7,7 +7,10 @@ import lzma
 from collections.abc import Iterable
 from pathlib import Path
 
-from attn_zoo.records.record import RecordError, RunRecord
+from attn_zoo.records.errors import RecordError
+from attn_zoo.records.judge import judged
+from attn_zoo.records.plain import MOST_BYTES, parse
+from attn_zoo.records.record import RunRecord
 
 SUFFIX = ".jsonl.xz"
 """Suffix of every packed file's name."""
@@ -40,7 +43,11 @@ def unpack(path: Path) -> list[RunRecord]:
         RecordError: the file is damaged.
     """
     try:
-        lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).splitlines()]
-        return [RunRecord.from_dict(line["record"], line["source"]) for line in lines]
+        with lzma.open(path) as file:
+            text = file.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise RecordError(f"more than {MOST_BYTES:,} bytes")
+        lines = [parse(line) for line in text.decode().splitlines()]
+        return [judged(json.dumps(line["record"]), line["source"]) for line in lines]
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{path.name} is no whole file of packed records ({error}); get it anew") from error

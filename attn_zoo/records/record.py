@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from attn_zoo.records.errors import EditedError, ForeignError, RecordError
+from attn_zoo.records.plain import digest_of
+from attn_zoo.records.shape import check_shape
 from attn_zoo.records.spec import RunSpec
 from attn_zoo.records.tuning import Tuning
 
-SCHEMA = 4
-"""Version of the file's fields. Older ones still load: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``."""
+SCHEMA = 5
+"""Version of the file's fields. Older ones still load: 1 had no ``warnings``, 2 no ``tuning``, 3 no ``implementation``, 4 no
+``digest``."""
 
 Status = Literal["done", "diverged", "out_of_memory", "timed_out", "refused", "failed"]
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -27,10 +32,6 @@ _TILED_AS_EAGER = frozenset(
     ]
 )
 """Mechanisms whose CPU tiles were called ``eager`` before schema 4."""
-
-
-class RecordError(ValueError):
-    """Invalid record: the file is no record, or an incomplete one."""
 
 
 def _implementation_before_4(spec: Any) -> str | None:
@@ -107,35 +108,26 @@ class RunRecord:
         return self.tuning is not None and self.tuning.trial is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        data = asdict(self)
+        """Plain data, ready for JSON, with its digest. None stands for NaN and infinity, such as a diverged loss."""
+        data = _finite(asdict(self))
         del data["source"]
         if self.tuning is None:
             del data["tuning"]
         else:
             data["tuning"] = {name: value for name, value in data["tuning"].items() if value is not None}
-        return data
+        return {**data, "digest": digest_of(data)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], source: str | None = None) -> RunRecord:
         """Record from the plain data of ``to_dict``, read from the file ``source``.
 
         Raises:
-            RecordError: a field is missing or unknown, or the schema is newer than this code.
+            RecordError: a field is missing, unknown or of the wrong type, a number has no sensible size, or the schema is newer
+                than this code.
+            EditedError: the data do not have their digest.
         """
-        if not isinstance(data, Mapping) or "schema" not in data:
-            raise RecordError("not a run record: the field 'schema' is missing")
-        if not isinstance(data["schema"], int) or not 1 <= data["schema"] <= SCHEMA:
-            raise RecordError(f"schema {data['schema']!r} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
-        if data["schema"] == 1:
-            data = {**data, "warnings": []}
-        ran = {} if data["schema"] >= 4 or "spec" not in data else {"implementation": _implementation_before_4(data["spec"])}
-        data = {"tuning": None, **ran, **data, "schema": SCHEMA}
-        known = {f.name for f in fields(cls)} - {"source"}
-        if missing := known - set(data):
-            raise RecordError(f"not a whole record: {', '.join(sorted(missing))} missing")
-        if unknown := set(data) - known:
-            raise RecordError(f"fields no record of schema {data['schema']} has: {', '.join(sorted(unknown))}")
+        data = _present_fields(data)
+        check_shape(data)
         try:
             spec = RunSpec.from_dict(data["spec"])
             parsed = {"spec": spec, "curve": tuple(data["curve"]), "warnings": tuple(data["warnings"])}
@@ -145,3 +137,44 @@ class RunRecord:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"not a whole record: {type(error).__name__}: {error}") from error
+
+
+def _present_fields(data: Any) -> dict[str, Any]:
+    """Fields of the present schema, without the digest, which must be that of the others.
+
+    Raises:
+        RecordError: the data are no whole record of their schema.
+        EditedError: the data do not have their digest.
+    """
+    if isinstance(data, Mapping) and not {"schema", "run_id", "spec"} & set(data):
+        raise ForeignError("JSON of another kind; tables leave it out")
+    if not isinstance(data, Mapping) or "schema" not in data:
+        raise RecordError("not a run record: the field 'schema' is missing")
+    schema = data["schema"]
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
+        raise RecordError(f"schema {schema!a:.80} is not one of 1 to {SCHEMA}; install the newest attn-zoo to read it")
+    known = {f.name for f in fields(RunRecord)} - {"source"} | ({"digest"} if schema >= 5 else set())
+    if unknown := sorted(map(ascii, set(data) - known)):
+        raise RecordError(f"fields no record of schema {schema} has: {', '.join(unknown):.80}")
+    defaults: dict[str, Any] = {"tuning": None}
+    if schema == 1:
+        defaults["warnings"] = []
+    if schema < 4:
+        defaults["implementation"] = _implementation_before_4(data.get("spec"))
+    if missing := known - set(data) - set(defaults):
+        raise RecordError(f"not a whole record: {', '.join(sorted(missing))} missing")
+    rest = {name: value for name, value in data.items() if name != "digest"}
+    if schema >= 5 and data["digest"] != digest_of(rest):
+        raise EditedError("its content does not have its digest: changed after it was written")
+    return {**defaults, **rest, "schema": SCHEMA}
+
+
+def _finite(value: Any) -> Any:
+    """Plain data with None for NaN and infinity, which JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import secrets
@@ -13,11 +12,12 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from attn_zoo.records.claim import claimed
+from attn_zoo.records.errors import RecordError
+from attn_zoo.records.judge import read_record
 from attn_zoo.records.packed import is_packed, unpack
-from attn_zoo.records.record import FINAL_STATUSES, RecordError, RunRecord
+from attn_zoo.records.record import FINAL_STATUSES, RunRecord
 from attn_zoo.records.tuning import Tuning
 
 ROOM = 2**18
@@ -32,10 +32,12 @@ CHECKPOINT, UNUSED = ".checkpoint", ".unused"
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """File in the folder that is no complete record."""
+    """File in the folder that is no record, or a damaged or edited one: every reader leaves it out."""
 
     path: Path
     reason: str
+    kind: str = "damaged"
+    """``damaged``, ``edited``, or ``no record`` for JSON of another kind."""
 
 
 class Store:
@@ -77,7 +79,7 @@ class Store:
         stem = f"{record.spec.attention}-{record.spec.task}-s{record.spec.seed}-{record.run_id}"
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         path = self.root / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', stem)}-{stamp}-{secrets.token_hex(3)}.json"
-        text = json.dumps(_finite(record.to_dict()), indent=1, sort_keys=True, allow_nan=False) + "\n"
+        text = json.dumps(record.to_dict(), indent=1, sort_keys=True, allow_nan=False) + "\n"
         temporary = path.with_name(f".{path.name}{HALF}")
         try:
             with temporary.open("w", encoding="utf-8") as file:
@@ -95,21 +97,25 @@ class Store:
         return path
 
     def load(self) -> tuple[list[RunRecord], list[Damaged]]:
-        """All records below the folder, and the damaged files with their reasons; both empty if the folder is missing.
+        """All records below the folder, and the files that are none with their reasons; both empty if the folder is missing.
 
         Raises:
+            NotADirectoryError: the root is a file, and not a packed one.
             RecordError: the root is a damaged packed file.
         """
         if is_packed(self.root):
             return unpack(self.root), []
+        if self.root.exists() and not self.root.is_dir():
+            raise NotADirectoryError(f"{str(self.root)!r} is a file; name the folder that runs were recorded in")
         records: list[RunRecord] = []
         damaged: list[Damaged] = []
         for path in self._files():
             try:
-                source = path.relative_to(self.root).as_posix()
-                records.append(RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8")), source))
-            except (OSError, ValueError) as error:  # RecordError, bad JSON and bad UTF-8 are ValueErrors
-                damaged.append(Damaged(path, str(error) if isinstance(error, RecordError) else f"not readable as JSON: {error}"))
+                records.append(read_record(path, path.relative_to(self.root).as_posix()))
+            except RecordError as error:
+                damaged.append(Damaged(path, str(error), error.kind))
+            except OSError as error:
+                damaged.append(Damaged(path, f"cannot be read: {error.strerror or error}"))
         return records, damaged
 
     def find(self, run_id: str, tuning: Tuning | None = None) -> RunRecord | None:
@@ -123,8 +129,8 @@ class Store:
         """
         for path in self._files(f"*{run_id}*.json"):
             try:
-                record = RunRecord.from_dict(json.loads(path.read_text(encoding="utf-8")))
-            except (OSError, ValueError):
+                record = read_record(path)
+            except (OSError, RecordError):
                 continue  # a damaged record does not count, so that the run is repeated
             ours = record.run_id == run_id and _role(record.tuning) == _role(tuning)
             if ours and (record.is_trial or record.status in FINAL_STATUSES):
@@ -150,14 +156,3 @@ class Store:
 def _role(tuning: Tuning | None) -> tuple[str, bool] | None:
     """Study of a run, and True for a trial."""
     return None if tuning is None else (tuning.study, tuning.trial is not None)
-
-
-def _finite(value: Any) -> Any:
-    """Plain data with None for NaN and infinity, which JSON lacks, such as a diverged loss."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

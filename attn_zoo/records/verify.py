@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attn_zoo.records.claim import SUFFIX, is_claimed
+from attn_zoo.records.plain import parse, read_text
 from attn_zoo.records.record import FINAL_STATUSES, SCHEMA, RunRecord
 from attn_zoo.records.spec import OLD_PROTOCOLS, PROTOCOL
 from attn_zoo.records.store import CHECKPOINT, HALF, TRY, UNUSED, Damaged, Store
@@ -54,15 +55,10 @@ def verify(root: str | Path) -> Verdict:
     root = Path(root)
     if not root.exists():
         raise FileNotFoundError(f"there is no folder {str(root)!r}; name the one that runs were recorded in")
-    if not root.is_dir():
-        raise NotADirectoryError(f"{str(root)!r} is a file; name the folder that runs were recorded in")
-    records, damaged = Store(root).load()
-    checked = [(record, words) for record in records for words in [_shape_error(record)]]
-    valid = [record for record, words in checked if words is None]
+    valid, damaged = Store(root).load()
     findings = [
         *(_unreadable(item, root) for item in damaged),
-        *(Finding("damaged", _files([record]), words) for record, words in checked if words is not None),
-        *_edited(valid),
+        *_renamed(valid),
         *_repeated(valid),
         *_different_data(valid),
         *_foreign(valid),
@@ -77,61 +73,19 @@ def _files(records: Iterable[RunRecord]) -> tuple[str, ...]:
 
 
 def _unreadable(item: Damaged, root: Path) -> Finding:
-    """Finding for a damaged file, or for JSON of another kind, such as the output of ``attn-zoo measure``."""
+    """Finding for a file that tables leave out, or for JSON of another kind, such as the output of ``attn-zoo measure``."""
     name = (item.path.relative_to(root).as_posix(),)
-    try:
-        content = json.loads(item.path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        content = None
-    if isinstance(content, dict) and not {"schema", "run_id", "spec"} & set(content):
-        return Finding("no record", name, "JSON of another kind; tables leave it out", harmless=True)
-    return Finding("damaged", name, f"{item.reason}; tables leave it out, and the same command does the run again")
+    if item.kind == "no record":
+        return Finding("no record", name, item.reason, harmless=True)
+    return Finding(item.kind, name, f"{item.reason}; tables leave it out, and the same command does the run again")
 
 
-def _shape_error(record: RunRecord) -> str | None:
-    """Reason why a file with all fields cannot be read; None if it can."""
-    for name in ("attention_card", "task_card", "data", "scores", "counted", "measured", "environment"):
-        if not isinstance(getattr(record, name), Mapping):
-            return f"the field {name!r} is no mapping but {getattr(record, name)!r}"
-    for name, score in record.scores.items():
-        if isinstance(score, bool) or not isinstance(score, int | float):
-            return f"the score {name!r} is no number but {score!r}"
-    for split, facts in record.data.items():
-        if not isinstance(facts, Mapping) or "digest" not in facts:
-            return f"the data of split {split!r} have no digest"
-    if not all(isinstance(point, Mapping) for point in record.curve):
-        return "a point of the learning curve is no mapping"
-    return None
-
-
-def _edited(records: Iterable[RunRecord]) -> Iterator[Finding]:
-    """Findings for records that contradict themselves, and for file names by which ``attn-zoo run`` does not find them."""
+def _renamed(records: Iterable[RunRecord]) -> Iterator[Finding]:
+    """Findings for file names by which ``attn-zoo run`` does not find a record."""
     for record in records:
-        expected = record.spec.run_id(str(record.task_card.get("version")), record.protocol)
-        if record.run_id != expected:
-            words = f"run_id {record.run_id} does not follow from its spec, which gives {expected}: changed after it was written"
-            yield Finding("edited", _files([record]), words)
-        for what, actual, expected in (
-            ("task", record.task_card.get("name"), record.spec.task),
-            ("attention", record.attention_card.get("name"), record.spec.attention),
-        ):
-            if actual != expected:
-                yield Finding("edited", _files([record]), f"its card is of {what} {actual!r}, its spec of {expected!r}")
-        best = _best_on_curve(record)
-        if best is not None and best != record.scores.get("valid"):
-            words = f"its best validation score is {record.scores.get('valid')}, but its curve's is {best}"
-            yield Finding("edited", _files([record]), words)
         if record.run_id not in Path(str(record.source)).name:
             words = f"its name lacks its run_id {record.run_id}, so that 'attn-zoo run' does not find it and does the run again"
             yield Finding("renamed", _files([record]), words)
-
-
-def _best_on_curve(record: RunRecord) -> float | None:
-    """Best validation score on the curve of a run that is done; None for others."""
-    scores = [point["valid"] for point in record.curve if point.get("valid") is not None]
-    if record.status != "done" or not scores:
-        return None
-    return max(scores) if record.task_card.get("higher_is_better", True) else min(scores)
 
 
 def _repeated(records: Iterable[RunRecord]) -> Iterator[Finding]:
@@ -221,7 +175,7 @@ def _left_over(root: Path) -> Iterator[Finding]:
 def _old(records: Iterable[RunRecord], root: Path) -> Iterator[Finding]:
     by_schema: dict[int, list[RunRecord]] = defaultdict(list)
     for record in records:
-        schema = json.loads((root / str(record.source)).read_text(encoding="utf-8"))["schema"]
+        schema = parse(read_text(root / str(record.source)))["schema"]
         if schema != SCHEMA:
             by_schema[schema].append(record)
     for schema, members in sorted(by_schema.items()):

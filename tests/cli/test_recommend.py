@@ -69,7 +69,7 @@ def test_the_cheapest_that_is_close_enough_is_taken_with_the_implementation_of_t
     lines = as_text(found).splitlines()
     assert lines[:5] == [
         "Take linear (tiled).",
-        "Why: surely within 5 points of softmax at Mqar; least sure +0.0 ± 0.0 at Mqar.",
+        "Why: surely within 5 points of softmax at Mqar: +0.0 ± 0.0 points.",
         "Cost: 1.6 % of softmax's FLOPs at 4,096 tokens.",
         "Also close enough: nystrom (sdpa).",
         'Use: MultiHeadAttention(256, 4, "linear", length=4096)',
@@ -252,7 +252,7 @@ def test_json_holds_the_lines_and_the_evidence(capsys, tmp_path):
         (["--for", "vision", "--causal"], "the tasks of vision are read both ways; leave out causal"),
         (["--accept", "-1"], "at least 0 and less than 100; got -1"),
         (["--task", "digits"], "no records of task 'digits' read both ways, only of copying, "),
-        (["--records", "nowhere"], "'nowhere' does not exist"),
+        (["--records", "nowhere"], "there is no 'nowhere'"),
         (["--transplant", "t.json"], "add --trained"),
         (["--attention", "linfromer"], "did you mean 'linformer'?"),
         (["--attention", "linformer[k=8]"], "no option of attention linformer is called 'k'"),

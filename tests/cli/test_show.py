@@ -138,7 +138,7 @@ def test_bad_names_and_files_are_refused_with_what_there_is(folder, capsys, tmp_
     broken = tmp_path / "broken.json"
     broken.write_text("{", encoding="utf-8")
     assert show(folder, str(broken)) == 2
-    assert "broken.json is not readable as JSON" in capsys.readouterr().err
+    assert "broken.json: not readable as JSON" in capsys.readouterr().err
 
 
 def test_rows_that_differ_in_an_option_have_names_of_their_own(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from attn_zoo.rows import RowName
 TINY = ["image=32", "length=24", "depth=1", "tokens=20", "rounds=2"]
 
 
-def measured(tmp_path: Path, *words: str) -> tuple[int, list[dict]]:
+def measured(tmp_path: Path, *words: str) -> tuple[int, list[dict[str, Any]]]:
     file = tmp_path / "models.json"
     status = main(["measure", "experiment=models", "device=cpu", *TINY, *words, f"output={file}"])
     return status, json.loads(file.read_text(encoding="utf-8"))["rows"]

@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import torch
+
 from attn_zoo.kernels.linformer import attention, blocks, projection, table
 from kernels.compiling import compile_for_hopper
 
@@ -33,14 +35,11 @@ class Case:
 
     def constants(self) -> dict[str, Any]:
         tile = self.tile
-        common = {"STAGES": tile.stages, "PRECISION": self.precision if self.dtype == "fp32" else "tf32"}
+        common = {**tile.constants(), "PRECISION": self.precision if self.dtype == "fp32" else "tf32"}
         if isinstance(tile, table.ProjectionTile):
-            sizes = {"BLOCK_ROWS": tile.rows, "BLOCK_KEYS": tile.keys, "BLOCK_WIDTH": tile.width}
-            return common | sizes | {"MASKED": self.form == "random"}
-        sizes = {"BLOCK_QUERIES": tile.queries, "BLOCK_KEYS": tile.keys, "BLOCK_DIM": tile.dim}
-        full = self.form not in ("ragged", "ones")
-        flags = {"DROPOUT": self.form == "random", "FULL": full}
-        return common | sizes | flags | {"DIM": 1 if self.form == "ones" else tile.dim, "SCALE": 0.18, "ROOT": 0.12}
+            return common | {"MASKED": self.form == "random"}
+        flags = {"DROPOUT": self.form == "random", "FULL": self.form not in ("ragged", "ones")}
+        return common | flags | {"DIM": 1 if self.form == "ones" else tile.dim, "SCALE": 0.18, "ROOT": 0.12}
 
     def pointers(self) -> dict[str, str]:
         names = [name for name in KERNELS[self.kernel].arg_names if name.endswith("_pointer")]
@@ -55,10 +54,25 @@ class Case:
         return types
 
 
+def entries() -> Iterator[tuple[str, int, bool, table.AttentionTile | table.ProjectionTile]]:
+    """All combinations of kernel name, bits of an input, use of dropout or padding, and tile."""
+    for random in (False, True):
+        for kernel, whole in table.WHOLE.items():
+            for keys, dim in whole:
+                if table.on_chip(keys, dim, torch.bfloat16, random):
+                    yield kernel, 16, random, table.whole_row_tile(kernel, keys, dim, random)
+        for kernel, by_size in table.BLOCKS.items():
+            for (bits, dim), (queries, keys, warps, stages) in by_size.items():
+                yield kernel, bits, random, table.AttentionTile(queries, keys, dim, warps, stages)
+        for kernel, tiles in table.PROJECTION.items():
+            for (bits, _, _), tile in tiles.items():
+                yield kernel, bits, random, table.ProjectionTile(*tile)
+
+
 def cases(everything: bool) -> Iterator[Case]:
     """Every entry as it is mostly launched; with ``everything`` all forms of it, else those of one entry for each kernel."""
     seen = set()
-    for kernel, bits, random, tile in table.entries():
+    for kernel, bits, random, tile in entries():
         case = Case(kernel, tile, "bf16" if bits == 16 else "fp32", "random" if random else "plain")
         wide = tile.width if isinstance(tile, table.ProjectionTile) else tile.dim
         first = wide >= 64 and (kernel, bits, random) not in seen

@@ -18,6 +18,7 @@ from make import make_record
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.records import PROTOCOL, Store
+from attn_zoo.records.plain import digest_of
 from attn_zoo.records.verify import Finding, verify
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -30,10 +31,12 @@ def kinds(folder: Path) -> dict[str, Finding]:
     return found
 
 
-def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def rewrite(path: Path, change: Callable[[dict[str, Any]], Any], *, signed: bool = True) -> None:
+    """Change a record in its file; ``signed`` gives it the digest of its new content."""
     data = json.loads(path.read_text(encoding="utf-8"))
     change(data)
-    path.write_text(json.dumps(data), encoding="utf-8")
+    digest = data.pop("digest")
+    path.write_text(json.dumps({**data, "digest": digest_of(data) if signed else digest}), encoding="utf-8")
 
 
 def filled(folder: Path) -> list[Path]:
@@ -66,11 +69,11 @@ def test_a_truncated_record_is_named(tmp_path, cut):
     [
         (lambda d: d.pop("scores"), "damaged", "scores missing"),
         (lambda d: d.update(schema=99), "damaged", "install the newest"),
-        (lambda d: d["scores"].update(test="high"), "damaged", "'test' is no number but 'high'"),
-        (lambda d: d["scores"].update(test=None), "damaged", "'test' is no number but None"),
-        (lambda d: d.update(environment="here"), "damaged", "'environment' is no mapping but 'here'"),
-        (lambda d: d["data"]["test"].pop("digest"), "damaged", "'test' have no digest"),
-        (lambda d: d.update(curve=[1]), "damaged", "learning curve"),
+        (lambda d: d["scores"].update(test="high"), "damaged", "scores.test is no number but 'high'"),
+        (lambda d: d["scores"].update(test=None), "damaged", "scores.test is no number but None"),
+        (lambda d: d.update(environment="here"), "damaged", "environment is no mapping but 'here'"),
+        (lambda d: d["data"]["test"].pop("digest"), "damaged", "data.test lacks 'digest'"),
+        (lambda d: d.update(curve=[1]), "damaged", "curve[0] is no mapping but 1"),
         (lambda d: d["spec"].update(seed=7), "edited", "does not follow from its spec"),
         (lambda d: d["spec"]["budget"].update(steps=1), "edited", "does not follow from its spec"),
         (lambda d: d["task_card"].update(version="2"), "edited", "does not follow from its spec"),
@@ -88,6 +91,19 @@ def test_a_record_that_was_tampered_with_is_named(tmp_path, change, kind, words)
     assert found[kind].files == (path.name,)
     assert words in found[kind].words
     assert not verify(tmp_path).clean
+
+
+@pytest.mark.parametrize("change", [lambda d: d["scores"].update(test=0.99), lambda d: d["warnings"].append("none")])
+def test_a_record_that_was_edited_without_its_digest_is_named_and_left_out(tmp_path, change):
+    path = filled(tmp_path)[0]
+    rewrite(path, change, signed=False)
+    finding = kinds(tmp_path)["edited"]
+    assert finding.files == (path.name,) and "does not have its digest" in finding.words
+    records, left_out = Store(tmp_path).load()
+    assert [record.spec.seed for record in records] == [2, 3]
+    assert [item.path for item in left_out] == [path]
+    assert "does not have its digest" in leaderboard(tmp_path)
+    assert Store(tmp_path).find(make_record(seed=1).run_id) is None, "the same command does the run again"
 
 
 def test_other_options_may_have_other_data(tmp_path):

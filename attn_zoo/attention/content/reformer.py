@@ -153,9 +153,9 @@ class Reformer(RedrawnAttention):
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute ``attend`` in tiles that fit a CPU's caches."""
-        once, dropout = self.options.duplicates is Duplicates.corrected, self.options.dropout if self.training else 0.0
+        once = self.options.duplicates is Duplicates.corrected
         self.redraw_in_training()
-        rule = Rule(self.geometry.causal, once=once, dropout=dropout)
+        rule = Rule(self.geometry.causal, once=once, dropout=self.dropout_rate)
         return attend_buckets(query, value, *self._layout(query, key_valid), rule).to(value.dtype)
 
     @torch.no_grad()

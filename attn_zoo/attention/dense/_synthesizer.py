@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.contract import FLOAT, Attention, Cost, Geometry, allowed_pairs, softmax_over_valid
+from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False) -> Cost:
@@ -34,12 +35,7 @@ def check_size(owner: str, name: str, size: int, least: int) -> None:
 class Synthesizer(Attention):
     """Weighted averages of the values by scores that do not depend on keys. Subclasses write ``attend``."""
 
-    def weigh(
-        self,
-        scores: Float[Tensor, "#batch heads queries keys"],
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def weigh(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
         """Compute softmax(B) V over the valid (causal: past) keys, with B for each example or one for all."""
         allowed = allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
         weights = softmax_over_valid(scores, allowed).to(value.dtype)
@@ -48,12 +44,7 @@ class Synthesizer(Attention):
             return (weights[0] @ side_by_side).unflatten(-1, (len(value), -1)).permute(2, 0, 1, 3)
         return weights @ value
 
-    def by_definition(
-        self,
-        scores: Float[Tensor, "#batch heads queries keys"],
-        value: Float[Tensor, "batch heads keys head_dim"],
-        key_valid: Bool[Tensor, "batch keys"] | None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
+    def by_definition(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
         """Compute exp(B) V divided by the sum of exp(B) over the valid (causal: past) keys, query by query."""
         rows = []
         for i in range(scores.shape[2]):

@@ -68,10 +68,9 @@ class Softmax(Attention):
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Attend by PyTorch's fused kernels, chosen by PyTorch for the device, dtype and mask."""
-        dropout = self.options.dropout if self.training else 0.0
         allowed = None if key_valid is None else allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
         out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=allowed, dropout_p=dropout, is_causal=self.geometry.causal and allowed is None
+            query, key, value, attn_mask=allowed, dropout_p=self.dropout_rate, is_causal=self.geometry.causal and allowed is None
         )
         # Back ends differ on rows that see no key (zeros, NaN or a mean), so the contract's zeros are set here.
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)
@@ -86,7 +85,6 @@ class Softmax(Attention):
             low = torch.finfo(query.dtype).min  # finite: rows without a key are set to zero below, not NaN
             bias = torch.zeros_like(allowed, dtype=query.dtype).masked_fill(~allowed, low)
             bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], -1).contiguous()
-        dropout = self.options.dropout if self.training else 0.0
-        out = memory_efficient_attention(query.movedim(2, 1), key.movedim(2, 1), value.movedim(2, 1), bias, dropout)
+        out = memory_efficient_attention(query.movedim(2, 1), key.movedim(2, 1), value.movedim(2, 1), bias, self.dropout_rate)
         out = out.movedim(1, 2)
         return out if allowed is None else out.masked_fill(~allowed.any(dim=-1, keepdim=True), 0)

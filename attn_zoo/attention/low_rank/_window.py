@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
@@ -18,74 +20,54 @@ Rows = Float[Tensor, "batch heads keys head_dim"]
 """Queries, as many as keys, or outputs."""
 
 
+class Few(NamedTuple):
+    """Keys and values that every query sees, such as projected ones."""
+
+    key: Compressed
+    value: Compressed
+    valid: CompressedValid = None
+
+
 def attend_near(
-    query: Rows,
-    key: Keys,
-    value: Keys,
-    valid: KeyValid,
-    few_key: Compressed,
-    few_value: Compressed,
-    few_valid: CompressedValid,
-    *,
-    window: int,
-    dropout: float,
-    tiled: bool,
+    query: Rows, key: Keys, value: Keys, valid: KeyValid, few: Few, *, window: int, dropout: float, tiled: bool
 ) -> Rows:
     """Compute softmax(Q [K_few ; K_near]ᵀ / √d) [V_few ; V_near], with the valid keys of the window around each query as K_near."""
     reach = min(window // 2, query.shape[2] - 1)
-    if few_valid is None and valid is not None:
-        few_valid = valid.any(dim=1, keepdim=True).expand(-1, few_key.shape[2])
+    if few.valid is None and valid is not None:
+        few = few._replace(valid=valid.any(dim=1, keepdim=True).expand(-1, few.key.shape[2]))
     near = None if valid is None else valid[:, None]
     if tiled:
-        few = {"extra_key": few_key, "extra_value": few_value}
-        out = banded_attention(query, key, value, near, left=reach, right=reach, extra_valid=few_valid, dropout=dropout, **few)
+        out = banded_attention(query, key, value, near, *few, left=reach, right=reach, dropout=dropout)
     else:
-        out = window_attention(query, key, value, near, few_key, few_value, few_valid, reach=reach, dropout=dropout)
+        out = window_attention(query, key, value, near, few, reach=reach, dropout=dropout)
     return out.to(value.dtype)
 
 
 def window_attention(
-    query: Rows,
-    key: Keys,
-    value: Keys,
-    valid: Bool[Tensor, "batch 1 keys"] | None,
-    few_key: Compressed,
-    few_value: Compressed,
-    few_valid: CompressedValid,
-    *,
-    reach: int,
-    dropout: float,
+    query: Rows, key: Keys, value: Keys, valid: Bool[Tensor, "batch 1 keys"] | None, few: Few, *, reach: int, dropout: float
 ) -> Rows:
     """Compute ``attend_near`` in blocks of queries: (batch, heads, blocks, block, reach + block + reach) scores for the window."""
-    n, few, block = query.shape[2], few_key.shape[2], max(reach, SMALLEST_BLOCK)
+    n, r, block = query.shape[2], few.key.shape[2], max(reach, SMALLEST_BLOCK)
     fill, span = -n % block, reach + block + reach
     rows = F.pad(query * query.shape[-1] ** -0.5, (0, 0, 0, fill))
     near_key, near_value = (F.pad(x, (0, 0, reach, reach + fill)).unfold(2, span, block).mT for x in (key, value))
     distance = torch.arange(span, device=query.device) - reach - torch.arange(block, device=query.device)[:, None]
     real = query.new_ones(1, 1, n, dtype=torch.bool) if valid is None else valid
     allowed = (-reach <= distance) & (distance <= reach) & F.pad(real, (reach, reach + fill)).unfold(2, span, block)[..., None, :]
-    seen = query.new_ones(1, few, dtype=torch.bool) if few_valid is None else few_valid
+    seen = query.new_ones(1, r, dtype=torch.bool) if few.valid is None else few.valid
     seen = seen[:, None, None, None].expand(*allowed.shape[:-1], -1)
-    scores = torch.cat([(rows @ few_key.mT).unflatten(2, (-1, block)), rows.unflatten(2, (-1, block)) @ near_key.mT], dim=-1)
+    scores = torch.cat([(rows @ few.key.mT).unflatten(2, (-1, block)), rows.unflatten(2, (-1, block)) @ near_key.mT], dim=-1)
     weights = F.dropout(softmax_over_valid(scores, torch.cat([seen, allowed], dim=-1)), dropout)
-    far, near = weights.split([few, span], dim=-1)
-    return (far.flatten(2, 3) @ few_value + (near @ near_value).flatten(2, 3))[:, :, :n]
+    far, near = weights.split([r, span], dim=-1)
+    return (far.flatten(2, 3) @ few.value + (near @ near_value).flatten(2, 3))[:, :, :n]
 
 
-def naive_attention(
-    query: Rows,
-    key: Keys,
-    value: Keys,
-    near: Bool[Tensor, "#batch #heads keys keys"],
-    few_key: Compressed,
-    few_value: Compressed,
-    few_valid: CompressedValid,
-) -> Rows:
+def naive_attention(query: Rows, key: Keys, value: Keys, near: Bool[Tensor, "#batch #heads keys keys"], few: Few) -> Rows:
     """Compute ``attend_near`` with n × (few + n) weights masked to the pairs ``near``, for definitions."""
-    seen = near.new_ones(1, few_key.shape[2]) if few_valid is None else few_valid
+    seen = near.new_ones(1, few.key.shape[2]) if few.valid is None else few.valid
     allowed = torch.cat([seen[:, None, None].expand(*near.shape[:-1], -1), near], dim=-1)
-    scores = query @ torch.cat([few_key, key], dim=2).mT / query.shape[-1] ** 0.5
-    return softmax_over_valid(scores, allowed) @ torch.cat([few_value, value], dim=2)
+    scores = query @ torch.cat([few.key, key], dim=2).mT / query.shape[-1] ** 0.5
+    return softmax_over_valid(scores, allowed) @ torch.cat([few.value, value], dim=2)
 
 
 def within(n: int, reach: int, key_valid: KeyValid, device: torch.device) -> Bool[Tensor, "#batch 1 n n"]:

@@ -100,12 +100,11 @@ class Linformer(LowRankAttention):
 
     def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
         """Compute P (F V) with P = softmax(Q (E K)ᵀ / √d) from E K and F V."""
-        dropout = self.options.dropout if self.training else 0.0
         if self.implementation == "sdpa":
-            return sdpa_over_valid(query, key, value, valid, dropout=dropout)
+            return sdpa_over_valid(query, key, value, valid, dropout=self.dropout_rate)
         if self.implementation == "triton":
             from attn_zoo.kernels.linformer import linformer_attention
 
-            return linformer_attention(query, key, value, dropout=dropout)
+            return linformer_attention(query, key, value, dropout=self.dropout_rate)
         p = softmax_over_valid(query @ (key * query.shape[-1] ** -0.5).mT, None if valid is None else valid[:, None, None])
-        return F.dropout(p, dropout) @ value
+        return F.dropout(p, self.dropout_rate) @ value

@@ -163,6 +163,5 @@ class LinformerCausal(Attention):
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Attend block by block, so that no temporary is longer than the keys that a block sees."""
-        dropout = self.options.dropout if self.training else 0.0
         projections = self.key_projection, self.value_projection
-        return attend_blocks(query, key, value, key_valid, *projections, causal=self.geometry.causal, dropout=dropout)
+        return attend_blocks(query, key, value, key_valid, *projections, causal=self.geometry.causal, dropout=self.dropout_rate)

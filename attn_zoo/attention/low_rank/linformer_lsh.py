@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attn_zoo.attention.content._hashing import ROTATIONS, check_buckets, default_buckets, lsh_buckets, rotation_columns
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
-from attn_zoo.attention.low_rank._window import attend_near, naive_attention
+from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention
 from attn_zoo.contract import Capabilities, Cost, Geometry, LengthMap, by_length, check_dropout
 from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.precision import without_autocast
@@ -120,22 +120,21 @@ class LinformerLSH(LowRankAttention):
             rank = self._order(q, e.heads, key_valid).argsort(dim=-1)
             near = (rank[..., :, None] - rank[..., None, :]).abs() <= self.options.window // 2
             near = near if key_valid is None else near & key_valid[:, None, None]
-            return naive_attention(q, k, v, near, *e.project(k, v, key_valid), e.valid(key_valid))
+            return naive_attention(q, k, v, near, Few(*e.project(k, v, key_valid), e.valid(key_valid)))
 
         return self.by_map(heads, query, F.normalize(key, dim=-1), value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute E K and F V, then one softmax over them and a window in the order of buckets."""
-        dropout = self.options.dropout if self.training else 0.0
-        how: dict[str, Any] = {"window": self.options.window, "dropout": dropout, "tiled": self.implementation == "tiled"}
+        how: dict[str, Any] = {"window": self.options.window, "dropout": self.dropout_rate, "tiled": self.implementation == "tiled"}
         first = None  # in the order of buckets, padding comes last
         if key_valid is not None:
             first = torch.arange(key_valid.shape[1], device=key.device) < key_valid.sum(dim=-1, keepdim=True)
 
         def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            few, order = (*e.project(k, v, key_valid), e.valid(key_valid)), self._order(q, e.heads, key_valid)
+            few, order = Few(*e.project(k, v, key_valid), e.valid(key_valid)), self._order(q, e.heads, key_valid)
             q, k, v = (_permuted(x, order) for x in (q, k, v))
-            return _permuted(attend_near(q, k, v, first, *few, **how), order.argsort(dim=-1))
+            return _permuted(attend_near(q, k, v, first, few, **how), order.argsort(dim=-1))
 
         return self.by_map(heads, query, F.normalize(key, dim=-1), value)
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
-from attn_zoo.attention.low_rank._window import attend_near, naive_attention, within
+from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention, within
 from attn_zoo.contract import Capabilities, Cost, Geometry, LengthMap, by_length, check_dropout
 from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
@@ -88,17 +88,16 @@ class LinformerWindow(LowRankAttention):
         near = within(query.shape[2], self.options.window // 2, key_valid, query.device)
 
         def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return naive_attention(q, k, v, near, *e.project(k, v, key_valid), e.valid(key_valid))
+            return naive_attention(q, k, v, near, Few(*e.project(k, v, key_valid), e.valid(key_valid)))
 
         return self.by_map(heads, query, key, value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute E K and F V, then one softmax over them and the window."""
-        dropout = self.options.dropout if self.training else 0.0
-        how: dict[str, Any] = {"window": self.options.window, "dropout": dropout, "tiled": self.implementation == "tiled"}
+        how: dict[str, Any] = {"window": self.options.window, "dropout": self.dropout_rate, "tiled": self.implementation == "tiled"}
 
         def heads(e: LengthMap, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return attend_near(q, k, v, key_valid, *e.project(k, v, key_valid), e.valid(key_valid), **how)
+            return attend_near(q, k, v, key_valid, Few(*e.project(k, v, key_valid), e.valid(key_valid)), **how)
 
         return self.by_map(heads, query, key, value)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.attention.low_rank._window import attend_near, naive_attention, within
+from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention, within
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_dropout, softmax_over_valid
 from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, check_window, doubts_of_window
 from attn_zoo.registry import register_attention
@@ -97,24 +97,15 @@ class LongShort(Attention):
         """Compute a softmax over the r projected keys and all n keys, masked to those within the window."""
         shares = self._shares(key, key_valid)
         near = within(query.shape[2], self.options.window // 2, key_valid, query.device)
-        few = self._norm(shares @ key, 1), self._norm(shares @ value, 1)
-        return naive_attention(query, self._norm(key, 0), self._norm(value, 0), near, *few, None)
+        few = Few(self._norm(shares @ key, 1), self._norm(shares @ value, 1))
+        return naive_attention(query, self._norm(key, 0), self._norm(value, 0), near, few)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute PᵀK and PᵀV, then one softmax over them and the window."""
         shares = self._shares(key, key_valid)
-        return attend_near(
-            query,
-            self._norm(key, 0),
-            self._norm(value, 0),
-            key_valid,
-            self._norm(shares @ key, 1),
-            self._norm(shares.to(value.dtype) @ value, 1),
-            None,
-            window=self.options.window,
-            dropout=self.options.dropout if self.training else 0.0,
-            tiled=self.implementation == "tiled",
-        )
+        few = Few(self._norm(shares @ key, 1), self._norm(shares.to(value.dtype) @ value, 1))
+        how: dict[str, Any] = {"window": self.options.window, "dropout": self.dropout_rate, "tiled": self.implementation == "tiled"}
+        return attend_near(query, self._norm(key, 0), self._norm(value, 0), key_valid, few, **how)
 
     attend_tiled = attend
 

@@ -140,8 +140,7 @@ class Luna(Attention):
         if self.geometry.causal:
             tiled = query.device.type in ("cpu", "meta")
             return self._attend_past(attend_packed_past if tiled else _past, query, key, value, key_valid, context)
-        dropout = self.options.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(query, *self._pack(key, value, key_valid, context), dropout_p=dropout)
+        return F.scaled_dot_product_attention(query, *self._pack(key, value, key_valid, context), dropout_p=self.dropout_rate)
 
     def _pack(self, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor) -> tuple[Tensor, Tensor]:
         """Compute A K and A V with A = softmax(P Cᵀ / √d)."""

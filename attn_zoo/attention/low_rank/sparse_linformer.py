@@ -94,12 +94,11 @@ class SparseLinformer(LowRankAttention):
 
     def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
         """Compute α-entmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
-        dropout = self.options.dropout if self.training else 0.0
         allowed = None if valid is None else valid[:, None, None]
         scaled = (key * query.shape[-1] ** -0.5).mT
         entmax = tiles.entmax_over_valid if self.implementation == "tiled" else entmax_over_valid
 
         def attend(rows: Tensor) -> Tensor:
-            return F.dropout(entmax(rows @ scaled, allowed, self.options.alpha), dropout) @ value
+            return F.dropout(entmax(rows @ scaled, allowed, self.options.alpha), self.dropout_rate) @ value
 
         return in_row_blocks(attend, query, columns=key.shape[2]) if self.implementation == "tiled" else attend(query)

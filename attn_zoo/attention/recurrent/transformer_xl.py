@@ -173,8 +173,7 @@ class TransformerXL(Attention):
         if self.options.relative:
             with without_autocast(query.device):
                 distances = Distances(self._rows(cut.width - 1, cut.distances), self.content_bias, self.position_bias)
-        dropout = self.options.dropout if self.training else 0.0
-        return attend_segments(query, key, value, key_valid, cut, distances=distances, dropout=dropout)
+        return attend_segments(query, key, value, key_valid, cut, distances=distances, dropout=self.dropout_rate)
 
     def initial_state(
         self, batch: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None

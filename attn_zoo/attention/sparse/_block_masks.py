@@ -194,6 +194,6 @@ class BlockPatternAttention(PairwiseAttention):
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute ``attend`` in tiles that fit a CPU's caches."""
-        pattern, dropout = self.pattern(), self.options.dropout if self.training else 0.0
-        tables = pattern.tables(query.shape[2], self.head_seeds(query.device))
-        return attend_tables(query, key, value, key_valid, tables, block=pattern.block, causal=pattern.causal, dropout=dropout)
+        pattern, seeds = self.pattern(), self.head_seeds(query.device)
+        how: dict[str, Any] = {"block": pattern.block, "causal": pattern.causal, "dropout": self.dropout_rate}
+        return attend_tables(query, key, value, key_valid, pattern.tables(query.shape[2], seeds), **how)

@@ -121,7 +121,7 @@ class Fixed(PairwiseAttention):
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute ``attend`` in tiles that fit a CPU's caches."""
-        (block, summary), dropout = sizes(self.geometry, self.options), self.options.dropout if self.training else 0.0
+        block, summary = sizes(self.geometry, self.options)
         return attend_summaries(
-            query, key, value, key_valid, block=block, summary=summary, causal=self.geometry.causal, dropout=dropout
+            query, key, value, key_valid, block=block, summary=summary, causal=self.geometry.causal, dropout=self.dropout_rate
         )

@@ -187,7 +187,7 @@ class Longformer(PairwiseAttention):
         g, dilation = self.options.global_tokens, self.options.dilation
         left, right = reach(self.geometry, self.options, math.ceil((query.shape[2] - g) / dilation))
         how = {"extra": g, "dilation": dilation, "left": left, "right": right}
-        return band.attend_dilated(query, key, value, key_valid, **how, dropout=self.options.dropout if self.training else 0.0)
+        return band.attend_dilated(query, key, value, key_valid, **how, dropout=self.dropout_rate)
 
 
 def _by_residue(x: Shaped[Tensor, "batch heads n d"], dilation: int) -> Shaped[Tensor, "batch heads dilation length d"]:

@@ -115,8 +115,8 @@ class Strided(PairwiseAttention):
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute ``attend`` in tiles that fit a CPU's caches."""
-        stride, dropout = stride_of(self.geometry, self.options), self.options.dropout if self.training else 0.0
-        return attend_grid(query, key, value, key_valid, stride=stride, causal=self.geometry.causal, dropout=dropout)
+        stride, causal = stride_of(self.geometry, self.options), self.geometry.causal
+        return attend_grid(query, key, value, key_valid, stride=stride, causal=causal, dropout=self.dropout_rate)
 
 
 def _beside(rows: Shaped[Tensor, "batch heads rows l d"], after: int) -> Shaped[Tensor, "batch heads rows some_l d"]:

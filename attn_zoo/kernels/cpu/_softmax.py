@@ -20,9 +20,12 @@ def softmax_and_lse(scores: Float[Tensor, "... n"]) -> tuple[Float[Tensor, "... 
     return weights, scores.amax(dim=-1, keepdim=True) - weights.amax(dim=-1, keepdim=True).log_()
 
 
-def dropout_mask(like: Tensor, dropout: float) -> Tensor | None:
-    """Dropout mask of the shape of ``like``: zeros, and 1 / (1 - dropout) for kept weights. None without dropout."""
-    return torch.empty_like(like).bernoulli_(1 - dropout).div_(1 - dropout) if dropout else None
+def drop_(weights: Float[Tensor, "*shape"], dropout: float, masks: list[Tensor]) -> Float[Tensor, "*shape"]:
+    """Drop weights in place; the mask, of zeros, and 1 / (1 - dropout) for kept weights, is appended to ``masks``."""
+    if dropout:
+        masks.append(torch.empty_like(weights).bernoulli_(1 - dropout).div_(1 - dropout))
+        weights.mul_(masks[-1])
+    return weights
 
 
 def masked_softmax_(scores: Float[Tensor, "... keys"], hidden: Bool[Tensor, "..."]) -> Float[Tensor, "... keys"]:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
+from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -23,16 +23,16 @@ Table = tuple[Int[Tensor, "rows"], Int[Tensor, "#heads rows width"]]
 
 
 def attend_tables(
-    query: Float[Tensor, "batch heads n head_dim"],
-    key: Float[Tensor, "batch heads n head_dim"],
-    value: Float[Tensor, "batch heads n head_dim"],
-    key_valid: Bool[Tensor, "batch n"] | None,
+    query: Queries,
+    key: Keys,
+    value: Keys,
+    key_valid: KeyValid,
     tables: Sequence[Table],
     *,
     block: int,
     causal: bool,
     dropout: float,
-) -> Float[Tensor, "batch heads n head_dim"]:
+) -> Queries:
     """One softmax for each query over the valid keys of the blocks that its block sees; each block of queries is in one table."""
     batch, heads, n, _ = query.shape
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
@@ -138,13 +138,10 @@ class _Gathered(torch.autograd.Function):
         dropout: float,
         *tables: Tensor,
     ) -> Tensor:
-        out, masks = torch.empty_like(query, memory_format=torch.contiguous_format), []
+        out, masks = torch.empty_like(query, memory_format=torch.contiguous_format), list[Tensor]()
         flat = out.flatten(0, 1)
         for tile in _tiles(query, key, valid, positions, tables):
-            weights = tile.weights(tile.own(query), tile.gather(key))
-            if (mask := dropout_mask(weights, dropout)) is not None:
-                masks.append(mask)
-                weights = weights * mask
+            weights = drop_(tile.weights(tile.own(query), tile.gather(key)), dropout, masks)
             flat[tile.queries] = weights @ tile.gather(value)
         ctx.save_for_backward(query, key, value, valid, positions, *tables, *masks)
         ctx.tables = len(tables)

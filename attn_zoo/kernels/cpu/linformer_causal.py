@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attn_zoo.shapes import Keys, KeyValid, Queries
+
 
 def spans(length: int, block: int) -> Iterator[tuple[int, int]]:
     """Start and end of each block."""
@@ -16,16 +18,16 @@ def spans(length: int, block: int) -> Iterator[tuple[int, int]]:
 
 
 def attend_blocks(
-    query: Float[Tensor, "batch heads n head_dim"],
-    key: Float[Tensor, "batch heads n head_dim"],
-    value: Float[Tensor, "batch heads n head_dim"],
-    key_valid: Bool[Tensor, "batch n"] | None,
+    query: Queries,
+    key: Keys,
+    value: Keys,
+    key_valid: KeyValid,
     key_projection: Float[Tensor, "k c"],
     value_projection: Float[Tensor, "k c"],
     *,
     causal: bool,
     dropout: float,
-) -> Float[Tensor, "batch heads n head_dim"]:
+) -> Queries:
     """Softmax over the tokens of a query's own block of c and the k projected keys of each other block that it may see."""
     n, (k, block) = key.shape[2], key_projection.shape
     key, blocks = key * key.shape[-1] ** -0.5, -(-n // block)

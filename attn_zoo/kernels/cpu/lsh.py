@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.kernels.cpu._softmax import dropout_mask, softmax_and_lse
+from attn_zoo.kernels.cpu._softmax import drop_, softmax_and_lse
 from attn_zoo.kernels.cpu._tiling import like_tokens, rows_of_step, sequences
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys
@@ -245,10 +245,7 @@ def _attend_round(chunks: _Chunks, masks: list[Tensor]) -> tuple[Float[Tensor, "
     out = chunks.slots(chunks.tokens.table.dtype, filled=False)
     for step in chunks.steps():
         weights, normaliser[step.rows] = step.weights()
-        if (mask := dropout_mask(weights, step.rule.dropout)) is not None:
-            masks.append(mask)
-            weights.mul_(mask)
-        torch.bmm(weights.to(out.dtype), step.value, out=out[step.rows])
+        torch.bmm(drop_(weights, step.rule.dropout, masks).to(out.dtype), step.value, out=out[step.rows])
     return out.flatten(0, 1).index_select(0, chunks.slot), normaliser.flatten().index_select(0, chunks.slot)
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
+from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -104,14 +104,11 @@ class _Segments(torch.autograd.Function):
         ctx: Any, cut: Segmentation, dropout: float, valid: Tensor | None, query: Tensor, key: Tensor, value: Tensor, *extra: Tensor
     ) -> Tensor:
         queries, keys, values = _fold(query, 0, cut), _fold(key, cut.before, cut), _fold(value, cut.before, cut)
-        out, survivors = torch.empty_like(queries), []
+        out, survivors = torch.empty_like(queries), list[Tensor]()
         for tile in _tiles(key, valid, cut):
             for head in range(query.shape[1]):
                 scaled = _ScaledQueries.of(queries[head, tile.items], [x[head] for x in extra])
-                weights = masked_softmax_(scaled.scores(tile.window(keys[head])), tile.hidden)
-                if (kept := dropout_mask(weights, dropout)) is not None:
-                    survivors.append(kept)
-                    weights = weights * kept
+                weights = drop_(masked_softmax_(scaled.scores(tile.window(keys[head])), tile.hidden), dropout, survivors)
                 out[head, tile.items] = weights @ tile.window(values[head])
         ctx.save_for_backward(query, key, value, valid, *extra, *survivors)
         ctx.cut, ctx.extra = cut, len(extra)

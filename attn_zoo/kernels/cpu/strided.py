@@ -11,38 +11,24 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
+from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.kernels.cpu.block_sparse import cut
 from attn_zoo.precision import autocast_dtype, without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
+@untraced
 def attend_grid(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, *, stride: int, causal: bool, dropout: float
 ) -> Queries:
     """One softmax for each query over the valid keys at most a row's length away and those of its column; zeros without any."""
-    batch, heads, n, _ = query.shape
+    (batch, heads, n, _), dtype = query.shape, autocast_dtype(query)
     valid = query.new_ones(batch, n, dtype=torch.bool) if key_valid is None else key_valid
     valid = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
-    query, key, value = (cut(tokens, stride) for tokens in (query, key, value))
-    out = _attend_rows(query, key, value, valid, causal, dropout)
-    return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
-
-
-@untraced
-def _attend_rows(
-    query: Float[Tensor, "sequences rows stride head_dim"],
-    key: Float[Tensor, "sequences rows stride head_dim"],
-    value: Float[Tensor, "sequences rows stride head_dim"],
-    valid: Bool[Tensor, "sequences rows stride"],
-    causal: bool,
-    dropout: float,
-) -> Float[Tensor, "sequences rows stride head_dim"]:
-    dtype = autocast_dtype(query)
     with without_autocast(query.device):
-        out: Tensor = _Grid.apply(query.to(dtype), key.to(dtype), value.to(dtype), valid, causal, dropout)
-    return out
+        out: Tensor = _Grid.apply(*(cut(tokens.to(dtype), stride) for tokens in (query, key, value)), valid, causal, dropout)
+    return out.flatten(1, 2)[:, :n].unflatten(0, (batch, heads))
 
 
 class _Grid(torch.autograd.Function):
@@ -50,13 +36,10 @@ class _Grid(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor, causal: bool, dropout: float) -> Tensor:
-        out, masks = torch.empty_like(query, memory_format=torch.contiguous_format), []
+        out, masks = torch.empty_like(query, memory_format=torch.contiguous_format), list[Tensor]()
         hidden = _Hidden(valid, causal)
         for part, first, last in _parts(query):
-            weights = hidden.weights(query[part, first:last], key[part], part, first)
-            if (mask := dropout_mask(weights, dropout)) is not None:
-                masks.append(mask)
-                weights = weights * mask
+            weights = drop_(hidden.weights(query[part, first:last], key[part], part, first), dropout, masks)
             out[part, first:last] = _sums(weights, value[part], first, causal)
         ctx.save_for_backward(query, key, value, valid, *masks)
         ctx.causal = causal

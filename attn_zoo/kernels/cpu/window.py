@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.kernels.cpu._softmax import TILE, dropout_mask, masked_softmax_, softmax_backward_
+from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.precision import autocast_dtype, without_autocast
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 SMALLEST_BLOCK = 16
 
@@ -61,18 +61,18 @@ def band_backward_flops(length: int, left: int, right: int, extra: int) -> int:
 
 @untraced
 def banded_attention(
-    query: Float[Tensor, "batch heads n head_dim"],
-    key: Float[Tensor, "batch heads n head_dim"],
-    value: Float[Tensor, "batch heads n head_dim"],
-    valid: Bool[Tensor, "batch #heads n"] | None,
+    query: Queries,
+    key: Keys,
+    value: Keys,
+    valid: Bool[Tensor, "batch #heads keys"] | None,
+    extra_key: Compressed,
+    extra_value: Compressed,
+    extra_valid: CompressedValid,
     *,
     left: int,
     right: int,
-    extra_key: Float[Tensor, "batch heads extra head_dim"],
-    extra_value: Float[Tensor, "batch heads extra head_dim"],
-    extra_valid: Bool[Tensor, "batch extra"] | None,
     dropout: float,
-) -> Float[Tensor, "batch heads n head_dim"]:
+) -> Queries:
     """One softmax over the valid keys i - left … i + right and the valid extra keys; zeros where there is none.
 
     Keys outside ``valid`` have no weight; extra keys within reach must be left out or be invalid in ``valid``, or they would
@@ -103,11 +103,11 @@ def attend_dilated(
         _fold(key[:, :, extra:], dilation),
         _fold(value[:, :, extra:], dilation),
         None if valid is None else _fold(valid[:, None, extra:, None], dilation)[..., 0].repeat(1, heads, 1),
+        _repeat(key[:, :, :extra], dilation),
+        _repeat(value[:, :, :extra], dilation),
+        None if valid is None else valid[:, :extra].clone(),  # a view would keep the whole mask alive
         left=left,
         right=right,
-        extra_key=_repeat(key[:, :, :extra], dilation),
-        extra_value=_repeat(value[:, :, :extra], dilation),
-        extra_valid=None if valid is None else valid[:, :extra].clone(),  # a view would keep the whole mask alive
         dropout=dropout,
     )
     return out if dilation == 1 else out.unflatten(1, (heads, dilation)).transpose(2, 3).flatten(2, 3)[:, :, : n - extra]
@@ -144,13 +144,10 @@ class _Band(torch.autograd.Function):
         right: int,
         dropout: float,
     ) -> Tensor:
-        out, masks = torch.empty_like(query), []
+        out, masks = torch.empty_like(query), list[Tensor]()
         band = _Weights(query, valid, extra_valid, left, right, extra_key.shape[2])
         for tile in band.tiles():
-            weights = band.weights(tile, query[tile.rows], _join(extra_key, key, tile))
-            if (mask := dropout_mask(weights, dropout)) is not None:
-                masks.append(mask)
-                weights = weights.mul_(mask)
+            weights = drop_(band.weights(tile, query[tile.rows], _join(extra_key, key, tile)), dropout, masks)
             torch.bmm(weights, _join(extra_value, value, tile), out=out[tile.rows])
         ctx.save_for_backward(query, key, value, extra_key, extra_value, valid, extra_valid, *masks)
         ctx.reach = left, right

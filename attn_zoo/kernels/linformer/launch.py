@@ -8,10 +8,14 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from attn_zoo.kernels.linformer import attention, blocks, projection, table
+from attn_zoo.shapes import Compressed, KeyValid, Queries
+
+ByPosition = Float[Tensor, "batch queries heads head_dim"]
+Seed = Int[Tensor, ""] | None
 
 INTERPRETED = not isinstance(attention.attend, triton.JITFunction)
 """True where Triton runs kernels in its interpreter, on any device, because TRITON_INTERPRET=1 is in the environment."""
@@ -20,13 +24,7 @@ if isinstance(tl.philox, triton.JITFunction) is INTERPRETED:
     raise RuntimeError("TRITON_INTERPRET changed after triton was imported; set it before anything imports triton")
 
 
-def attend(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch heads r head_dim"],
-    value: Float[Tensor, "batch heads r head_dim"],
-    seed: Int[Tensor, ""] | None,
-    dropout: float,
-) -> Float[Tensor, "batch queries heads head_dim"]:
+def attend(query: Queries, key: Compressed, value: Compressed, seed: Seed, dropout: float) -> ByPosition:
     """Launch the forward kernel that holds whole rows of weights on chip."""
     query, key, value = map(_with_unit_stride, (query, key, value))
     batch, heads, queries, dim = query.shape
@@ -37,22 +35,15 @@ def attend(
     splits, tiles = _split(batch * heads, queries, tile.queries, tile.warps, query.device)
     with torch.cuda.device_of(query):
         attention.attend[(batch * heads * splits,)](
-            *(query, key, value, out, seed, *_strides(query), *_strides(key), *_strides(value), out.stride(0)),
+            *(query, key, value, out, seed, *_strides(query, key, value), out.stride(0)),
             *(queries, key.shape[2], heads, splits, tiles, *_threshold_and_gain(dropout)),
-            SCALE=_scale(dim) * math.log2(math.e),
-            FULL=key.shape[2] == tile.keys,
-            **_constants(tile, query, dropout),
+            **_constants(tile, query, key, dropout),
         )
     return out
 
 
 def attend_backward(
-    grad: Float[Tensor, "batch queries heads head_dim"],
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch heads r head_dim"],
-    value: Float[Tensor, "batch heads r head_dim"],
-    seed: Int[Tensor, ""] | None,
-    dropout: float,
+    grad: ByPosition, query: Queries, key: Compressed, value: Compressed, seed: Seed, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value, each as (batch, length, heads, head_dim)."""
     grad, query, key, value = map(_with_unit_stride, (grad.transpose(1, 2), query, key, value))
@@ -66,24 +57,18 @@ def attend_backward(
     with torch.cuda.device_of(query):
         attention.attend_backward[(batch * heads * splits,)](
             *(query, key, value, grad, grad_query, grad_key, grad_value, seed),
-            *(*_strides(query), *_strides(key), *_strides(value), *_strides(grad)),
+            *_strides(query, key, value, grad),
             *(grad_query.stride(0), grad_key.stride(1), grad_key.stride(0)),
             *(queries, key.shape[2], heads, splits, tiles, *_threshold_and_gain(dropout)),
-            SCALE=_scale(dim) * math.log2(math.e),
-            ROOT=_scale(dim),
-            FULL=key.shape[2] == tile.keys,
-            **_constants(tile, query, dropout),
+            ROOT=dim**-0.5,
+            **_constants(tile, query, key, dropout),
         )
     return grad_query, _sum(grad_key, key.dtype), _sum(grad_value, value.dtype)
 
 
 def attend_blocks(
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch heads r head_dim"],
-    value: Float[Tensor, "batch heads r head_dim"],
-    seed: Int[Tensor, ""] | None,
-    dropout: float,
-) -> tuple[Float[Tensor, "batch queries heads head_dim"], Float[Tensor, "batch heads queries"]]:
+    query: Queries, key: Compressed, value: Compressed, seed: Seed, dropout: float
+) -> tuple[ByPosition, Float[Tensor, "batch heads queries"]]:
     """Output, and base-2 logarithm of the softmax denominator, which the backward pass needs."""
     query, key, value = map(_with_unit_stride, (query, key, value))
     batch, heads, queries, dim = query.shape
@@ -95,23 +80,21 @@ def attend_blocks(
     tiles = triton.cdiv(queries, tile.queries)
     with torch.cuda.device_of(query):
         blocks.attend_blocks[(batch * heads * tiles,)](
-            *(query, key, value, out, normaliser, seed, *_strides(query), *_strides(key), *_strides(value), out.stride(0)),
+            *(query, key, value, out, normaliser, seed, *_strides(query, key, value), out.stride(0)),
             *(queries, key.shape[2], heads, tiles, *_threshold_and_gain(dropout)),
-            SCALE=_scale(dim) * math.log2(math.e),
-            FULL=key.shape[2] % tile.keys == 0,
-            **_constants(tile, query, dropout),
+            **_constants(tile, query, key, dropout),
         )
     return out, normaliser
 
 
 def attend_blocks_backward(
-    grad: Float[Tensor, "batch queries heads head_dim"],
-    query: Float[Tensor, "batch heads queries head_dim"],
-    key: Float[Tensor, "batch heads r head_dim"],
-    value: Float[Tensor, "batch heads r head_dim"],
-    out: Float[Tensor, "batch queries heads head_dim"],
+    grad: ByPosition,
+    query: Queries,
+    key: Compressed,
+    value: Compressed,
+    out: ByPosition,
     normaliser: Float[Tensor, "batch heads queries"],
-    seed: Int[Tensor, ""] | None,
+    seed: Seed,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value, each as (batch, length, heads, head_dim)."""
@@ -122,17 +105,15 @@ def attend_blocks_backward(
     if grad_query.numel() == 0:
         return grad_query, *_zeros_like_keys(key)
     delta = _empty(normaliser, *normaliser.shape)
-    strides = (*_strides(query), *_strides(key), *_strides(value), *_strides(grad))
-    scales: dict[str, Any] = {"SCALE": _scale(dim) * math.log2(math.e), "ROOT": _scale(dim)}
+    strides = _strides(query, key, value, grad)
     with torch.cuda.device_of(query):
         tile = table.block_tile("attend_blocks_backward_query", dim, query.dtype)
         tiles = triton.cdiv(queries, tile.queries)
         blocks.attend_blocks_backward_query[(batch * heads * tiles,)](
             *(query, key, value, out, grad, normaliser, delta, grad_query, seed, *strides, grad_query.stride(0)),
             *(queries, keys, heads, tiles, *_threshold_and_gain(dropout)),
-            FULL=keys % tile.keys == 0,
-            **scales,
-            **_constants(tile, query, dropout),
+            ROOT=dim**-0.5,
+            **_constants(tile, query, key, dropout),
         )
         tile = table.block_tile("attend_blocks_backward_key_value", dim, query.dtype)
         parts = batch * heads * triton.cdiv(keys, tile.keys)
@@ -142,17 +123,14 @@ def attend_blocks_backward(
             *(query, key, value, grad, normaliser, delta, grad_key, grad_value, seed, *strides),
             *(grad_key.stride(1), grad_key.stride(0)),
             *(queries, keys, heads, splits, tiles, *_threshold_and_gain(dropout)),
-            FULL=keys % tile.keys == 0,
-            **scales,
-            **_constants(tile, query, dropout),
+            ROOT=dim**-0.5,
+            **_constants(tile, query, key, dropout),
         )
     return grad_query, _sum(grad_key, key.dtype), _sum(grad_value, value.dtype)
 
 
 def project(
-    matrix: Float[Tensor, "heads r keys"],
-    tokens: Float[Tensor, "batch heads keys width"],
-    key_valid: Bool[Tensor, "batch keys"] | None,
+    matrix: Float[Tensor, "heads r keys"], tokens: Float[Tensor, "batch heads keys width"], key_valid: KeyValid
 ) -> Float[Tensor, "batch heads r width"]:
     """Compute E X for every head, padding left out."""
     matrix, tokens = map(_with_unit_stride, (matrix, tokens))
@@ -168,15 +146,15 @@ def project(
         projection.project[(parts * splits,)](
             *(matrix, tokens, _as_bytes(key_valid), out, matrix.stride(0), matrix.stride(1), *_strides(tokens)),
             *(0 if key_valid is None else keys, out.stride(0), rows, keys, width, heads, splits, chunks),
-            **_projection_constants(tile, tokens, key_valid),
+            **tile.constants(),
+            PRECISION=_precision(tokens.dtype),
+            MASKED=key_valid is not None,
         )
     return _sum(out, tokens.dtype)
 
 
 def project_backward_projection(
-    grad: Float[Tensor, "batch heads r width"],
-    tokens: Float[Tensor, "batch heads keys width"],
-    key_valid: Bool[Tensor, "batch keys"] | None,
+    grad: Float[Tensor, "batch heads r width"], tokens: Float[Tensor, "batch heads keys width"], key_valid: KeyValid
 ) -> Float[Tensor, "heads r keys"]:
     """Gradient of E: dY Xᵀ summed over the batch, padding left out."""
     grad, tokens = map(_with_unit_stride, (grad, tokens))
@@ -190,9 +168,11 @@ def project_backward_projection(
     out = _shares(splits, tokens, heads, rows, keys)
     with torch.cuda.device_of(tokens):
         projection.project_backward_projection[(parts * splits,)](
-            *(grad, tokens, _as_bytes(key_valid), out, *_strides(grad), *_strides(tokens)),
+            *(grad, tokens, _as_bytes(key_valid), out, *_strides(grad, tokens)),
             *(0 if key_valid is None else keys, out.stride(0), rows, keys, width, batch, splits, examples),
-            **_projection_constants(tile, tokens, key_valid),
+            **tile.constants(),
+            PRECISION=_precision(tokens.dtype),
+            MASKED=key_valid is not None,
         )
     return _sum(out, tokens.dtype)
 
@@ -202,12 +182,9 @@ def _with_unit_stride(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    return tensor.stride()[:3]
-
-
-def _scale(dim: int) -> float:
-    return dim**-0.5
+def _strides(*tensors: Tensor) -> tuple[int, ...]:
+    """Strides of all dimensions but the last, of each tensor."""
+    return tuple(stride for tensor in tensors for stride in tensor.stride()[:3])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -255,26 +232,7 @@ def _precision(dtype: torch.dtype) -> str:
     return "tf32x3" if dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32" else "tf32"
 
 
-def _constants(tile: table.AttentionTile, query: Tensor, dropout: float) -> dict[str, Any]:
-    return {
-        "DIM": query.shape[-1],
-        "BLOCK_QUERIES": tile.queries,
-        "BLOCK_KEYS": tile.keys,
-        "BLOCK_DIM": tile.dim,
-        "STAGES": tile.stages,
-        "PRECISION": _precision(query.dtype),
-        "DROPOUT": dropout > 0,
-        "num_warps": tile.warps,
-    }
-
-
-def _projection_constants(tile: table.ProjectionTile, tokens: Tensor, key_valid: Tensor | None) -> dict[str, Any]:
-    return {
-        "BLOCK_ROWS": tile.rows,
-        "BLOCK_KEYS": tile.keys,
-        "BLOCK_WIDTH": tile.width,
-        "STAGES": tile.stages,
-        "PRECISION": _precision(tokens.dtype),
-        "MASKED": key_valid is not None,
-        "num_warps": tile.warps,
-    }
+def _constants(tile: table.AttentionTile, query: Tensor, key: Tensor, dropout: float) -> dict[str, Any]:
+    dim, full = query.shape[-1], key.shape[2] % tile.keys == 0
+    sizes = {"DIM": dim, "SCALE": dim**-0.5 * math.log2(math.e), "PRECISION": _precision(query.dtype)}
+    return {**tile.constants(), **sizes, "FULL": full, "DROPOUT": dropout > 0}

@@ -17,37 +17,20 @@ from attn_zoo.kernels.linformer import launch
 _INPUTS = "Tensor query, Tensor key, Tensor value"
 _RANDOM = "Tensor? seed, float dropout"
 
-attend = custom_op("attn_zoo::linformer_attend", launch.attend, mutates_args=(), schema=f"({_INPUTS}, {_RANDOM}) -> Tensor")
-attend_backward = custom_op(
-    "attn_zoo::linformer_attend_backward",
-    launch.attend_backward,
-    mutates_args=(),
-    schema=f"(Tensor grad, {_INPUTS}, {_RANDOM}) -> (Tensor, Tensor, Tensor)",
+
+def _operator(name: str, arguments: str, results: str) -> Any:
+    schema = f"({arguments}) -> {results}"
+    return custom_op(f"attn_zoo::linformer_{name}", getattr(launch, name), mutates_args=(), schema=schema)
+
+
+attend = _operator("attend", f"{_INPUTS}, {_RANDOM}", "Tensor")
+attend_backward = _operator("attend_backward", f"Tensor grad, {_INPUTS}, {_RANDOM}", "(Tensor, Tensor, Tensor)")
+attend_blocks = _operator("attend_blocks", f"{_INPUTS}, {_RANDOM}", "(Tensor, Tensor)")
+attend_blocks_backward = _operator(
+    "attend_blocks_backward", f"Tensor grad, {_INPUTS}, Tensor out, Tensor normaliser, {_RANDOM}", "(Tensor, Tensor, Tensor)"
 )
-attend_blocks = custom_op(
-    "attn_zoo::linformer_attend_blocks",
-    launch.attend_blocks,
-    mutates_args=(),
-    schema=f"({_INPUTS}, {_RANDOM}) -> (Tensor, Tensor)",
-)
-attend_blocks_backward = custom_op(
-    "attn_zoo::linformer_attend_blocks_backward",
-    launch.attend_blocks_backward,
-    mutates_args=(),
-    schema=f"(Tensor grad, {_INPUTS}, Tensor out, Tensor normaliser, {_RANDOM}) -> (Tensor, Tensor, Tensor)",
-)
-project = custom_op(
-    "attn_zoo::linformer_project",
-    launch.project,
-    mutates_args=(),
-    schema="(Tensor projection, Tensor tokens, Tensor? key_valid) -> Tensor",
-)
-project_backward_projection = custom_op(
-    "attn_zoo::linformer_project_backward_projection",
-    launch.project_backward_projection,
-    mutates_args=(),
-    schema="(Tensor grad, Tensor tokens, Tensor? key_valid) -> Tensor",
-)
+project = _operator("project", "Tensor projection, Tensor tokens, Tensor? key_valid", "Tensor")
+project_backward_projection = _operator("project_backward_projection", "Tensor grad, Tensor tokens, Tensor? key_valid", "Tensor")
 
 
 def _by_position(tensor: Tensor) -> Tensor:
@@ -62,7 +45,8 @@ def _(query: Tensor, key: Tensor, value: Tensor, seed: Tensor | None, dropout: f
 
 
 @attend_backward.register_fake
-def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, seed: Tensor | None, dropout: float) -> tuple[Tensor, ...]:
+@attend_blocks_backward.register_fake
+def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *saved: Any) -> tuple[Tensor, ...]:
     return _by_position(query), _by_position(key), _by_position(value)
 
 
@@ -70,20 +54,6 @@ def _(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, seed: Tensor | No
 def _(query: Tensor, key: Tensor, value: Tensor, seed: Tensor | None, dropout: float) -> tuple[Tensor, Tensor]:
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     return _by_position(query), query.new_empty(query.shape[:3], dtype=wide)
-
-
-@attend_blocks_backward.register_fake
-def _(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    normaliser: Tensor,
-    seed: Tensor | None,
-    dropout: float,
-) -> tuple[Tensor, ...]:
-    return _by_position(query), _by_position(key), _by_position(value)
 
 
 @project.register_fake

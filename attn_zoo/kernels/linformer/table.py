@@ -12,7 +12,6 @@ where nothing is short, and takes whole rows where 16-bit inputs without dropout
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +31,11 @@ class AttentionTile:
     warps: int
     stages: int
 
+    def constants(self) -> dict[str, int]:
+        """Arguments of a launch."""
+        sizes = {"BLOCK_QUERIES": self.queries, "BLOCK_KEYS": self.keys, "BLOCK_DIM": self.dim}
+        return {**sizes, "STAGES": self.stages, "num_warps": self.warps}
+
 
 @dataclass(frozen=True, slots=True)
 class ProjectionTile:
@@ -43,8 +47,13 @@ class ProjectionTile:
     warps: int
     stages: int
 
+    def constants(self) -> dict[str, int]:
+        """Arguments of a launch."""
+        sizes = {"BLOCK_ROWS": self.rows, "BLOCK_KEYS": self.keys, "BLOCK_WIDTH": self.width}
+        return {**sizes, "STAGES": self.stages, "num_warps": self.warps}
 
-_WHOLE = {  # kernel -> (keys, dim): (queries, warps, stages)
+
+WHOLE = {  # kernel -> (keys, dim): (queries, warps, stages)
     "attend": {
         (64, 32): (128, 4, 2),
         (64, 64): (128, 4, 2),
@@ -66,7 +75,7 @@ _WHOLE = {  # kernel -> (keys, dim): (queries, warps, stages)
         (256, 64): (32, 8, 2),
     },
 }
-_BLOCKS = {  # kernel -> (bits, dim): (queries, keys, warps, stages)
+BLOCKS = {  # kernel -> (bits, dim): (queries, keys, warps, stages)
     "attend_blocks": {
         (16, 32): (128, 128, 8, 2),
         (16, 64): (128, 128, 8, 2),
@@ -92,7 +101,7 @@ _BLOCKS = {  # kernel -> (bits, dim): (queries, keys, warps, stages)
         (32, 128): (32, 64, 8, 1),
     },
 }
-_PROJECTION = {  # kernel -> (bits, few rows, narrow): (rows, keys, width, warps, stages)
+PROJECTION = {  # kernel -> (bits, few rows, narrow): (rows, keys, width, warps, stages)
     "project": {
         (16, False, False): (128, 64, 128, 8, 3),
         (16, False, True): (128, 64, 64, 4, 3),
@@ -127,35 +136,22 @@ def on_chip(keys: int, dim: int, dtype: torch.dtype, dropout: bool) -> bool:
 def whole_row_tile(kernel: str, keys: int, dim: int, dropout: bool) -> AttentionTile:
     """Tile of a kernel that holds all keys of a head. Fewer than 64 keys would not fill the matrix instruction."""
     shape = padded(keys, 64), padded(dim, 32)
-    queries, warps, stages = _WHOLE[kernel][shape]
+    queries, warps, stages = WHOLE[kernel][shape]
     return AttentionTile(queries, *shape, 8 if dropout else warps, stages)
 
 
 def block_tile(kernel: str, dim: int, dtype: torch.dtype) -> AttentionTile:
     """Tile of a kernel that reads keys block by block."""
-    queries, keys, warps, stages = _BLOCKS[kernel][_bits(dtype), padded(dim, 32)]
+    queries, keys, warps, stages = BLOCKS[kernel][_bits(dtype), padded(dim, 32)]
     return AttentionTile(queries, keys, padded(dim, 32), warps, stages)
 
 
 def projection_tile(kernel: str, rows: int, width: int, dtype: torch.dtype) -> ProjectionTile:
     """Tile of a kernel of the projection along the sequence."""
-    entries, bits = _PROJECTION[kernel], _bits(dtype)
+    entries, bits = PROJECTION[kernel], _bits(dtype)
     few = bits == 16 and rows <= 64
     narrow = width <= 64 or (bits, few, False) not in entries
     return ProjectionTile(*entries[bits, few, narrow])
-
-
-def entries() -> Iterator[tuple[str, int, bool, AttentionTile | ProjectionTile]]:
-    """All combinations of kernel name, bits of an input, use of dropout or padding, and tile; for tests to compile."""
-    for random in (False, True):
-        for kernel, whole in _WHOLE.items():
-            for keys, dim in whole:
-                if on_chip(keys, dim, torch.bfloat16, random):
-                    yield kernel, 16, random, whole_row_tile(kernel, keys, dim, random)
-        for kernel, blocks in _BLOCKS.items():
-            yield from ((kernel, bits, random, AttentionTile(q, k, dim, w, s)) for (bits, dim), (q, k, w, s) in blocks.items())
-        for kernel, projection in _PROJECTION.items():
-            yield from ((kernel, bits, random, ProjectionTile(*tile)) for (bits, _, _), tile in projection.items())
 
 
 def processors(device: torch.device) -> int:

@@ -1,0 +1,93 @@
+"""JSON of a record's file: read from a regular file of bounded size and depth, checked for spelling, and digested."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import stat
+from pathlib import Path
+from typing import Any, NoReturn
+
+from attn_zoo.records.errors import RecordError
+
+MOST_BYTES = 2**26
+"""Size of the largest file that is read; a record of a long run takes some hundred kilobytes."""
+MOST_LEVELS = 16
+"""Depth of the deepest data; a record has 5 levels."""
+
+_SPACE_OUTSIDE_STRINGS = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')
+
+
+def read_text(path: Path) -> str:
+    """Text of a regular file.
+
+    Raises:
+        RecordError: the path is a folder, pipe or device, or the file is too large or no UTF-8.
+        OSError: the file cannot be read.
+    """
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise RecordError("no regular file")
+    if found.st_size > MOST_BYTES:
+        raise RecordError(f"too large for a record: {found.st_size:,} bytes, where {MOST_BYTES:,} are the most")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"not readable as JSON: {error}") from error
+
+
+def parse(text: str) -> Any:
+    """Plain data of a JSON text of bounded depth, whose numbers are finite.
+
+    Raises:
+        RecordError: the text is no such JSON.
+    """
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except RecordError:
+        raise
+    except RecursionError as error:
+        raise RecordError(f"nested deeper than {MOST_LEVELS} levels") from error
+    except ValueError as error:
+        raise RecordError(f"not readable as JSON: {error}") from error
+    _check(data, MOST_LEVELS)
+    try:
+        if "\\u" in text:
+            json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise RecordError("it holds half of a surrogate pair, which is no text") from error
+    return data
+
+
+def is_respelled(text: str, data: Any) -> bool:
+    """Return whether a text has the content of ``data`` in a spelling that Python's ``json`` does not write.
+
+    White space does not matter. Such a text was changed: a number has another last digit that rounds to the same value, or a key
+    stands twice.
+    """
+    if "".join(line.strip() for line in text.split("\n")) == json.dumps(data, separators=(",", ": ")):
+        return False  # indented as the zoo does, the fast case; no string holds the end of a line
+    return _SPACE_OUTSIDE_STRINGS.sub(r"\1", text) != json.dumps(data, separators=(",", ":"))
+
+
+def digest_of(data: Any) -> str:
+    """SHA-256 of plain data as JSON with sorted keys and without white space."""
+    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise RecordError(f"not readable as JSON: {name} is no number of JSON")
+
+
+def _check(value: Any, levels: int) -> None:
+    """Check that all numbers are finite and that no value lies deeper than ``levels``."""
+    if isinstance(value, dict | list):
+        if not levels:
+            raise RecordError(f"nested deeper than {MOST_LEVELS} levels")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check(item, levels - 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise RecordError("a number is too large for a float")

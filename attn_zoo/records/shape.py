@@ -1,0 +1,163 @@
+"""Types of a record's fields as plain data, and bounds of its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from attn_zoo.records.errors import RecordError
+from attn_zoo.records.spec import Budget, ModelSpec
+
+LARGEST = 2.0**64
+"""Bound of every number in a record; tables could not square or sum much larger ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """Kind of a single value."""
+
+    words: str
+    types: tuple[type, ...]
+    least: float = -LARGEST
+
+    def faults(self, value: Any, where: str) -> Iterator[str]:
+        """Faults of a value that stands at the path ``where``."""
+        if type(value) not in self.types:
+            yield f"{where} is no {self.words} but {_shown(value)}"
+        elif isinstance(value, int | float) and not self.least <= value <= LARGEST:
+            yield f"{where} is no {self.words} between {self.least:g} and {LARGEST:g} but {_shown(value)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Kind of a list with items of one kind."""
+
+    kind: Kind
+
+    def faults(self, value: Any, where: str) -> Iterator[str]:
+        """Faults of a value that stands at the path ``where``."""
+        if not isinstance(value, list | tuple):
+            yield f"{where} is no list but {_shown(value)}"
+            return
+        for at, item in enumerate(value):
+            yield from self.kind.faults(item, f"{where}[{at}]")
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Kind of a mapping."""
+
+    required: Mapping[str, Kind] = field(default_factory=dict)
+    optional: Mapping[str, Kind] = field(default_factory=dict)
+    others: Kind | None = None
+    """Kind of values with any other key; None where no other key is allowed."""
+
+    def faults(self, value: Any, where: str) -> Iterator[str]:
+        """Faults of a value that stands at the path ``where``."""
+        if not isinstance(value, Mapping):
+            yield f"{where} is no mapping but {_shown(value)}"
+            return
+        yield from (f"{where} lacks {name!r}" for name in self.required if name not in value)
+        for name, item in value.items():
+            kind = self.required.get(name) or self.optional.get(name) or self.others
+            if kind is None:
+                yield f"{where} has an unknown field {_shown(name)}"
+            else:
+                yield from kind.faults(item, f"{where}.{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class OrNone:
+    """Kind of a value that may be None."""
+
+    kind: Kind
+
+    def faults(self, value: Any, where: str) -> Iterator[str]:
+        """Faults of a value that stands at the path ``where``."""
+        if value is not None:
+            yield from self.kind.faults(value, where)
+
+
+Kind = Leaf | Items | Fields | OrNone
+
+TEXT, FLAG = Leaf("text", (str,)), Leaf("truth value", (bool,))
+NUMBER, AMOUNT = Leaf("number", (int, float)), Leaf("number", (int, float), 0.0)
+WHOLE, COUNT = Leaf("whole number", (int,)), Leaf("whole number", (int,), 0.0)
+ABOVE_ZERO = Leaf("number", (int, float), math.ulp(0.0))
+SCALAR = OrNone(Leaf("number, text or truth value", (str, bool, int, float)))
+FREE = Fields(others=SCALAR)
+"""Mapping of names to single values."""
+_BY_ANNOTATION: Mapping[str, Kind] = {"int": WHOLE, "float": NUMBER, "str": TEXT, "bool": FLAG}
+
+
+def _typed(kind: type) -> Mapping[str, Kind]:
+    return {option.name: _BY_ANNOTATION[str(option.type)] for option in fields(kind)}
+
+
+_SPEC = Fields(
+    required={
+        **{"attention": TEXT, "task": TEXT, "options": FREE, "task_options": FREE, "implementation": TEXT},
+        **{"model": Fields(optional=_typed(ModelSpec)), "budget": Fields(optional=_typed(Budget))},
+        **{"seed": WHOLE, "device": TEXT, "precision": TEXT},
+    }
+)
+_ATTENTION_CARD = Fields(
+    {"name": TEXT, "title": TEXT},
+    {
+        "control": FLAG,
+        "length_rules": Fields(others=TEXT),
+        **dict.fromkeys(("paper", "equation", "time", "memory", "origin"), TEXT),
+    },
+    SCALAR,
+)
+_TASK_CARD = Fields(
+    dict.fromkeys(("name", "title", "version", "metric"), TEXT),
+    {
+        **dict.fromkeys(("summary", "source", "licence"), TEXT),
+        **{"higher_is_better": FLAG, "data": OrNone(TEXT), "causal": OrNone(FLAG)},
+        **dict.fromkeys(("length", "classes"), OrNone(COUNT)),
+    },
+    SCALAR,
+)
+_ENVIRONMENT = Fields(
+    optional={
+        **dict.fromkeys(("cpu", "gpu", "torch", "started", "command", "commit", "backend", "cuda"), OrNone(TEXT)),
+        **{"threads": COUNT, "processes": COUNT, "cores": OrNone(COUNT), "memory_bytes": COUNT, "dirty": OrNone(FLAG)},
+        **{"resumed": Items(Fields(optional={"plugins": FREE}, others=SCALAR)), "plugins": FREE},
+    },
+    others=SCALAR,
+)
+_TUNING = Fields(
+    {"study": TEXT, "space": Fields(others=TEXT)},
+    {**dict.fromkeys(("trial", "trials", "failed", "best_trial", "seed"), COUNT), "best_valid": NUMBER},
+)
+_POINT = Fields({"step": COUNT}, dict.fromkeys(("train_seconds", "train_loss", "valid"), OrNone(NUMBER)))
+_RECORD = Fields(
+    {
+        **{"schema": COUNT, "protocol": TEXT, "run_id": TEXT, "status": TEXT, "reason": OrNone(TEXT), "spec": _SPEC},
+        **{"attention_card": _ATTENTION_CARD, "task_card": _TASK_CARD, "environment": _ENVIRONMENT},
+        "data": Fields(others=Fields({"digest": TEXT, "examples": COUNT})),
+        **{"scores": Fields(others=NUMBER), "chance": OrNone(NUMBER), "curve": Items(_POINT)},
+        **{"counted": Fields(others=COUNT), "measured": Fields(optional={"step_seconds_iqr": AMOUNT}, others=ABOVE_ZERO)},
+        **{"implementation": OrNone(TEXT), "warnings": Items(TEXT), "tuning": OrNone(_TUNING)},
+    }
+)
+
+
+def check_shape(data: Mapping[str, Any]) -> None:
+    """Check types of all fields and sizes of all numbers in the plain data of a record of the present schema.
+
+    Raises:
+        RecordError: naming the first fault.
+    """
+    fault = next(_RECORD.faults(data, "the record"), None)
+    if fault is not None:
+        raise RecordError(fault)
+
+
+def _shown(value: Any) -> str:
+    """Value in a message, at most 80 letters long."""
+    text = f"a number of {value.bit_length():,} bits" if type(value) is int and abs(value) > LARGEST else ascii(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"

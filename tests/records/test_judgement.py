@@ -1,0 +1,177 @@
+"""One judgement for all readers: what ``records verify`` calls damaged, every command leaves out with its reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make import make_record
+
+from attn_zoo.cli import main
+from attn_zoo.records import Store
+from attn_zoo.records.plain import MOST_BYTES, digest_of
+from attn_zoo.records.verify import verify
+
+
+def signed(data: dict[str, Any]) -> str:
+    """Text of a record with the digest of its content."""
+    rest = {name: value for name, value in data.items() if name != "digest"}
+    return json.dumps({**rest, "digest": digest_of(rest)})
+
+
+def put(*path: str | int, value: Any) -> Any:
+    """Change of one field."""
+
+    def change(data: dict[str, Any]) -> str:
+        part: Any = data
+        for name in path[:-1]:
+            part = part[name]
+        part[path[-1]] = value
+        return signed(data)
+
+    return change
+
+
+SHAPES = {
+    "a curve point of text": put("curve", 0, "valid", value="high"),
+    "a curve point without a step": put("curve", 0, value={"valid": 0.9}),
+    "an unknown curve key": put("curve", 0, "loss", value=1.0),
+    "a curve that is a mapping": put("curve", value={"step": 1}),
+    "text for a count": put("counted", "flops_per_example", value="many"),
+    "a truth value for a count": put("counted", "flops_per_example", value=True),
+    "1e308": put("measured", "train_seconds", value=1e308),
+    "a negative time": put("measured", "train_seconds", value=-1.0),
+    "no time at all": put("measured", "examples_per_second", value=0.0),
+    "10^400": put("counted", "flops_per_example", value=10**400),
+    "an empty card of the task": put("task_card", value={}),
+    "an empty card of the attention": put("attention_card", value={}),
+    "a card of lists": put("attention_card", "title", value=["Softmax"]),
+    "options that are a list": put("spec", "options", value=[1]),
+    "an option that is a list": put("spec", "options", "dial", value=[1]),
+    "a protocol that is a list": put("protocol", value=["2.0"]),
+    "a schema that is a list": put("schema", value=[5]),
+    "a true schema": put("schema", value=True),
+    "a status that is a mapping": put("status", value={}),
+    "a warning that is a number": put("warnings", value=[1]),
+    "a tuning that is text": put("tuning", value="best"),
+    "an unknown field": put("extra", value=1),
+    "a hostile field": put("\x1b[31m", value=1),
+    "half of a surrogate pair": put("task_card", "title", value="\ud800"),
+    "100,000 brackets": lambda data: "[" * 100_000,
+    "100,000 pairs of brackets": lambda data: "[" * 100_000 + "]" * 100_000,
+    "a value nested 20 deep": lambda data: json.dumps({**data, "warnings": json.loads("[" * 20 + "]" * 20)}),
+    "NaN": lambda data: json.dumps(data).replace("0.9", "NaN"),
+    "1e400": lambda data: json.dumps(data).replace("0.9", "1e400"),
+    "5,000 digits": lambda data: json.dumps(data).replace("2400000", "9" * 5000),
+    "a key that stands twice": lambda data: json.dumps(data).replace('"status"', '"status": "failed", "status"'),
+    "a list": lambda data: "[1, 2]",
+    "nothing": lambda data: "",
+    "null": lambda data: "null",
+}
+
+
+@pytest.mark.parametrize("change", SHAPES.values(), ids=SHAPES)
+def test_valid_json_of_the_wrong_shape_is_left_out_by_every_command_with_its_reason(tmp_path, capsys, change):
+    records = tmp_path / "runs"
+    whole = [Store(records).add(make_record(seed=seed)) for seed in (1, 2)]
+    damaged = whole[0].with_name(f"copy-{whole[0].name}")
+    damaged.write_text(change(json.loads(whole[0].read_text(encoding="utf-8"))), encoding="utf-8")
+    (finding,) = verify(records).findings
+    assert finding.kind in ("damaged", "edited")
+    assert finding.files == (damaged.name,)
+    reason = finding.words.split("; tables leave it out")[0]
+    assert len(reason) < 400 and "\x1b" not in reason
+    loaded, left_out = Store(records).load()
+    assert len(loaded) == 2 and [(item.path, item.reason) for item in left_out] == [(damaged, reason)]
+    assert main(["leaderboard", "--records", str(records)]) == 0
+    assert f"{damaged.name}: {reason}" in capsys.readouterr().out
+    assert main(["show", str(damaged)]) == 2
+    assert reason in capsys.readouterr().err
+
+
+COMMANDS = {
+    "leaderboard": ["leaderboard", "--records"],
+    "csv": ["leaderboard", "--format", "csv", "--records"],
+    "svg": ["leaderboard", "--format", "svg", "--records"],
+    "html": ["leaderboard", "--format", "html", "--records"],
+    "separation": ["leaderboard", "--separation", "--records"],
+    "published": ["leaderboard", "--published", "--records"],
+    "findings": ["findings", "--records"],
+    "show": ["show", "softmax", "--records"],
+    "diff": ["diff", "whole"],
+    "diff as json": ["diff", "--format", "json", "whole"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_every_command_names_what_it_leaves_out_and_why(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    Store("whole").add(make_record())
+    path = Store("runs").add(make_record())
+    (tmp_path / "runs" / "cut.json").write_bytes(path.read_bytes()[:100])
+    assert main([*command, "runs"]) == 0
+    said = capsys.readouterr()
+    named = [line for line in (said.out + "\n" + said.err).splitlines() if "cut.json" in line]
+    assert len(named) == 1, named
+    assert "not readable as JSON" in named[0]
+
+
+def test_a_file_is_no_folder_of_records(tmp_path, capsys):
+    path = Store(tmp_path).add(make_record())
+    for command in (["leaderboard"], ["findings"], ["show", "softmax"], ["recommend", "--length", "64"]):
+        assert main([*command, "--records", str(path)]) == 2
+        assert str(path) in capsys.readouterr().err
+
+
+def test_of_200_flipped_bits_none_goes_unnoticed(tmp_path):
+    path = Store(tmp_path).add(make_record(chance=0.1 + 0.2, warnings=("größer als nötig",)))
+    whole, draws = path.read_bytes(), random.Random(20)
+    for bit in draws.sample(range(8 * len(whole)), 200):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert Store(tmp_path).load()[0] == [], f"bit {bit}: {whole[bit // 8 - 20 : bit // 8 + 20]!r}"
+        assert not verify(tmp_path).clean
+    path.write_bytes(whole)
+    assert verify(tmp_path).clean
+
+
+def test_another_last_digit_of_the_same_number_is_noticed_and_white_space_is_not(tmp_path):
+    path = Store(tmp_path).add(make_record(chance=0.1 + 0.2))
+    text = path.read_text(encoding="utf-8")
+    assert "0.30000000000000004" in text and float("0.30000000000000003") == 0.1 + 0.2
+    path.write_text(text.replace("0.30000000000000004", "0.30000000000000003"), encoding="utf-8")
+    assert "spelled otherwise" in Store(tmp_path).load()[1][0].reason
+    path.write_text(json.dumps(json.loads(text)), encoding="utf-8")
+    assert verify(tmp_path).clean
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_pipes_folders_and_huge_files_are_no_records_and_stop_nothing(tmp_path):
+    Store(tmp_path).add(make_record())
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "nowhere.json").symlink_to(tmp_path / "gone")
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    records, left_out = Store(tmp_path).load()
+    assert len(records) == 1
+    reasons = {item.path.name: item.reason for item in left_out}
+    assert reasons["pipe.json"] == reasons["folder.json"] == "no regular file"
+    assert "too large" in reasons["huge.json"] and "cannot be read" in reasons["nowhere.json"]
+    assert {Path(name).name for finding in verify(tmp_path).findings for name in finding.files} == set(reasons)
+    assert main(["leaderboard", "--records", str(tmp_path)]) == 0
+
+
+def test_a_record_of_an_earlier_schema_needs_no_digest(tmp_path):
+    path = Store(tmp_path).add(make_record())
+    data = json.loads(path.read_text(encoding="utf-8"))
+    digest = data.pop("digest")
+    path.write_text(json.dumps({**data, "schema": 4}), encoding="utf-8")
+    assert Store(tmp_path).load() == ([make_record()], [])
+    path.write_text(json.dumps({**data, "schema": 4, "digest": digest}), encoding="utf-8")
+    assert "fields no record of schema 4 has: 'digest'" in Store(tmp_path).load()[1][0].reason
