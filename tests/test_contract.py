@@ -77,6 +77,18 @@ def test_examples_without_keys_are_zeroed_and_others_left() -> None:
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 9, 9), (2, 0, 0), (2, 0, 9), (2, 9, 0)])
+def test_empty_inputs_give_zeros_through_which_gradients_pass(batch: int, queries: int, keys: int) -> None:
+    module = build_attention("softmax", Geometry(2, 8, 9, 9))
+    query, key, value = (torch.full((batch, 2, n, 8), torch.nan, requires_grad=True) for n in (queries, keys, keys))
+    out = module(query, key, value, key_valid=torch.ones(batch, keys, dtype=torch.bool))
+    assert out.shape == query.shape
+    assert not out.any()
+    out.sum().backward()
+    assert query.grad is not None
+    assert not query.grad.any()
+
+
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     error = UnknownNameError("colour", "gren", ["red", "green"])
     assert str(error) == "no colour is called 'gren'; did you mean 'green'? Known: green, red"

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+
 import mutants_between
 import mutants_inside
+import mutants_modes
+import mutants_promises
+import mutants_sizes
 import mutants_stepping
 import pytest
+import torch
 from mutants import MUTANTS, Mutant
 from originals import ORIGINALS
 
@@ -13,7 +20,7 @@ from attn_zoo import attentions
 from attn_zoo.conformance import ATTENTION_CHECKS, Case, attention_checks, check_attention, run_cases
 from attn_zoo.contract import AttentionCard
 
-MODULES = (mutants_between, mutants_inside, mutants_stepping)
+MODULES = (mutants_between, mutants_inside, mutants_modes, mutants_promises, mutants_sizes, mutants_stepping)
 """Importing them enters their mutants beside those of ``mutants``."""
 
 
@@ -26,6 +33,16 @@ def test_original_passes_every_check(name: str) -> None:
     check_attention(ORIGINALS[name]).raise_on_failure()
 
 
+@pytest.fixture
+def settings_restored() -> Iterator[None]:
+    """Restore what mutants set in the process."""
+    precision, filters = torch.get_float32_matmul_precision(), list(warnings.filters)
+    yield
+    torch.set_float32_matmul_precision(precision)
+    warnings.filters[:] = filters  # type: ignore[index]  # a list, which its stub calls a sequence
+
+
+@pytest.mark.usefixtures("settings_restored")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.check}-{mutant.card.name}")
 def test_check_catches_its_mutant(mutant: Mutant) -> None:
     report = run_cases(mutant.card.name, only(mutant.card, mutant.check))

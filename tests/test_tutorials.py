@@ -102,6 +102,7 @@ def test_a_newcomers_path_is_on_the_page():
     typed = "".join(step.text for step in steps((DOCS / PAGES[0]).read_text(encoding="utf-8")) if step.kind == "bash")
     path = ["attn-zoo new my_attention", "pip install -e my_attention", "attn-zoo list | grep my_attention"]
     path += ["attn-zoo check my_attention", "pytest my_attention", "attn-zoo run attention=my_attention task=digits budget.steps=5"]
+    path += ["attn-zoo compare my_attention"]
     assert typed.splitlines() == path
 
 

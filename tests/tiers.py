@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 TIERS: Mapping[str, str] = {
-    "variants": "the kit on settings other than the defaults, and its mutants",
+    "variants": "the kit on settings other than the defaults and at every drawn size, and its mutants",
     "process": "commands, sweeps and workers in processes of their own, and measurements",
     "kernels": "Triton kernels in the interpreter or compiled, exported and compiled layers",
     "docs": "the site, the tutorials and every command that the documentation shows",
@@ -38,8 +38,14 @@ PLACES: Mapping[str, str] = {
 """Folders and files whose tests are all in one tier."""
 
 KIT = ("test_attention_conformance.py", "test_task_conformance.py")
-CHECKS: Mapping[str, str] = {"another_process_agrees": "process", "compiled_agrees": "kernels"}
-"""Checks of the kit that start a process or a compiler, by name."""
+CHECKS: Mapping[str, str] = {
+    "another_process_agrees": "process",
+    "compiled_agrees": "kernels",
+    **dict.fromkeys(["every_size_runs_in_every_type", "gradients_follow_outputs_at_every_size"], "variants"),
+    **dict.fromkeys(["every_position_counts_at_every_size", "no_future_leaks_at_any_border"], "variants"),
+    **dict.fromkeys(["options_hold_beyond_the_variants", "steps_hold_on_for_long", "calls_recover_from_errors"], "variants"),
+}
+"""Checks of the kit that start a process or a compiler, or meet every drawn size, by name."""
 
 TESTS = Path(__file__).parent
 

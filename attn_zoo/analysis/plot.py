@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.analysis.spectrum import Spectrum
+from attn_zoo.plotting.theme import INK, MUTED, save, settings
 
 _ANNOTATED_CELLS = 240
 """Largest number of heat-map cells with printed values."""
 _LEGEND_LAYERS = 8
 """Largest number of layers in a legend; a colour bar names more."""
-
-
-def missing_plots() -> str | None:
-    """Reason why plots cannot be drawn, or None."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return "no plot: the package matplotlib is not installed; pip install 'attn-zoo[plots]'"
-    return None
 
 
 def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, log_index: bool = False) -> list[Path]:
@@ -31,23 +24,19 @@ def plot_spectrum(spectrum: Spectrum, index: int, folder: Path, *, title: str, l
 
     Raises:
         ValueError: there are fewer than ``index`` singular values.
-        ImportError: matplotlib is not installed; see ``missing_plots``.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     layers, heads, _ = spectrum.mean.shape
     height = max(4.6, 2.0 + 0.26 * layers)
-    with matplotlib.rc_context({"font.size": 9, "svg.hashsalt": "attn-zoo", "axes.spines.top": False, "axes.spines.right": False}):
+    with matplotlib.rc_context(settings("spectrum")):
         figure = Figure(figsize=(6.0 + max(5.2, 1.6 + 0.42 * heads), height), layout="constrained")
-        figure.suptitle(title, fontsize=10)
+        figure.suptitle(title, fontsize=8.5, color=MUTED, x=0.012, ha="left")
         left, right = figure.subplots(1, 2, width_ratios=[6.0, max(5.2, 1.6 + 0.42 * heads)])
         _curves(figure, left, spectrum, index, log_index)
         _heat_map(figure, right, spectrum, index)
-        paths = [folder / "spectrum.png", folder / "spectrum.svg"]
-        figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})  # without the date, equal figures are equal files
-    return paths
+        return save(figure, folder / "spectrum.png", folder / "spectrum.svg")
 
 
 def _curves(figure: Any, axes: Any, spectrum: Spectrum, index: int, log_index: bool) -> None:
@@ -68,16 +57,16 @@ def _curves(figure: Any, axes: Any, spectrum: Spectrum, index: int, log_index: b
             label=f"layer {layer}" if named else None,
         )
     flat = [k / rank for k in counts]
-    axes.plot(counts, flat, color="0.45", linewidth=1.2, linestyle=(0, (4, 2)), label="all equal (k / n)")
-    axes.axvline(index, color="0.25", linewidth=0.9, linestyle=":")
+    axes.plot(counts, flat, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label="all equal (k / n)")
+    axes.axvline(index, color=INK, linewidth=0.9, linestyle=":")
     side = {"xytext": (4, 4), "ha": "left"} if index < rank / 2 else {"xytext": (-4, 4), "ha": "right"}
-    axes.annotate(f"k = {index}", (index, 0.0), textcoords="offset points", color="0.25", **side)
+    axes.annotate(f"k = {index}", (index, 0.0), textcoords="offset points", color=INK, **side)
     if log_index:
         axes.set_xscale("log")
     axes.set(xlim=(1, rank), ylim=(0, 1.01), xlabel="largest singular values counted, k", ylabel="share of the sum of all")
-    axes.set_title("Cumulative singular values of P, mean over heads", fontsize=9)
-    axes.grid(color="0.9", linewidth=0.6)
-    axes.legend(loc="best" if log_index else "lower right", frameon=False, fontsize=8)
+    axes.set_title("Cumulative singular values of P, mean over heads", fontsize=10, loc="left")
+    axes.grid()
+    axes.legend(loc="best" if log_index else "lower right")
     if named:
         return
     scale = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, (layers - 1) / 0.82), colour_map)
@@ -95,7 +84,7 @@ def _heat_map(figure: Any, axes: Any, spectrum: Spectrum, index: int) -> None:
     axes.set_xticks(range(0, heads, max(1, heads // 16)))
     axes.set_yticks(range(0, layers, max(1, layers // 24)))
     axes.spines[:].set_visible(False)
-    axes.set_title(f"Share held by the {index} largest of {spectrum.rank}", fontsize=9)
+    axes.set_title(f"Share held by the {index} largest of {spectrum.rank}", fontsize=10, loc="left")
     if layers * heads > _ANNOTATED_CELLS:
         return
     for layer in range(layers):

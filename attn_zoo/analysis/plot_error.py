@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.leaderboard.plots.labels import Box, beside_points
-from attn_zoo.leaderboard.plots.style import GRID, INK, MUTED, PAPER, SERIES, counted, settings
+from attn_zoo.plotting.labels import Box, beside_points
+from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, save, settings, short
 
 _EXACT = 1e-9
 """Error at or below which a mechanism is exact: rounding in float64."""
@@ -27,15 +27,12 @@ def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Pa
 
     Args:
         title: description of the inputs.
-
-    Raises:
-        ImportError: matplotlib is not installed; see ``missing_plots``.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     lines = _lines(found["rows"])
-    with matplotlib.rc_context(settings("error", outlined=True)):
+    with matplotlib.rc_context(settings("error")):
         figure = Figure(figsize=_SIZE)
         figure.text(
             0.012, 0.985, "How far from exact softmax attention, and at what cost", va="top", fontsize=12, fontweight="bold"
@@ -48,10 +45,7 @@ def plot_error(found: Mapping[str, Any], folder: Path, *, title: str) -> list[Pa
         _draw_references(axes, found)
         unnamed = _name_lines(figure, axes, lines, zero, floor)
         _legend(figure, found["rows"], unnamed)
-        paths = [folder / "error.png", folder / "error.svg"]
-        figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})  # without the date, equal figures are equal files
-    return paths
+        return save(figure, folder / "error.png", folder / "error.svg")
 
 
 def _lines(rows: Sequence[Row]) -> list[list[Row]]:
@@ -96,7 +90,7 @@ def _ticks(axes: Any, costs: Sequence[float], zero: float | None) -> None:
         if min(costs) / 1.2 <= digit * 10.0**power <= max(costs) * 1.9
     ]
     axes.xaxis.set_major_locator(FixedLocator([*([] if zero is None else [zero]), *places]))
-    axes.set_xticklabels([*([] if zero is None else ["none"]), *map(counted, places)])
+    axes.set_xticklabels([*([] if zero is None else ["none"]), *map(short, places)])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
     if zero is not None:

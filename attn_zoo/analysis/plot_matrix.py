@@ -7,7 +7,7 @@ from pathlib import Path
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.leaderboard.plots.style import MUTED, settings
+from attn_zoo.plotting.theme import MUTED, save, settings
 
 _SIZE = (12.6, 4.6)
 
@@ -23,9 +23,6 @@ def plot_matrix(
     Args:
         name: name of the mechanism.
         title: description of the inputs.
-
-    Raises:
-        ImportError: matplotlib is not installed; see ``missing_plots``.
     """
     import matplotlib
     from matplotlib.colors import SymLogNorm
@@ -35,7 +32,7 @@ def plot_matrix(
     panels = {"exact softmax P": exact, f"effective matrix A of {name}": effective, "difference A − P": effective - exact}
     most = max(float(matrix.abs().max()) for matrix in panels.values())
     scale = SymLogNorm(linthresh=1 / keys, linscale=1.0, vmin=-most, vmax=most, base=10)
-    with matplotlib.rc_context(settings("matrix", outlined=True)):
+    with matplotlib.rc_context(settings("matrix")):
         figure = Figure(figsize=_SIZE, layout="constrained")
         figure.suptitle(title, fontsize=8.5, color=MUTED, x=0.005, y=0.995, ha="left", va="top")
         grid = figure.subplots(1, len(panels))
@@ -52,10 +49,7 @@ def plot_matrix(
         bar.set_label(f"weight: linear up to 1/{keys} (uniform), logarithmic beyond", fontsize=8)
         bar.ax.set_yticklabels([f"{tick:.3g}" for tick in ticks])
         bar.ax.minorticks_off()
-        paths = [folder / "matrix.png", folder / "matrix.svg"]
-        figure.savefig(paths[0], dpi=160)
-        figure.savefig(paths[1], metadata={"Date": None})  # without the date, equal figures are equal files
-    return paths
+        return save(figure, folder / "matrix.png", folder / "matrix.svg")
 
 
 def _ticks(uniform: float, most: float) -> list[float]:

@@ -9,7 +9,7 @@ import torch
 
 from attn_zoo.conformance import run_cases
 from attn_zoo.conformance.attention_suite import DEFAULT
-from attn_zoo.conformance.targets import cases_of, entries
+from attn_zoo.conformance.targets import cases_of, entries, note_of
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,8 @@ def check(targets: Sequence[str], device: str | None = None, *, defaults: bool =
     status = 0
     for card in entries(targets):
         cases = cases_of(card, None if device is None else torch.device(device))
-        report = run_cases(card.name, [case for case in cases if not defaults or case.variant in ("", DEFAULT)])
+        chosen = [case for case in cases if not defaults or case.variant in ("", DEFAULT)]
+        report = run_cases(card.name, chosen, note=note_of(card))
         print(report, flush=True)
         status = status if report.ok else 1
     return status

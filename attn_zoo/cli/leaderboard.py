@@ -17,10 +17,11 @@ from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.page import html_page, records_from
-from attn_zoo.leaderboard.plots import draw, missing_plots
+from attn_zoo.leaderboard.plots import draw
 from attn_zoo.leaderboard.render.separation import render_separations
 from attn_zoo.leaderboard.separation import separates
 from attn_zoo.records import RunRecord, Store
+from attn_zoo.terminal import WIDE
 
 _FORMAT = "html: one page that needs no network; svg: the heat map of mechanisms by tasks (default: terminal)"
 _PLOTS = "draw scores against costs, as points and as curves over hyperparameters, and learning curves as PNG and SVG"
@@ -69,6 +70,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--published", action="store_true", help=published)
     separation = "which tasks separate: ROW (softmax, or what a card names) leads the best control, and tie groups stand apart"
     parser.add_argument("--separation", nargs="?", const="", metavar="ROW", help=separation)
+    parser.add_argument("--wide", action="store_true", help=WIDE)
+    parser.add_argument("--legend", action="store_true", help="how to read every column")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
     parser.set_defaults(handler=_leaderboard)
@@ -145,7 +148,7 @@ def _refuse(parsed: argparse.Namespace) -> None:
     """Refuse, before anything is read, what could not be carried out.
 
     Raises:
-        ValueError: options that exclude each other, or plots without matplotlib.
+        ValueError: options that exclude each other.
         OSError: no place for the output.
     """
     said = [f"--{name}" for name in ("overview", "seeds", "published") if getattr(parsed, name)]
@@ -161,12 +164,12 @@ def _refuse(parsed: argparse.Namespace) -> None:
         raise ValueError(f"the picture of --format svg shows test scores by task and no more; leave out {', '.join(said)}")
     if parsed.costs and parsed.format not in ("terminal", "html", "svg"):
         raise ValueError(f"--costs stands beside the heat map of --format terminal, html or svg; there is none in {parsed.format}")
+    if (narrow := [f"--{name}" for name in ("wide", "legend") if getattr(parsed, name)]) and parsed.format != "terminal":
+        raise ValueError(f"{narrow[0]} is of --format terminal; --format {parsed.format} shows all of it")
     alone = [f"--{name}" for name in ("overview", "published") if getattr(parsed, name)]
     alone += [f"--format {parsed.format}"] if parsed.format in ("csv", "svg") else []
     if parsed.at and alone:
         raise ValueError(f"--at adds a table to those of each task, which {alone[0]} does not show; leave one of them out")
-    if parsed.plots and (reason := missing_plots()):
-        raise ValueError(reason)
     if parsed.output and (parsed.output.is_dir() or not parsed.output.parent.is_dir()):
         lacking = "is a folder" if parsed.output.is_dir() else "lies in no folder that exists"
         raise OSError(f"--output takes a file in a folder that exists; {str(parsed.output)!r} {lacking}")
@@ -210,4 +213,6 @@ def _text(parsed: argparse.Namespace) -> str:
         seeds=parsed.seeds,
         costs=parsed.costs,
         colours=colours_here() if parsed.output is None else None,
+        wide=parsed.wide,
+        legend=parsed.legend,
     )

@@ -34,6 +34,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "list": Command("the zoo: attentions, tasks and plugins as tables", "listing"),
     "run": Command("train and test: attn-zoo run attention=NAME task=NAME key=value ... (-m sweeps)", "run"),
+    "compare": Command("my attention beside the quickstart's rows, which are not trained again: checks and rank", "compare"),
     "tune": Command("search settings by validation, then train the best: attn-zoo tune attention=NAME,... task=NAME", "tune"),
     "leaderboard": Command("tables of what is recorded: scores, ranks, costs, equal budgets", "leaderboard"),
     "findings": Command("what the records say, in sentences: good at, bad at, cost; what to take for five needs", "findings"),

@@ -53,7 +53,12 @@ def run_command(words: Sequence[str]) -> int:
         return 0
     with in_words():
         planned = plan(words)
-    return carry_out(planned, ("attn-zoo", "run", *words))
+    return carry_out(planned, ("attn-zoo", "run", *words, *plugin_words()))
+
+
+def plugin_words() -> list[str]:
+    """Words of the command line that name the plugins."""
+    return [f"plugin={path}" for path in handed_on()]
 
 
 def carry_out(planned: Plan, command: Sequence[str]) -> int:
@@ -72,8 +77,7 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     Store(settings.records).check_writable()
     planned.read_data()
     print(planned.announcement(), flush=True)
-    plugins = tuple(handed_on())
-    order = Order((*command, *(f"plugin={path}" for path in plugins)), os.getcwd(), settings, plugins)
+    order = Order(tuple(command), os.getcwd(), settings, tuple(handed_on()))
     status = _until_done(planned, order)
     if status == 0 and settings.report and not planned.study:  # trials are no rows
         _report(settings)

@@ -88,7 +88,7 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
     study = Study("", space, base, locations, tuple(wanted), tuning, trials)
     ends = [study.spec(values) for values in _ends_of(space)]
     for spec in ends:
-        if reason := _refusal(spec, locations):
+        if reason := refusal(spec, locations):
             raise RefusedSearchError(f"the search reaches settings that are refused: {reason}")
     return replace(study, base=ends[0], id=study_id(ends[0], space, task_card(base.task).version))
 
@@ -166,7 +166,7 @@ def _suits(base: RunSpec, options: Mapping[str, Any], geometry: Geometry) -> boo
     return not entry.build.warnings(geometry, attention_options(entry, geometry, options))
 
 
-def _refusal(spec: RunSpec, locations: Mapping[str, Any]) -> str | None:
+def refusal(spec: RunSpec, locations: Mapping[str, Any]) -> str | None:
     """Why a mechanism refuses its options at the length of its task; None where it does not."""
     geometry = _geometry(spec, locations)
     try:

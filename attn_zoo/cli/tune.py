@@ -14,7 +14,7 @@ from attn_zoo.cli.config import TuningConfig, in_words, settings_from, store_gro
 from attn_zoo.cli.job import Job, searched_values
 from attn_zoo.cli.overrides import quote_rows
 from attn_zoo.cli.plan import Plan, plan
-from attn_zoo.cli.run import carry_out, hush
+from attn_zoo.cli.run import carry_out, hush, plugin_words
 from attn_zoo.cli.search import RefusedSearchError, Study
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
@@ -70,7 +70,7 @@ def tune(words: Sequence[str]) -> int:
     with in_words():
         asked = read_request(words)
         planned = plan_searches(asked)  # so that nothing starts if one is wrong
-    command = ("attn-zoo", "tune", *words)
+    command = ("attn-zoo", "tune", *words, *plugin_words())
     for searched in planned:
         status = carry_out(searched, command) or carry_out(_best(searched, asked.seeds), command)
         if status:

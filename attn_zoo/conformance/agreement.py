@@ -10,37 +10,44 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from attn_zoo.conformance.harness import NotApplicable, require
-from attn_zoo.conformance.requests import Request, answers, draw, key_masks
+from attn_zoo.conformance.requests import Request, answers, draw, key_masks, without_padded_queries
+from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, CompressingAttention, Geometry, hide_rows_without_keys, real_tokens
 
 TWICE = 2.0
 """Largest error of a kernel, as a multiple of eager's at the same precision, both against float64."""
-ULPS = 8
+ULPS, MANY_ULPS = 8, 16
+"""Roundings of the largest number that are allowed besides, at the length of the check and at the drawn sizes, which are many."""
 
 
 @attention_check("implementation")
 def limit_is_softmax(subject: Subject) -> str | None:
-    """An exact attention equals softmax attention with and without padding; another equals it in the limit its card documents."""
+    """An exact attention equals softmax attention at every drawn size, with and without padding, also where inputs are 100 times as
+    large; another equals it in the limit its card documents."""
     card = subject.card
     if card.can.exact:
-        for geometry in subject.plain_and_causal():
+        for geometry in (*subject.plain_and_causal(), *subject.sized()):
             _require_softmax(subject, subject.build(geometry), padded=card.can.key_padding)
+        for geometry in subject.plain_and_causal():
+            _require_softmax(subject, subject.build(geometry), padded=card.can.key_padding, scale=100.0)
         if card.can.cross and not subject.always_causal:
-            wide = replace(subject.geometry(), queries=9)
-            _require_softmax(subject, subject.build(wide), padded=card.can.key_padding)
+            for keys in (subject.length, subject.sizes.blocks):
+                wide = replace(subject.geometry(keys), queries=9)
+                _require_softmax(subject, subject.build(wide), padded=card.can.key_padding)
         return None
     if card.softmax_limit is None:
         raise NotApplicable("not exact, and the card documents no softmax limit")
     if (subject.variant, subject.implementation) != ("default", "eager"):
         raise NotApplicable("the limit is one setting, proved once")
-    for geometry in subject.plain_and_causal():
+    for geometry in (*subject.plain_and_causal(), *subject.sized(longest=max(BORDERS), shortest=min(BORDERS))):
         _require_softmax(subject, card.softmax_limit(geometry).to(subject.device, subject.dtype).eval(), padded=False)
     return None
 
 
-def _require_softmax(subject: Subject, module: Attention, padded: bool) -> None:
-    request = draw(module, subject.dtype, subject.device, batch=6, tied=True)
+@torch.no_grad()
+def _require_softmax(subject: Subject, module: Attention, padded: bool, scale: float = 1.0) -> None:
+    request = draw(module, subject.dtype, subject.device, batch=6, tied=True).changed(lambda _, tensor: scale * tensor)
     geometry = module.geometry
     masks = [None, key_masks(geometry.keys, subject.device)] if padded else [None]
     for mask in masks:
@@ -48,7 +55,8 @@ def _require_softmax(subject: Subject, module: Attention, padded: bool) -> None:
         allowed = allowed.tril() if geometry.causal else allowed
         allowed = allowed if mask is None else allowed & mask[:, None, None, :]
         want = _softmax_attention(request, allowed)
-        subject.equal(request.padded(mask)(module), want, f"against softmax attention, {geometry}, padded={mask is not None}")
+        where = f"against softmax attention, {geometry}, padded={mask is not None}" + (", inputs 100 times as large" * (scale > 1))
+        subject.equal(request.padded(mask)(module), want, where)
 
 
 def _softmax_attention(request: Request, allowed: Tensor) -> Tensor:
@@ -63,18 +71,16 @@ def _softmax_attention(request: Request, allowed: Tensor) -> Tensor:
 
 @attention_check("variant")
 def eager_agrees_with_the_definition(subject: Subject) -> str:
-    """Outputs and all gradients of ``eager`` equal those of the naive equation in float64, with and without padding."""
+    """Outputs and all gradients of ``eager`` equal those of the naive equation in float64, at drawn sizes, with and without
+    padding; so do its outputs without gradients."""
     if subject.card.build.definition is None:
         raise NotApplicable("the class has no method definition")
     worst = 0.0
-    for geometry in _geometries(subject):
+    for geometry in (*_geometries(subject), *subject.sized(longest=subject.sizes.blocks, shortest=2)):
         own, naive = subject.build(geometry), replace(subject, implementation="definition").build(geometry)
         naive.load_state_dict(own.state_dict(), strict=True)
         request = subject.draw(own, batch=5)
-        masks: list[Tensor | None] = [None]
-        if subject.card.can.key_padding and geometry.keys > 5:
-            masks.append(key_masks(geometry.keys, subject.device)[:5])
-        for mask in masks:
+        for mask in _masks(subject, geometry):
             padded = request.padded(mask)
             want, got = answers(padded, naive), answers(padded, own)
             largest = max(answer.abs().max().item() for answer in want.values()) or 1.0  # the output of pooling one token is zero
@@ -84,7 +90,17 @@ def eager_agrees_with_the_definition(subject: Subject) -> str:
                 gap = (got[name] - want[name]).abs().max().item() / largest
                 require(gap <= subject.tolerance, f"{where}: {gap:.3g} of the largest number from the definition")
                 worst = max(worst, gap)
+            with torch.no_grad():
+                quiet = without_padded_queries(padded, padded(own))
+            gap = (quiet - want["output"]).abs().max().item() / largest
+            require(gap <= subject.tolerance, f"{geometry}, no_grad: output {gap:.3g} of the largest number from the definition")
     return f"differ by at most {worst:.1e} of the largest number"
+
+
+def _masks(subject: Subject, geometry: Geometry) -> list[Tensor | None]:
+    """No mask and, where padding is claimed, five."""
+    padded = subject.card.can.key_padding and geometry.keys > 5
+    return [None, key_masks(geometry.keys, subject.device)[:5]] if padded else [None]
 
 
 @attention_check("twin")
@@ -93,23 +109,21 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
     multiply in 16 bits alone err at most twice as much as eager's in float64 do when inputs are moved by a rounding to 16 bits.
     """
     worst = 0.0
-    for geometry in _geometries(subject):
+    few = _geometries(subject)
+    for geometry in (*few, *subject.sized()):
         single = subject.build(geometry, dtype=subject.single)
         own, exact = (subject.as_eager().build(geometry, dtype=dtype) for dtype in (torch.float32, torch.float64))
         for module in (own, exact):
             module.load_state_dict(single.state_dict(), strict=True)
         request = subject.draw(exact, batch=5).cast(subject.single)
-        masks: list[Tensor | None] = [None]
-        if subject.card.can.key_padding and geometry.keys > 5:
-            masks.append(key_masks(geometry.keys, subject.device)[:5])
-        for mask in masks:
+        for mask in _masks(subject, geometry):
             padded = request.padded(mask)
             want, got = answers(padded.cast(torch.float64), exact), answers(padded, single)
             if subject.single is torch.float32:
                 mine = answers(padded, own)
             else:
                 mine = answers(_perturbed(padded.cast(torch.float64), subject.single), exact)
-            rounding = ULPS * torch.finfo(subject.single).eps
+            rounding = (ULPS if geometry in few else MANY_ULPS) * torch.finfo(subject.single).eps
             largest = {name: answer.abs().max().item() for name, answer in want.items()}
             for name in want:
                 where = f"{geometry}, padded={mask is not None}: {name}"

@@ -8,14 +8,45 @@ from functools import partial
 
 import torch
 
-from attn_zoo.conformance import agreement, batch, causality, claims, cost, gradients, numerics, padding, state, stepwise
+from attn_zoo.conformance import (
+    agreement,
+    batch,
+    causality,
+    claims,
+    cost,
+    gradients,
+    modes,
+    numerics,
+    padding,
+    placement,
+    promises,
+    state,
+    stepwise,
+    variation,
+)
 from attn_zoo.conformance.harness import Case, Report, Violation, run_cases
+from attn_zoo.conformance.sizes import drawn_sizes
 from attn_zoo.conformance.subject import ATTENTION_CHECKS, DEFAULTS_AT, AttentionCheck, Scope, Subject, home_of
 from attn_zoo.contract import AttentionCard, TaskCard
 from attn_zoo.registry import attention_options, task_card, task_names
 from attn_zoo.registry import card as card_of
 
-THEMES = (claims, padding, causality, stepwise, batch, state, gradients, numerics, agreement, cost)
+THEMES = (
+    claims,
+    agreement,
+    causality,
+    padding,
+    placement,
+    stepwise,
+    batch,
+    promises,
+    state,
+    modes,
+    gradients,
+    numerics,
+    cost,
+    variation,
+)
 """Modules of checks in the order in which they run; importing them registers the checks."""
 
 DEFAULT = "default"
@@ -99,7 +130,7 @@ def check_attention(attention: str | AttentionCard, *, expected_failures: Mappin
         ValueError: the class cannot be found.
     """
     cases = list(attention_checks(attention))
-    return run_cases(cases[0].subject, cases, expected_failures)
+    return run_cases(cases[0].subject, cases, expected_failures, str(drawn_sizes(cases[0].subject)))
 
 
 def _unbuildable(name: str, variant: str, error: Exception) -> Case:

@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, require
 from attn_zoo.conformance.requests import Request
+from attn_zoo.conformance.sizes import BORDERS, CUTS
 from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention
 
-FUTURES: dict[str, Callable[[Tensor], Tensor]] = {
-    "other numbers": lambda tensor: tensor.flip(0).flip(-1) + 1,
-    "numbers 30 times as large": lambda tensor: 30 * tensor,
-    "numbers 10000 times as large": lambda tensor: -1e4 * tensor,
-    "zeros": torch.zeros_like,
-}
-"""Changes of the future; a maximum or a sum over the whole length shows only where the future exceeds the past."""
+ROWS = 2**21
+"""Largest number of query-key pairs of a head in one call; more cuts take several calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Size of the past, and a change of the future."""
+
+    future: str
+    change: Callable[[Tensor], Tensor]
+    past: float = 1.0
+    told: str = ""
+    opposed: bool = False
+    """Keys are queries of the other sign, so that no score of the past is above zero."""
+
+    def __str__(self) -> str:
+        return f"the future holds {self.future}{self.told}"
+
+
+def _other(tensor: Tensor) -> Tensor:
+    return tensor.flip(-1) + 1
+
+
+# A maximum or a sum over the whole length shows only where the future exceeds the past; a large past and a small future underflow
+# features that shrink with large inputs; a large finite fill in place of minus infinity shows only where scores are below it.
+FUTURES = (
+    Scene("other numbers", _other),
+    Scene("numbers 30 times as large", lambda tensor: 30 * _other(tensor)),
+    Scene("numbers 10000 times as large", lambda tensor: -1e4 * tensor),
+    Scene("zeros", torch.zeros_like),
+)
+LOUD_PASTS = tuple(Scene(scene.future, scene.change, 30.0, " and the past is 30 times as large") for scene in FUTURES)
+LOUD_AND_QUIET = (
+    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), 100.0, " and the past is 100 times as large"),
+    Scene("numbers 100 times as small", lambda tensor: 0.01 * _other(tensor), 100.0, " and the past is 100 times as large"),
+    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), 0.01, " and the past is 100 times as small"),
+    Scene("numbers 100 times as large", lambda tensor: 100 * _other(tensor), 100.0, " and the past is as large and opposed", True),
+)
 
 
 @attention_check("implementation")
@@ -27,37 +61,105 @@ def causal_output_ignores_the_future(subject: Subject) -> None:
     if not subject.causal:
         must_refuse("causal", lambda: subject.build(subject.geometry(causal=True)))
         return
-    for module in _causal(subject):
-        plain = subject.draw(module)
-        # With a large past and a small future, a maximum over both underflows the past where features shrink with large inputs.
-        for request, past in ((plain, ""), (plain.changed(lambda _, tensor: 30 * tensor), " and the past is 30 times as large")):
-            before = request(module)
-            for cut in _cuts(module):
-                for kind, change in FUTURES.items():
-                    after = _with_future(request, cut, change)(module)
-                    what = f"outputs before position {cut} of {module.geometry.keys} when the future holds {kind}{past}"
-                    subject.equal(after[:, :, :cut], before[:, :, :cut], what)
+    module = _causal(subject)
+    require_no_future(subject, module, range(1, module.geometry.keys), (*FUTURES, *LOUD_PASTS, *LOUD_AND_QUIET))
+
+
+@attention_check("implementation")
+def no_future_leaks_at_any_border(subject: Subject) -> None:
+    """At every drawn length the future has no influence, wherever it begins in up to 129 positions, and at each border beyond."""
+    _causal(subject)
+    for geometry in subject.sized(shortest=2):
+        if geometry.causal:
+            module = subject.build(subject.geometry(geometry.keys, heads=1, causal=True))
+            short = geometry.keys <= max(BORDERS) and not subject.interpreted
+            scenes = (FUTURES[0], LOUD_AND_QUIET[0]) if short else (FUTURES[0],)
+            with torch.no_grad():
+                require_no_future(subject, module, range(1, geometry.keys) if short else cuts(geometry.keys), scenes)
+
+
+def require_no_future(
+    subject: Subject, module: Attention, where: Sequence[int], scenes: Sequence[Scene], call: Callable[..., Tensor] | None = None
+) -> None:
+    """Change what follows each cut, one example for each, and require that no output before it changes.
+
+    Args:
+        call: called in place of ``module``.
+
+    Raises:
+        Violation: an output before a cut changed.
+    """
+    length, call = module.geometry.keys, module if call is None else call
+    request = subject.draw(module, batch=1)
+    for scene in scenes:
+        past = (_opposed(request) if scene.opposed else request).changed(partial(_times, scene.past))
+        before = past(call).detach()
+        for some in _portions(where, length):
+            after = _with_futures(past, request, some, scene.change)(call).detach()
+            for row, cut in enumerate(some):
+                what = f"outputs before position {cut} of {length} when {scene}"
+                subject.equal(after[row : row + 1, :, :cut], before[:, :, :cut], what)
+
+
+def _times(factor: float, name: str, tensor: Tensor) -> Tensor:
+    return factor * tensor
+
+
+def _opposed(request: Request) -> Request:
+    if request.shared or request.query is None or request.key is None:
+        return request
+    return replace(request, key=-request.query)
+
+
+def cuts(length: int) -> list[int]:
+    """Positions at which the future begins: near both ends, in between, and at every border of a block."""
+    return sorted({cut for cut in (*CUTS, length // 3, length // 2, length - 1) if 0 < cut < length})
+
+
+def _portions(where: Sequence[int], length: int) -> Iterator[Sequence[int]]:
+    rows = max(1, ROWS // length**2)
+    for start in range(0, len(where), rows):
+        yield where[start : start + rows]
+
+
+def _with_futures(past: Request, request: Request, where: Sequence[int], change: Callable[[Tensor], Tensor]) -> Request:
+    """One example for each cut, whose positions from the cut on hold ``change`` of the request."""
+    changed = request.changed(lambda _, tensor: change(tensor))
+    cut = torch.tensor(where, device=request.value.device)[:, None, None, None]
+
+    def join(name: str, tensor: Tensor) -> Tensor:
+        place = torch.arange(tensor.shape[2], device=tensor.device)[:, None]
+        return torch.where(place >= cut, changed.tensors[name], tensor)
+
+    return past.changed(join)
 
 
 @attention_check("implementation")
 def padding_in_the_future_has_no_influence(subject: Subject) -> None:
     """Whether later positions are padding changes no earlier output."""
-    modules = _causal(subject)
+    _causal(subject)
     if not subject.card.can.key_padding:
         raise NotApplicable("key_padding is not claimed")
-    for module in modules:
-        request = subject.draw(module)
+    for geometry in subject.short_and_long():
+        if not geometry.causal:
+            continue
+        module = subject.build(geometry)
+        request = subject.draw(module, batch=1)
         before = request(module)
-        for cut in _cuts(module):
-            mask = torch.arange(module.geometry.keys, device=subject.device).lt(cut).expand(request.value.shape[0], -1)
-            after = request.padded(mask)(module)
-            subject.equal(after[:, :, :cut], before[:, :, :cut], f"outputs before position {cut} when the rest is padding")
+        where = torch.tensor(
+            range(1, geometry.keys) if geometry.keys <= max(BORDERS) else cuts(geometry.keys), device=subject.device
+        )
+        masks = torch.arange(geometry.keys, device=subject.device) < where[:, None]
+        after = request.rows(torch.zeros_like(where)).padded(masks)(module)
+        for row, cut in enumerate(where.tolist()):
+            what = f"outputs before position {cut} of {geometry.keys} when the rest is padding"
+            subject.equal(after[row : row + 1, :, :cut], before[:, :, :cut], what)
 
 
 @attention_check("implementation")
 def causal_output_sees_the_past(subject: Subject) -> None:
     """The first causal output depends on the first value and, where contents are compared, later outputs on earlier values."""
-    module = _causal(subject)[0]
+    module = _causal(subject)
     request = subject.draw(module).leaves()
     out = request(module)
     first = _influence(out, request, 0, module)
@@ -69,21 +171,11 @@ def causal_output_sees_the_past(subject: Subject) -> None:
         require(seen > 0, f"position {position} sees none of the {position} positions before it")
 
 
-def _causal(subject: Subject) -> list[Attention]:
-    """Causal modules at the length of the check and at a longer one."""
+def _causal(subject: Subject) -> Attention:
+    """Causal module at the length of the check."""
     if not subject.causal:
         raise NotApplicable("causal is not claimed")
-    return [subject.build(geometry) for geometry in subject.short_and_long() if geometry.causal]
-
-
-def _cuts(module: Attention) -> list[int]:
-    """Positions at which the future begins: near both ends and in between."""
-    length = module.geometry.keys
-    return sorted({1, length // 3, length // 2, length - 1})
-
-
-def _with_future(request: Request, cut: int, change: Callable[[Tensor], Tensor]) -> Request:
-    return request.changed(lambda _, tensor: torch.cat([tensor[:, :, :cut], change(tensor[:, :, cut:])], dim=2))
+    return subject.build(subject.geometry(causal=True))
 
 
 def _influence(out: Tensor, request: Request, position: int, module: Attention) -> Tensor:

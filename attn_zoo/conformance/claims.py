@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import Enum
 from functools import partial
@@ -61,6 +62,15 @@ def _check_options(subject: Subject) -> None:
         require(variant and variant != "default", f"a variant is called {variant!r}")
         given = attention_options(card, DEFAULTS_AT, options)
         require(given != attention_options(card, DEFAULTS_AT, {}), f"variant {variant!r} equals the defaults")
+
+
+@attention_check("variant")
+def building_leaves_its_options_alone(subject: Subject) -> None:
+    """Building changes neither the options nor the geometry that it is given."""
+    for geometry in subject.plain_and_causal():
+        options, before = deepcopy(subject.options), repr(subject.options)
+        subject.card.build(geometry, options, subject.implementation)
+        require(repr(options) == before, f"building changed its options from {before} to {options!r}")
 
 
 @attention_check("card")

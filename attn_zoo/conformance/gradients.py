@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,9 +11,17 @@ from torch.autograd.gradcheck import GradcheckError
 from torch.func import functional_call
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
-from attn_zoo.conformance.requests import Request, answers, without_padded_queries
+from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
+from attn_zoo.conformance.sizes import BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry
+
+DRAWS = 6
+"""Largest number of draws, in one of which each position is to count."""
+STEPS = (1e-6, 1e-7, 1e-8)
+"""Distances of the points between which a slope is taken, in a direction each."""
+SLOPE, ROUNDING = 1e-4, 1e-8
+"""Tolerances of a slope: relative to that of independent numbers, and to the sum of the outputs, whose rounding a step divides."""
 
 
 @attention_check("implementation")
@@ -56,12 +65,86 @@ def _reached(request: Request, module: Attention) -> dict[str, Tensor]:
 
 
 @attention_check("implementation")
+def every_position_counts_at_every_size(subject: Subject) -> None:
+    """At every drawn length from 63 on, each position of each input and stream counts in one of some draws at least.
+
+    Causally the values up to three quarters do: a query may have one key alone, and late keys few queries.
+    """
+    for geometry in subject.sized(shortest=min(BORDERS)):
+        module = subject.build(geometry)
+        reached: dict[str, Tensor] = {}
+        for seed in range(DRAWS):  # a selection by content may leave a position out of one draw
+            found = _reached(subject.draw(module, batch=2, seed=seed), module)
+            found = {"value": found["value"][1 : 3 * geometry.keys // 4]} if geometry.causal else found
+            reached = {name: found[name] | reached.get(name, torch.zeros_like(found[name])) for name in found}
+            if all(positions.all() for positions in reached.values()):
+                break
+        for name, positions in reached.items():
+            dead = (torch.nonzero(~positions).flatten() + geometry.causal).tolist()
+            message = f"{geometry}: {name}: no gradient at {len(dead)} of {geometry.keys} positions: {dead[:8]}"
+            require(not dead, message)
+
+
+@attention_check("implementation")
+def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
+    """At every drawn size, with padding and with other numbers of queries, each gradient is the slope of the outputs."""
+    if subject.dtype is not torch.float64:
+        raise NotApplicable("slopes are taken in float64")
+    cross = subject.card.can.cross and not subject.always_causal
+    wide = [replace(subject.geometry(), queries=9), replace(subject.geometry(), queries=65)] if cross else []
+    for geometry in (*wide, *subject.sized()):
+        module = subject.build(geometry)
+        request = subject.draw(module, batch=2)
+        _require_slopes(module, request, f"{geometry}")
+        if subject.card.can.key_padding and geometry.keys > 2:
+            _require_slopes(module, request.padded(key_masks(geometry.keys, subject.device)[3:5]), f"{geometry}, padded")
+
+
+def _require_slopes(module: Attention, request: Request, where: str) -> None:
+    """Compare each gradient along a random direction with the difference of the outputs at two points of it."""
+    found = answers(request, module)
+    for name, tensor in {**request.tensors, **trained_parameters(module)}.items():
+        for seed, step in enumerate(STEPS):  # between the points may lie a kink, or a border of a bucket; not so each time
+            told, slope, allowed = _slopes(module, request, name, tensor, found[f"gradient of {name}"], seed, step)
+            if abs(told - slope) <= allowed:
+                break
+        else:
+            raise Violation(f"{where}: the gradient of {name} gives a slope of {told:.6g}, outputs rise by {slope:.6g}")
+
+
+def _slopes(
+    module: Attention, request: Request, name: str, tensor: Tensor, grad: Tensor, seed: int, step: float
+) -> tuple[float, float, float]:
+    """Slope by the gradient, slope of the outputs, and the difference that rounding allows."""
+    generator = torch.Generator().manual_seed(seed)
+    way = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
+    ahead, behind = (_weighed(module, request, name, way * shift) for shift in (step, -step))
+    slope, parts = ((ahead - behind) / (2 * step)).item(), grad * way
+    return parts.sum().item(), slope, SLOPE * max(parts.square().sum().sqrt().item(), abs(slope)) + ROUNDING * abs(ahead.item())
+
+
+@torch.no_grad()
+def _weighed(module: Attention, request: Request, name: str, shift: Tensor) -> Tensor:
+    """Weighted sum of the outputs, with the weights of ``answers``, where one tensor or parameter is shifted."""
+    if name in request.tensors:
+        moved = request.changed(lambda other, tensor: tensor + shift if other == name else tensor)
+        out = moved(module)
+    else:
+        parameter = module.get_parameter(name)
+        kept = parameter.clone()
+        parameter.add_(shift)
+        moved, out = request, request(module)
+        parameter.copy_(kept)
+    return weighed(without_padded_queries(moved, out))
+
+
+@attention_check("implementation")
 def every_parameter_gets_a_gradient(subject: Subject) -> None:
     """Every parameter influences the output."""
     module = subject.build()
-    parameters = dict(module.named_parameters())
+    parameters = trained_parameters(module)
     if not parameters:
-        raise NotApplicable("there are no parameters")
+        raise NotApplicable("there are no parameters that train")
     with torch.no_grad():
         for parameter in parameters.values():  # away from zero, where the gradients of others vanish
             parameter.add_(0.01 * torch.randn_like(parameter))
@@ -76,7 +159,8 @@ def every_parameter_gets_a_gradient(subject: Subject) -> None:
 @attention_check("variant")
 def gradients_match_finite_differences(subject: Subject) -> None:
     """In float64, gradients of inputs, streams and parameters agree with differences of outputs."""
-    for geometry in subject.plain_and_causal():
+    cross = [replace(subject.geometry(), queries=3)] if subject.card.can.cross and not subject.always_causal else []
+    for geometry in (*subject.plain_and_causal(), *cross):
         small = _smallest(subject, geometry)
         request = subject.draw(small, batch=2)
         masks: list[Tensor | None] = [None]
@@ -85,11 +169,15 @@ def gradients_match_finite_differences(subject: Subject) -> None:
             holes[1, 2:4] = False
             masks.append(holes)
         for mask in masks:
-            _gradcheck(small, request.padded(mask), f"causal={geometry.causal}, padded={mask is not None}")
+            where = (
+                f"causal={geometry.causal}, {small.geometry.queries} queries, {small.geometry.keys} keys, padded={mask is not None}"
+            )
+            _gradcheck(small, request.padded(mask), where)
 
 
 def _smallest(subject: Subject, geometry: Geometry) -> Attention:
-    small = subject.build_if_allowed(subject.geometry(7, head_dim=4, causal=geometry.causal))
+    few = subject.geometry(7, head_dim=4, causal=geometry.causal)
+    small = subject.build_if_allowed(few if geometry.queries == geometry.keys else replace(few, queries=geometry.queries))
     return subject.build(geometry) if small is None else small
 
 

@@ -99,6 +99,8 @@ class Report:
 
     subject: str
     results: tuple[Result, ...]
+    note: str = ""
+    """Sentence about all results, such as the sizes that were drawn."""
 
     @property
     def ok(self) -> bool:
@@ -120,7 +122,7 @@ class Report:
             raise Violation(str(self))
 
     def __str__(self) -> str:
-        """Format a summary line, then failures and waivers, then the reasons of skips, each message once."""
+        """Format a summary line, then failures and waivers, then the reasons of skips, each message once, and the note."""
         count = Counter(result.status for result in self.results)
         seconds = sum(result.seconds for result in self.results)
         parts = [f"{count[status]} {status}" for status in ("passed", "failed", "waived", "skipped") if count[status]]
@@ -131,15 +133,16 @@ class Report:
             lines.append(f"  {status:8}{first.case.id}{f' and {times - 1} more' if times > 1 else ''}: {detail}")
         reasons = Counter((result.case.check, result.detail) for result in self.results if result.status == "skipped")
         lines += [f"  skipped {check}{f' ({times} times)' if times > 1 else ''}: {why}" for (check, why), times in reasons.items()]
-        return "\n".join(lines)
+        return "\n".join([*lines, *([f"  {self.note}"] if self.note else [])])
 
 
-def run_cases(subject: str, cases: Iterable[Case], expected_failures: Mapping[str, str] | None = None) -> Report:
+def run_cases(subject: str, cases: Iterable[Case], expected_failures: Mapping[str, str] | None = None, note: str = "") -> Report:
     """Run every case and report, with strict waivers.
 
     Args:
         expected_failures: reasons by check name, or by ``variant-implementation-check`` for one
             setting only. A failure it names is ``waived``; a waiver without any failure fails.
+        note: sentence that the report ends with.
 
     Raises:
         UnknownNameError: a waiver names no check of this entry.
@@ -165,7 +168,7 @@ def run_cases(subject: str, cases: Iterable[Case], expected_failures: Mapping[st
         ending = "was skipped" if found == {"skipped"} else "holds"
         detail = f"expected to fail ({waivers[name]}), but {name} {ending}; drop the expectation"
         results.append(Result(case, "failed", detail, 0.0))
-    return Report(subject, tuple(results))
+    return Report(subject, tuple(results), note)
 
 
 def _run(case: Case) -> Result:

@@ -144,17 +144,27 @@ def without_padded_queries(request: Request, out: Tensor) -> Tensor:
     return out
 
 
+def weighed(out: Tensor) -> Tensor:
+    """Sum of the outputs with fixed random weights from -1 to 1, whose gradients ``answers`` takes."""
+    weights = torch.rand(out.numel(), generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    return (out * (2 * weights - 1).to(out.device, out.dtype).reshape(out.shape)).sum()
+
+
+def trained_parameters(module: Attention) -> dict[str, Tensor]:
+    """Parameters that require gradients, by name."""
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
 def answers(request: Request, module: Attention, call: Callable[..., Any] | None = None) -> dict[str, Tensor]:
-    """Output, and gradients of every input, stream and parameter, zeros where there is none.
+    """Output, and gradients of every input, stream and parameter that trains, zeros where there is none.
 
     Args:
         call: called in place of ``module``.
     """
     leaves = request.leaves()
     out = without_padded_queries(request, leaves(module if call is None else call))
-    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype, device=out.device).reshape(out.shape)
-    named = {**leaves.tensors, **dict(module.named_parameters())}
-    grads: Sequence[Tensor | None] = torch.autograd.grad((out * weights).sum(), list(named.values()), allow_unused=True)
+    named = {**leaves.tensors, **trained_parameters(module)}
+    grads: Sequence[Tensor | None] = torch.autograd.grad(weighed(out), list(named.values()), allow_unused=True)
     found = {
         f"gradient of {name}": torch.zeros_like(named[name]) if grad is None else grad
         for name, grad in zip(named, grads, strict=True)

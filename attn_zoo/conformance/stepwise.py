@@ -14,8 +14,9 @@ from torch import Tensor
 from attn_zoo.conformance.claims import must_raise_value_error
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
 from attn_zoo.conformance.requests import Request, answers
+from attn_zoo.conformance.sizes import CUTS
 from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
-from attn_zoo.contract import Attention, CarriedState
+from attn_zoo.contract import Attention, CarriedState, Geometry
 
 
 @attention_check("variant")
@@ -41,6 +42,29 @@ def steps_answer_as_one_call(subject: Subject) -> None:
         if not subject.card.can.any_length:
             longer = subject.draw(module, queries=geometry.keys + 1, keys=geometry.keys + 1)
             must_refuse("a step beyond the length built for", partial(longer, partial(_in_steps, module, [geometry.keys, 1])))
+
+
+@attention_check("variant")
+def steps_hold_on_for_long(subject: Subject) -> None:
+    """Beyond 512 tokens too, outputs token by token, and in pieces cut at each border of a block, are those of one call."""
+    _stepping(subject)
+    length = subject.sizes.long if subject.card.can.any_length or subject.build_if_allowed(_far(subject)) else subject.length
+    module = subject.build(subject.geometry(length, heads=1, causal=True))
+    request = subject.draw(module, batch=1)
+    borders = torch.tensor([0, *(cut for cut in CUTS if cut < length), length]).diff().tolist()
+    with torch.no_grad():
+        whole = request(module)
+        blocks = [64] * (length // 64) + [length % 64] * (length % 64 > 0)
+        ways = {"token by token": [1] * length, f"in pieces of {borders}": borders, "in pieces of 64": blocks}
+        for what, sizes in ways.items():
+            steps = request(partial(_in_steps, module, sizes))
+            for end in sorted({min(64, length), min(512, length), length}):
+                what_ends = f"the first {end} outputs of {length} tokens, {what}, against one call"
+                subject.equal(steps[:, :, :end], whole[:, :, :end], what_ends)
+
+
+def _far(subject: Subject) -> Geometry:
+    return subject.geometry(subject.sizes.long, heads=1, causal=True)
 
 
 @attention_check("variant")

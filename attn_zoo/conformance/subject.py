@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
 from attn_zoo.conformance.requests import Request, draw
+from attn_zoo.conformance.sizes import Size, Sizes, drawn_sizes
 from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, UnsupportedError, unavailable
+from attn_zoo.registry import attention_options
 
 Scope = Literal["card", "variant", "implementation", "twin"]
 """Scope of a check: once, for each option set, for each option set and implementation, or for each but eager."""
@@ -22,10 +25,6 @@ LENGTHS = (33, 65, 129, 257, 513, 1025)
 
 DEFAULTS_AT = Geometry(2, 8, 72, 72)
 """Geometry whose defaults every check uses at all lengths; blocks of a quarter of it do not divide ``LENGTHS``."""
-
-LONG = 300
-"""Length of several blocks of the usual sizes, and a multiple of none."""
-
 
 HALF = 0.03
 """Tolerance of 16-bit types: about eight roundings of the largest number."""
@@ -40,6 +39,8 @@ class Subject:
     options: Any
     implementation: str
     device: torch.device
+    brief: bool = False
+    """Leaves the drawn sizes out; for options that the kit varies."""
     traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """Cache of the cost checks, so that they run each length once."""
 
@@ -73,11 +74,11 @@ class Subject:
         """Shortest of ``LENGTHS`` that the options allow; an option may refuse shorter inputs by name."""
         for length in LENGTHS:
             try:
-                self.card.build(self._sized(length), self.options)
+                self.card.build(self._sized(length), copy.deepcopy(self.options))
             except UnsupportedError:
                 continue
             return length
-        self.card.build(self._sized(LENGTHS[-1]), self.options)  # raises the refusal
+        self.card.build(self._sized(LENGTHS[-1]), copy.deepcopy(self.options))  # raises the refusal
         return LENGTHS[-1]
 
     def _sized(self, length: int, heads: int = 2, head_dim: int | None = None, causal: bool = False) -> Geometry:
@@ -103,7 +104,7 @@ class Subject:
         if reason := self._refused(geometry, options):
             raise NotApplicable(reason)
         torch.manual_seed(seed)
-        return self.card.build(geometry, options, self.implementation).to(self.device, dtype or self.dtype).eval()
+        return self.card.build(geometry, copy.deepcopy(options), self.implementation).to(self.device, dtype or self.dtype).eval()
 
     def build_if_allowed(self, geometry: Geometry) -> Attention | None:
         """Build, or return None where an option refuses a length shorter than that of the check."""
@@ -140,10 +141,41 @@ class Subject:
             return None
         return self.card.build.refuses(self.implementation, geometry, self.options if options is None else options)
 
+    def variants(self) -> list[Any]:
+        """Options of the card's variants."""
+        return [attention_options(self.card, DEFAULTS_AT, given) for given in self.card.variants.values()]
+
+    @property
+    def sizes(self) -> Sizes:
+        """Sizes drawn for the entry."""
+        return drawn_sizes(self.card.name)
+
     def short_and_long(self) -> tuple[Geometry, ...]:
         """Claimed geometries at the length of the check and at one of several blocks."""
-        plain = self.plain_and_causal()
-        return plain + tuple(replace(geometry, queries=LONG, keys=LONG) for geometry in plain if geometry.keys < LONG)
+        plain, n = self.plain_and_causal(), self.sizes.blocks
+        return plain + tuple(replace(geometry, queries=n, keys=n) for geometry in plain if geometry.keys < n)
+
+    def sized(self, longest: int | None = None, shortest: int = 1) -> Iterator[Geometry]:
+        """Claimed geometries of every drawn size, without those that the options or the implementation refuse.
+
+        Variants meet lengths up to that of several blocks; kernels in an interpreter, two short ones.
+
+        Args:
+            longest, shortest: limits of the length.
+        """
+        for size in self._met():
+            if not shortest <= size.length <= (longest or size.length):
+                continue
+            for causal in {geometry.causal for geometry in self.plain_and_causal()}:
+                geometry = self._sized(size.length, size.heads, size.head_dim, causal)
+                if self._refused(geometry) is None and self.build_if_allowed(geometry) is not None:
+                    yield geometry
+
+    def _met(self) -> tuple[Size, ...]:
+        drawn = () if self.brief else self.sizes.all
+        if self.interpreted:
+            return (*drawn[2:3], Size(65, 1, 16))
+        return drawn if self.variant == "default" else tuple(size for size in drawn if size.length <= self.sizes.blocks)
 
     def as_eager(self) -> Subject:
         """Subject with ``eager``, the reference of other implementations."""

@@ -10,6 +10,7 @@ import torch
 from attn_zoo import plugin_files, registry
 from attn_zoo.conformance.attention_suite import attention_checks, resolve
 from attn_zoo.conformance.harness import Case
+from attn_zoo.conformance.sizes import drawn_sizes
 from attn_zoo.conformance.task_checks import task_checks
 from attn_zoo.contract import AttentionCard, TaskCard, UnknownNameError
 
@@ -31,6 +32,11 @@ def entries(targets: Iterable[str | Card]) -> list[Card]:
 def cases_of(card: Card, device: torch.device | None = None) -> Iterator[Case]:
     """Iterate over every check of an attention, on ``device`` where it is given, or of a task, as callable cases."""
     return task_checks(card) if isinstance(card, TaskCard) else attention_checks(card, device)
+
+
+def note_of(card: Card) -> str:
+    """Sizes drawn for an attention; empty for a task."""
+    return "" if isinstance(card, TaskCard) else str(drawn_sizes(card.name))
 
 
 def _named(target: str) -> list[Card]:

@@ -194,12 +194,18 @@ class Attention(nn.Module):
             key_valid: True for a real token. Padded keys and values may hold anything, NaN included.
             streams: the further projections that ``card.streams`` names.
 
+        Returns:
+            The outputs; without examples, queries or keys, zeros in the shape of the queries.
+
         Raises:
             ValueError: a shape, dtype or stream does not fit.
             UnsupportedError: the request needs a capability the card does not claim.
         """
         given = dict(streams or {})
         self._check_request(query, key, value, key_valid, given)
+        like = value if query is None else query
+        if 0 in (value.shape[0], value.shape[2], like.shape[2]):  # nothing to map: zeros, through which gradients pass
+            return like.masked_fill(torch.ones_like(like, dtype=torch.bool), 0)
         shared = self.card.can.shares_query_key
         if key_valid is not None:
             padding = ~key_valid[:, None, :, None]

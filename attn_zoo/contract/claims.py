@@ -64,6 +64,8 @@ class Capabilities:
     """One tensor serves as queries and keys; a different key tensor is refused."""
     stepwise: bool = False
     """Recurrent form: causal outputs, token by token or in pieces from a carried state, equal those of one call."""
+    mixes_heads: bool = False
+    """Heads influence each other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,26 +1,23 @@
-"""One module on one device, timed and weighed; it lives in a worker's process."""
+"""Time, memory and energy of one module on one device, in a worker's process."""
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
-import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attn_zoo.contract import UnsupportedError
-from attn_zoo.cost.driven import Driven, Parts, bytes_of
 from attn_zoo.cost.energy import NotMeasured, energy_meter, joules_of
-from attn_zoo.cost.largest_batch import by_trying, line_through
-from attn_zoo.cost.measured import high_water, peak_bytes, restart_high_water
+from attn_zoo.cost.memory import by_line, by_trying, peak_bytes, resident_peak_bytes
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.timing import seconds_of, seconds_of_parts
 from attn_zoo.cost.workers import out_of_memory
+from attn_zoo.cost.workload import Parts, Workload, bytes_of, step_of
 from attn_zoo.layer import MultiHeadAttention
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -31,35 +28,35 @@ BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTEN
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One layer to measure: a mechanism with its options and implementation."""
+    """A mechanism with its options and implementation, to be measured."""
 
     attention: str
     options: Mapping[str, Any]
     implementation: str = "auto"
     backend: str | None = None
     """A key of ``BACKENDS`` to hold PyTorch's fused attention to; None leaves the choice to PyTorch."""
+    causal: bool = False
 
 
-def build_layer(subject: Subject, dim: int, heads: int, length: int) -> nn.Module:
+def build_layer(subject: Subject, dim: int, heads: int, length: int) -> MultiHeadAttention:
     """A layer of the zoo with its projections, (batch, length, dim) -> same."""
-    return MultiHeadAttention(
-        dim, heads, subject.attention, length=length, implementation=subject.implementation, **dict(subject.options)
-    )
+    options = {"implementation": subject.implementation, "causal": subject.causal, **subject.options}
+    return MultiHeadAttention(dim, heads, subject.attention, length=length, **options)
 
 
 class Feed(Protocol):
-    """What a module is given; called where tensors are made on the right device."""
+    """Inputs of a module, made on the default device."""
 
     def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """The module's arguments; those of floating point have a gradient in training."""
+        """Arguments of the module; those of floating point have a gradient in training."""
 
     def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        """That of the output, as from what comes after the module: no loss of its own is timed."""
+        """Gradient of the output, in place of a loss, which is not timed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens of normal noise, (batch, length, dim), into a module that gives as many back."""
+    """Normal noise, (batch, length, dim), for a module that returns the same shape."""
 
     dim: int
 
@@ -68,7 +65,7 @@ class Tokens:
         return (torch.randn(batch, length, self.dim, dtype=dtype),)
 
     def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        """Normal noise, too."""
+        """Normal noise of the tokens' shape."""
         return torch.randn(batch, length, self.dim, dtype=dtype)
 
 
@@ -81,31 +78,29 @@ class Bench:
 
     Args:
         build: makes the module for a length; picklable.
-        dim: width of the tokens; unread where there is a ``feed``.
-        feed: what the module is given, if not tokens.
+        feed: inputs of the module.
         optimiser: training ends with a step of AdamW, its gradient clipped as in the runner's. Its learning rate is 0, so that
             every step does the same work on the same weights.
-        protocol: how timings and energy are taken; for CUDA ``TimingProtocol.on("cuda")``.
+        protocol: protocol of timings and energy; for CUDA ``TimingProtocol.on("cuda")``.
     """
 
     build: Callable[[int], nn.Module]
-    dim: int = 0
+    feed: Feed
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "fp32"
     backend: str | None = None
-    feed: Feed | None = None
     optimiser: bool = False
     protocol: TimingProtocol = field(default_factory=TimingProtocol)
     _length: int = field(default=0, init=False)
-    _driven: dict[str, Driven] = field(default_factory=dict, init=False)
-    """Of the last length, by kind: a module stays, as it does in use, but one that was used for inference is not trained."""
+    _workloads: dict[str, Workload] = field(default_factory=dict, init=False)
+    """Workloads of the last length by kind: a module stays, as in use, but one that was used for inference is not trained."""
 
     def parts(self, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Seconds by the protocol: of the forward pass; in training of forward, backward and, where there is one, optimiser."""
+        """Seconds of the forward pass; in training of forward, backward and, where there is one, the optimiser's step."""
         protocol, parts = self.protocol, self._parts(kind, batch, length, self.protocol)
         how = (self.device, protocol.seconds, protocol.warmup, protocol.most_repeats)
         with self._kernels():
-            return seconds_of_parts(parts.parts, *how) if kind == "training" else (seconds_of(parts.step, *how),)
+            return seconds_of_parts(parts, *how) if kind == "training" else (seconds_of(step_of(parts), *how),)
 
     def joules(self, kind: str, batch: int, length: int) -> float:
         """Energy of one step by the protocol.
@@ -118,7 +113,7 @@ class Bench:
             raise ValueError(meter.reason)
         parts = self._parts(kind, batch, length, self.protocol)
         with self._kernels():
-            return joules_of(parts.step, self.device, meter, self.protocol.energy_seconds, self.protocol.warmup)
+            return joules_of(step_of(parts), self.device, meter, self.protocol.energy_seconds, self.protocol.warmup)
 
     def peak(self, kind: str, batch: int, length: int) -> int:
         """Largest number of bytes held at once during a step, above what was held before it (see ``peak_bytes``)."""
@@ -128,16 +123,16 @@ class Bench:
             return peak_bytes(step, self.device)
 
     def held(self, kind: str, batch: int, length: int) -> int:
-        """Bytes there before a step: parameters, buffers, inputs, in training the output's gradient and the optimiser's state."""
-        driven = self._drive(kind, length)
+        """Bytes before a step: parameters, buffers, inputs; in training the output's gradient and the optimiser's state."""
+        workload = self._workload(kind, length)
         with torch.device("meta"):
-            given = list(self._feed().inputs(batch, length, self._dtype()))
-            given += [self._feed().gradient(batch, length, self._dtype())] if kind == "training" else []
-        return bytes_of([*driven.module.parameters(), *driven.module.buffers(), *driven.state(), *given])
+            given = list(self.feed.inputs(batch, length, self._dtype()))
+            given += [self.feed.gradient(batch, length, self._dtype())] if kind == "training" else []
+        return bytes_of([*workload.module.parameters(), *workload.module.buffers(), *workload.state(), *given])
 
     def largest_batch(self, kind: str, length: int, budget: int) -> int:
         """Largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory, by trying: exact."""
-        self._driven = {}  # that of another kind would take part of the budget
+        self._workloads = {}  # that of another kind would take part of the budget
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), self.device)
         try:
@@ -153,11 +148,7 @@ class Bench:
         power of two from 16 on, below ``length``, at which the module can be built and run.
         """
         self._start_libraries(kind, [small] if small else [2**power for power in range(4, 32) if 2**power < length])
-        step = self._step(kind, batch, length)
-        before, restarted = psutil.Process().memory_info().rss, restart_high_water()
-        step()
-        peak = high_water() if restarted else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return max(0, peak - before)
+        return resident_peak_bytes(self._step(kind, batch, length))
 
     def _start_libraries(self, kind: str, lengths: Sequence[int]) -> None:
         for length in lengths:
@@ -173,7 +164,7 @@ class Bench:
         if not (self._fits(kind, 1, length) and self._fits(kind, 2, length)):
             return 1
         peaks = [self.held(kind, batch, length) + self.peak(kind, batch, length) for batch in (1, 2)]
-        return line_through((1, 2), (peaks[0], peaks[1])).largest_batch(budget) if peaks[1] > peaks[0] else 1
+        return by_line((1, 2), (peaks[0], peaks[1]), budget) if peaks[1] > peaks[0] else 1
 
     def _fits(self, kind: str, batch: int, length: int) -> bool:
         torch.cuda.empty_cache()  # what the batch before left, failed or not
@@ -187,29 +178,26 @@ class Bench:
         return True
 
     def _step(self, kind: str, batch: int, length: int) -> Callable[[], object]:
-        return self._parts(kind, batch, length, replace(self.protocol, rotate_bytes=0)).step
+        return step_of(self._parts(kind, batch, length, replace(self.protocol, rotate_bytes=0)))
 
     def _parts(self, kind: str, batch: int, length: int, protocol: TimingProtocol) -> Parts:
-        driven = self._drive(kind, length)
+        workload = self._workload(kind, length)
         with self.device:
-            inputs = self._feed().inputs(batch, length, self._dtype())
-            gradient = self._feed().gradient(batch, length, self._dtype()) if kind == "training" else None
+            inputs = self.feed.inputs(batch, length, self._dtype())
+            gradient = self.feed.gradient(batch, length, self._dtype()) if kind == "training" else None
         copies = [inputs, *(tuple(t.clone() for t in inputs) for _ in range(protocol.copies(bytes_of(inputs)) - 1))]
-        return driven.forward(copies) if gradient is None else driven.training(copies, gradient)
+        return workload.forward(copies) if gradient is None else workload.training(copies, gradient)
 
-    def _drive(self, kind: str, length: int) -> Driven:
+    def _workload(self, kind: str, length: int) -> Workload:
         if self._length != length:
-            self._length, self._driven = length, {}
-        if kind not in self._driven:
+            self._length, self._workloads = length, {}
+        if kind not in self._workloads:
             torch.manual_seed(0)
             with self.device:
                 module = self.build(length)
             module = module.to(self._dtype()).train(kind == "training")
-            self._driven[kind] = Driven(module, self.optimiser and kind == "training")
-        return self._driven[kind]
-
-    def _feed(self) -> Feed:
-        return Tokens(self.dim) if self.feed is None else self.feed
+            self._workloads[kind] = Workload(module, self.optimiser and kind == "training")
+        return self._workloads[kind]
 
     def _dtype(self) -> torch.dtype:
         return PRECISIONS[self.precision]
@@ -219,7 +207,7 @@ class Bench:
 
 
 class MatrixProducts:
-    """The rate of the device; it lives in a worker's process, too."""
+    """Matrix products that give the rate of the device, in a worker's process."""
 
     size: ClassVar[int] = 2048
     """Rows and columns of both factors."""

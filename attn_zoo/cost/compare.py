@@ -1,4 +1,4 @@
-"""Which of two things that were timed in turn is faster, or that they cannot be told apart.
+"""Comparison of two things that were timed in turn: which is faster, or a tie.
 
 Each round times both, in an order that a coin decides (``TimingProtocol.order = "shuffled"``), and gives one quotient of
 seconds. What slows a whole round down cancels in it. What hits only one of the two (another program, a change of clock rate, the
@@ -20,12 +20,12 @@ from scipy import stats
 from attn_zoo.cost.timing import quotients
 
 SMALLEST = 0.02
-"""Smallest difference of interest: a quotient between 1 / 1.02 and 1.02 is a tie. Where a process lies in memory may cost 1 %."""
+"""Smallest difference of interest: a quotient between 1 / 1.02 and 1.02 is a tie. Addresses of a process may cost 1 %."""
 
 CONFIDENCE = 0.95
 
 ROUNDS = 150
-"""Enough to find a tenth more where the timings of a round scatter by 10 % and every other round is hit by something else."""
+"""Rounds that find a tenth more where timings scatter by 10 % and every other round is disturbed."""
 
 METHOD = "median of the quotients within a round, with the distribution-free interval of the sign test"
 
@@ -38,7 +38,7 @@ class Comparison:
     quotient: float
     low: float
     high: float
-    """Of the interval that holds the true quotient with probability ``confidence`` or more."""
+    """Bounds of the interval that holds the true quotient with probability ``confidence`` or more."""
     smallest: float = SMALLEST
     confidence: float = CONFIDENCE
 

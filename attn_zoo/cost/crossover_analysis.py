@@ -1,4 +1,4 @@
-"""From which length on a mechanism costs less than softmax attention, with an interval: pure functions of the figures.
+"""Length from which a mechanism costs less than softmax attention, with an interval: pure functions of the figures.
 
 At each length the quotient of mechanism and baseline has a median over the rounds and a distribution-free interval (see
 ``attn_zoo.cost.compare``). Between lengths the logarithm of the quotient is taken as linear in that of the length. The crossover
@@ -14,22 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attn_zoo.cost.compare import compare, fewest_rounds
-from attn_zoo.cost.fits import fit_exponent
 from attn_zoo.cost.measurement import Figures
+from attn_zoo.cost.timing import fit_exponent
 
 QUANTITIES: Mapping[str, str] = {"time": "seconds", "memory": "peak_bytes", "energy": "joules"}
-"""What can cross, and the quantity of figures that fails where there is none."""
+"""Quantities that can cross, and the names of their figures."""
 
 BASELINES: Mapping[str, str] = {"materialised": "materialised softmax", "sdpa": "SDPA"}
-"""Roles that mechanisms are held against, in words."""
+"""Roles of baselines, in words."""
 
 FITTED_LENGTHS = 4
-"""Exponents are fitted to so many of the longest lengths: below, what is linear in the length hides the growth."""
+"""Number of longest lengths to which exponents are fitted; at shorter ones linear terms hide the growth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """Logarithm of mechanism over baseline at one length; infinite where only one of the two fits into memory."""
+    """Logarithm of mechanism over baseline at one length, with its interval; infinite where only one of them fits into memory."""
 
     length: int
     middle: float
@@ -39,7 +39,7 @@ class Quotient:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where one mechanism begins to cost less than a baseline, at all greater lengths that were compared.
+    """Length from which a mechanism costs less than a baseline, at all greater lengths that were compared.
 
     ``at`` and the bounds are lengths; 0 is below ``shortest`` (less from the shortest length on), infinity above ``longest``
     (never in range).
@@ -50,12 +50,12 @@ class Crossover:
     high: float
     shortest: int
     longest: int
-    """Of the lengths that were compared."""
+    """Longest length that was compared."""
     exact: bool
-    """Whether there is no interval because there is no noise."""
+    """Whether the figures have no noise, hence no interval."""
 
     def describe(self) -> str:
-        """In words, lengths rounded to what the interval can tell."""
+        """Words for a table, with rounded lengths."""
         if self.low == math.inf:
             return f"never up to {self.longest:,}"
         if self.high == 0:
@@ -69,14 +69,14 @@ class Crossover:
 
 
 def round_length(length: float) -> int:
-    """To two significant digits, three from 1 to 2, so that no more than 5 % is lost and no precision claimed."""
+    """Round to two significant digits, to three where the first is 1: by at most 5 %."""
     digits = math.floor(math.log10(length))
     step = 10 ** max(0, digits - (2 if length < 2 * 10**digits else 1))
     return round(length / step) * step
 
 
 def value(point: Figures, quantity: str) -> float | None:
-    """Median over the rounds; of memory what is held before a step with the most that it takes. None where it was not measured."""
+    """Median over the rounds; memory is the bytes before a step plus its peak. None where it was not measured."""
     if quantity == "memory":
         held = [point.one(name) for name in ("held_bytes", "peak_bytes")]
         return None if None in held else sum(map(float, filter(None, held)))
@@ -85,17 +85,17 @@ def value(point: Figures, quantity: str) -> float | None:
 
 
 def select(points: Sequence[Figures], label: str, kind: str) -> list[Figures]:
-    """Figures of one layer in one direction, by length."""
+    """Figures of one layer in one direction, sorted by length."""
     return sorted((p for p in points if (p.cell.label, p.cell.kind) == (label, kind)), key=lambda p: p.cell.length)
 
 
 def labels(points: Sequence[Figures], role: str) -> list[str]:
-    """Labels of the layers of a role, as they were given."""
+    """Labels of the layers of a role."""
     return list(dict.fromkeys(p.cell.label for p in points if p.cell.role == role))
 
 
 def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> list[Figures]:
-    """The baseline by length: where there are several back ends, the one that costs least; else the one that failed."""
+    """Baseline by length: the back end of least cost, or one that failed where all did."""
     here = [p for p in points if (p.cell.role, p.cell.kind) == (role, kind)]
 
     def cost(point: Figures) -> float:
@@ -106,7 +106,7 @@ def baseline(points: Sequence[Figures], role: str, kind: str, quantity: str) -> 
 
 
 def exponent(points: Sequence[Figures], quantity: str) -> float | None:
-    """Slope in log-log over the longest ``FITTED_LENGTHS`` measured lengths; None where fewer than three were."""
+    """Exponent over the longest ``FITTED_LENGTHS`` measured lengths; None where fewer than three were."""
     known = [(p.cell.length, found) for p in points if (found := value(p, quantity)) is not None][-FITTED_LENGTHS:]
     return fit_exponent(*zip(*known, strict=True)) if len(known) >= 3 else None
 
@@ -119,7 +119,7 @@ def quotients_by_length(points: Sequence[Figures], label: str, role: str, kind: 
 
 
 def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quantity: str) -> Crossover | None:
-    """The crossover of a mechanism with a baseline; None where fewer than two lengths can be compared."""
+    """Crossover of a mechanism with a baseline; None where fewer than two lengths can be compared."""
     found = quotients_by_length(points, label, role, kind, quantity)
     if len(found) < 2:
         return None
@@ -129,8 +129,8 @@ def crossover(points: Sequence[Figures], label: str, role: str, kind: str, quant
 
 
 def last_fall(lengths: Sequence[int], logs: Sequence[float]) -> float:
-    """Length at which a curve through ``logs`` falls below 0 for the last time; 0 if it is below throughout, infinity if not at
-    the end. Beside an infinite value the curve has no slope: it falls at the next length that was measured."""
+    """Length at which a curve through ``logs`` falls below 0 for the last time; 0 if it is below throughout, infinity if it ends
+    above. Beside an infinite value it falls at the next measured length."""
     above = [at for at, log in enumerate(logs) if log >= 0]
     if not above:
         return 0.0

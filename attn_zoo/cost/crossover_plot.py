@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,17 +12,13 @@ from attn_zoo.cost.crossover_analysis import BASELINES, QUANTITIES, Crossover
 from attn_zoo.cost.measurement import Figures, Measurement
 from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.timing import quartiles
+from attn_zoo.plotting.theme import INK, MARKERS, MUTED, PAPER, SERIES, save, settings
 
 SUFFIXES = (".svg", ".png")
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""Palette of Okabe and Ito for all common kinds of colour vision; markers and names tell curves apart as well."""
-
-MARKERS = ("o", "s", "^", "D", "v", "P")
-
 BASELINE_STYLES: Mapping[str, Mapping[str, Any]] = {
-    "materialised": {"color": "0.55", "linewidth": 2.0, "linestyle": (0, (4, 1.5))},
-    "sdpa": {"color": "0.1", "linewidth": 2.0},
+    "materialised": {"color": MUTED, "linewidth": 2.0, "linestyle": (0, (4, 1.5))},
+    "sdpa": {"color": INK, "linewidth": 2.0},
 }
 
 UNITS: Mapping[str, tuple[str, float]] = {
@@ -33,21 +28,17 @@ UNITS: Mapping[str, tuple[str, float]] = {
 }
 """Unit of an axis by quantity, and the factor from the figures to it."""
 
-STYLE = {"font.size": 9, "svg.hashsalt": "attn-zoo", "axes.spines.top": False, "axes.spines.right": False}
-
 
 def check_plot(path: Path) -> None:
     """Check that a plot can be drawn and written, before the work.
 
     Raises:
-        ValueError: another suffix than svg or png, no such folder, or matplotlib is not installed.
+        ValueError: another suffix than svg or png, or no such folder.
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"plot must end in {' or '.join(SUFFIXES)}; got {str(path)!r}")
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ValueError(f"plot must be a file in a folder that exists; got {str(path)!r}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("plot needs the package matplotlib, which is not installed; pip install 'attn-zoo[plots]'")
 
 
 def plot_crossover(found: Measurement, path: Path) -> None:
@@ -66,9 +57,9 @@ def plot_crossover(found: Measurement, path: Path) -> None:
 
     mechanisms = analysis.labels(points, "mechanism")
     strip = 0.35 + 0.24 * len(mechanisms)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(settings("crossover")):
         figure = Figure(figsize=(11.0, 0.9 + len(quantities) * (3.6 + strip)), layout="constrained")
-        figure.suptitle(_title(found), fontsize=10)
+        figure.suptitle(_title(found), fontsize=8.5, color=MUTED, x=0.012, ha="left")
         grid = figure.subplots(2 * len(quantities), len(KINDS), sharex=True, height_ratios=[3.6, strip] * len(quantities))
         for row, quantity in enumerate(quantities):
             for column, kind in enumerate(KINDS):
@@ -76,7 +67,7 @@ def plot_crossover(found: Measurement, path: Path) -> None:
                 _crossovers(grid[2 * row + 1][column], points, mechanisms, quantity, kind, named=column == 0)
         _legend(figure)
         _length_axis(grid, sorted({p.cell.length for p in points}))
-        figure.savefig(path, **({"metadata": {"Date": None}} if path.suffix == ".svg" else {"dpi": 160}))
+        save(figure, path)
 
 
 def _title(found: Measurement) -> str:
@@ -93,7 +84,7 @@ def _curves(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], qua
     for role, style in BASELINE_STYLES.items():
         _curve(axes, analysis.baseline(points, role, kind, quantity), quantity, BASELINES[role], style)
     for at, label in enumerate(mechanisms):
-        style = {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 4.5, "linewidth": 1.4}
+        style = {"color": SERIES[at % len(SERIES)], "marker": MARKERS[at % len(MARKERS)], "markersize": 4.5, "linewidth": 1.4}
         _curve(axes, analysis.select(points, label, kind), quantity, _name(label), style)
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -102,8 +93,8 @@ def _curves(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str], qua
     axes.yaxis.set_major_formatter(FuncFormatter(lambda found, _: f"{found:,.10g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_title(f"{quantity.capitalize()}, {KINDS[kind]}", fontsize=10, loc="left", fontweight="bold")
-    axes.grid(color="0.92", linewidth=0.6)
-    axes.legend(loc="upper left", labelcolor="linecolor", frameon=False, fontsize=8.5, reverse=True)
+    axes.grid()
+    axes.legend(loc="upper left", labelcolor="linecolor", fontsize=8.5, reverse=True)
 
 
 def _curve(axes: Any, own: Sequence[Figures], quantity: str, name: str, style: Mapping[str, Any]) -> None:
@@ -124,14 +115,14 @@ def _crossovers(axes: Any, points: Sequence[Figures], mechanisms: Sequence[str],
     for at, label in enumerate(mechanisms):
         for role, offset in zip(BASELINES, (-0.18, 0.18), strict=True):
             if (found := analysis.crossover(points, label, role, kind, quantity)) is not None:
-                _interval(axes, found, at + offset, COLOURS[at % len(COLOURS)], filled=role == "sdpa")
+                _interval(axes, found, at + offset, SERIES[at % len(SERIES)], filled=role == "sdpa")
     axes.set(ylim=(len(mechanisms) - 0.5, -0.5), yticks=range(len(mechanisms)))
     axes.set_yticklabels([_name(label) for label in mechanisms] if named else [])
     for at, tick in enumerate(axes.get_yticklabels()):
-        tick.set_color(COLOURS[at % len(COLOURS)])
+        tick.set_color(SERIES[at % len(SERIES)])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.grid(color="0.92", linewidth=0.6, axis="x")
+    axes.grid(axis="x")
 
 
 def _interval(axes: Any, found: Crossover, height: float, colour: str, *, filled: bool) -> None:
@@ -139,23 +130,23 @@ def _interval(axes: Any, found: Crossover, height: float, colour: str, *, filled
     clip = [min(max(length, found.shortest), found.longest) for length in (found.low, found.at, found.high)]
     axes.plot([clip[0], clip[2]], [height, height], color=colour, linewidth=1.6, solid_capstyle="butt")
     marker = {0.0: "<", math.inf: ">"}.get(found.at, "o")
-    face = colour if filled else "white"
+    face = colour if filled else PAPER
     axes.plot([clip[1]], [height], marker=marker, markersize=5.5, color=colour, markerfacecolor=face, clip_on=False)
 
 
 def _legend(figure: Any) -> None:
     from matplotlib.lines import Line2D
 
-    dots: dict[str, Any] = {"linestyle": "none", "color": "0.3", "markersize": 5.5}
+    dots: dict[str, Any] = {"linestyle": "none", "color": INK, "markersize": 5.5}
     handles = [
-        Line2D([], [], marker="o", markerfacecolor="white", label="costs less than materialised softmax from here on", **dots),
+        Line2D([], [], marker="o", markerfacecolor=PAPER, label="costs less than materialised softmax from here on", **dots),
         Line2D([], [], marker="o", label="than SDPA", **dots),
         Line2D([], [], marker="<", label="from the shortest length on", **dots),
         Line2D([], [], marker=">", label="never in range", **dots),
-        Line2D([], [], color="0.3", linewidth=1.6, label="95 % interval"),
+        Line2D([], [], color=INK, linewidth=1.6, label="95 % interval"),
     ]
     title = f"Exponents are fitted to the {analysis.FITTED_LENGTHS} longest lengths; shades are interquartile ranges."
-    place: dict[str, Any] = {"loc": "outside lower center", "ncols": 5, "frameon": False}
+    place: dict[str, Any] = {"loc": "outside lower center", "ncols": 5, "labelcolor": MUTED}
     figure.legend(handles=handles, fontsize=8.5, title=title, title_fontsize=8.5, **place)
 
 

@@ -1,4 +1,4 @@
-"""What a measurement covers: a dataclass whose fields are the keys of the command line, which yields the cells to measure."""
+"""Grid of a measurement: a dataclass whose fields are the keys of the command line, and which yields the cells to measure."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ABOVE_ZERO = ("seconds", "time_limit", "memory_gib", "batch_seconds", "mlp_ratio
 NOT_BELOW_ZERO = ("repeat_seconds", "energy_seconds")
 LISTS = ("lengths", "projected_lengths", "batches")
 LIMITS = ("output", "read", "plot", "seconds", "time_limit")
-"""Keys under whose other values a measurement may go on."""
+"""Keys that may differ where a measurement goes on."""
 
 
 def option(default: Any, words: str) -> Any:
-    """A key of the command line with its default and its help."""
+    """Key of the command line with its default and its help."""
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: copy.copy(default), metadata={"help": words})
     return field(default=default, metadata={"help": words})
 
 
 def resolve_device(name: str) -> str:
-    """``cpu`` or ``cuda``; ``auto`` is CUDA where there is one.
+    """Return ``cpu`` or ``cuda``; ``auto`` is CUDA where there is one.
 
     Raises:
         ValueError: another name, or CUDA where PyTorch finds none.
@@ -48,7 +48,7 @@ def resolve_device(name: str) -> str:
 
 @dataclass
 class Grid:
-    """What every experiment has. Making one checks its values and fills in what depends on the device.
+    """Keys and defaults of every experiment. A new grid checks its values and fills in those that depend on the device.
 
     Raises:
         ValueError: a value breaks its rule.
@@ -64,9 +64,9 @@ class Grid:
     fewest_lengths: ClassVar[int] = 1
     shortest_length: ClassVar[int] = 1
     slow_seconds: ClassVar[float] = math.inf
-    """A step that takes longer is in three rounds only."""
+    """Seconds of a step above which it is timed in three rounds only."""
     in_process: ClassVar[bool] = False
-    """Whether cells are asked in this process instead of one of their own."""
+    """Whether cells are measured in this process instead of one of their own."""
     whole_groups: ClassVar[bool] = False
     """Whether a cell that fails ends the measurement, which is saved group by group."""
 
@@ -105,62 +105,62 @@ class Grid:
                 raise ValueError(f"{name} are {many}different whole numbers of at least {least}; got {list(values)}")
 
     def identity(self) -> dict[str, Any]:
-        """What a measurement must share with an earlier one to go on from it."""
+        """Values that a measurement shares with an earlier one from which it goes on."""
         return {name: value for name, value in asdict(self).items() if name not in LIMITS}
 
     def facts(self) -> dict[str, Any]:
-        """What is to be known of this machine beside its environment."""
+        """Facts about this machine beside its environment."""
         return {}
 
     @property
     def protocol(self) -> TimingProtocol | None:
-        """How times are taken; None where none are."""
+        """Protocol of timings; None where nothing is timed."""
         return None
 
     def groups(self) -> list[list[Cell]]:
-        """The cells whose rounds visit them in turn, group after group."""
+        """Groups of cells; the rounds of a group visit its cells in turn."""
         raise NotImplementedError
 
     def once(self, cell: Cell) -> Sequence[Probe]:
-        """What is measured of a cell before the rounds."""
+        """Probes of a cell before the rounds."""
         return ()
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """The cells of a group's rounds, given what was found before them."""
+        """Cells of a group's rounds, given the figures before them."""
         return [cell for cell in cells if not found.of(cell).failures]
 
     def each(self, cell: Cell) -> Sequence[Probe]:
-        """What is measured of a cell in each round."""
+        """Probes of a cell in each round."""
         return ()
 
     def visits(self, cells: Sequence[Cell], turn: int) -> list[Cell]:
-        """Cells in the order in which a round visits them."""
+        """Cells in the order of a round."""
         return list(cells) if self.protocol is None else self.protocol.ordered(cells, turn)
 
     def summarise(self, cells: Sequence[Cell], found: Measurement) -> None:
-        """Replace the figures of a group that is done by what is kept of them."""
+        """Replace the figures of a finished group by a summary."""
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
-        """What makes the object that is asked in the cell's process, and its arguments."""
+        """Class of the object that the cell's process holds, and its arguments."""
         raise NotImplementedError
 
     def process(self, cell: Cell) -> str:
-        """Name of the process that a cell lives in; one that no cell of the next group lives in is ended."""
+        """Name of a cell's process, which ends after the last group that has it."""
         return f"{cell.label} {cell.length} {cell.group}"
 
     def refusal(self, cell: Cell) -> str | None:
-        """Why a cell cannot be measured; found where it costs nothing."""
+        """Reason why a cell cannot be measured, or None; found without measuring."""
         return None
 
     @staticmethod
     def report(found: Measurement) -> str:
-        """The figures as Markdown."""
+        """Figures as Markdown."""
         raise NotImplementedError
 
     def draw(self, found: Measurement) -> None:
-        """Draw the figures where a plot was asked for."""
+        """Draw the figures into the file that ``plot`` names, if any."""
 
     @staticmethod
     def believed(found: Measurement) -> bool:
-        """Whether what was found is as it must be."""
+        """Whether the figures are plausible; else the command ends with status 1."""
         return True

@@ -1,6 +1,6 @@
-"""The four levels at which a mechanism is measured: what is built, what it is given, and whether training ends in an update.
+"""Four levels at which a mechanism is measured: the module, its inputs, and whether training ends in an update.
 
-``mechanism``  the mechanism alone on tensors (batch, heads, length, head_dim), as many as it reads
+``mechanism``  the mechanism alone on the tensors that it reads, (batch, heads, length, head_dim) each
 ``layer``      with its projections, (batch, length, dim) -> same
 ``block``      a pre-norm transformer block around the layer, with the optimiser's step
 ``model``      the whole network of a task on random tokens, with loss and optimiser's step
@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attn_zoo.contract import Geometry, Pairs, Patches, TaskSpec
+from attn_zoo.contract import Attention, AttentionCard, Geometry, Pairs, Patches, TaskSpec
 from attn_zoo.cost.bench import Feed, Subject, Tokens, build_layer
 from attn_zoo.encoder import build_model
 from attn_zoo.encoder.token import Block
-from attn_zoo.layer import MultiHeadAttention, join_layers
+from attn_zoo.layer import join_layers
 from attn_zoo.registry import attention_options, build_attention, card
 
 LEVELS = ("mechanism", "layer", "block", "model")
@@ -29,21 +29,25 @@ LEVELS = ("mechanism", "layer", "block", "model")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of the network around the mechanism; a level reads those it has a use for."""
+    """Sizes of the network around a mechanism; a level reads those that it has."""
 
     dim: int
     heads: int
-    depth: int
-    mlp_ratio: float
+    depth: int = 1
+    mlp_ratio: float = 2.0
     dropout: float = 0.0
+
+    def geometry(self, length: int, causal: bool = False) -> Geometry:
+        """Geometry of self-attention over ``length`` tokens."""
+        return Geometry(self.heads, self.dim // self.heads, length, length, causal)
 
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """What a bench drives: one subject at one level."""
+    """A subject at a level, as a bench runs it."""
 
     build: Callable[[int], nn.Module]
-    """The module for a length; picklable."""
+    """Picklable function from a length to the module."""
     feed: Feed
     optimiser: bool
 
@@ -52,10 +56,10 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
     """The subject at level ``name``, one of ``LEVELS``.
 
     Args:
-        task: what ``model`` is built for; its length is replaced by that asked for. Of sequences, not of images.
+        task: task of a ``model``, of sequences; its length is replaced.
     """
     if name == "mechanism":
-        return Rig(partial(build_mechanism, subject, sizes), Heads(subject, sizes.heads, sizes.dim // sizes.heads), False)
+        return Rig(partial(build_mechanism, subject, sizes), Heads(subject, sizes), False)
     if name == "layer":
         return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), Tokens(sizes.dim), False)
     if name == "block":
@@ -65,41 +69,48 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
 
 
 class Alone(nn.Module):
-    """A mechanism under positional arguments: what it reads, then its streams."""
+    """A mechanism on the tensors that it reads, then its extra projections, all positional."""
 
-    def __init__(self, mechanism: nn.Module, reads: tuple[str, ...], streams: tuple[str, ...]) -> None:
+    def __init__(self, mechanism: Attention) -> None:
         super().__init__()
-        self.mechanism, self.reads, self.streams = mechanism, reads, streams
+        self.mechanism = mechanism
+        self.streams = [stream.name for stream in mechanism.card.streams(mechanism.geometry, mechanism.options)]
 
     def forward(self, *tensors: Tensor) -> Tensor:
         """(batch, heads, length, head_dim) each, and so is the result."""
-        given: Mapping[str, Tensor] = dict(zip((*self.reads, *self.streams), tensors, strict=True))
+        given = dict(zip((*self.mechanism.card.reads, *self.streams), tensors, strict=True))
         streams = {name: given[name] for name in self.streams}
-        return self.mechanism(given.get("query"), given.get("key"), given["value"], streams=streams)
+        out: Tensor = self.mechanism(given.get("query"), given.get("key"), given["value"], streams=streams)
+        return out
+
+
+def mechanism_inputs(
+    entry: AttentionCard, geometry: Geometry, options: Any, batch: int = 1, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, ...]:
+    """Normal noise, (batch, heads, length, head_dim), for each argument of ``Alone``."""
+    tokens = {"query": geometry.queries, "queries": geometry.queries}
+    lengths = [tokens.get(name, geometry.keys) for name in entry.reads]
+    for stream in entry.streams(geometry, options):
+        length = tokens.get(stream.of, geometry.keys)
+        lengths.append(length if stream.first is None else min(stream.first, length))
+    return tuple(torch.randn(batch, geometry.heads, n, geometry.head_dim, dtype=dtype) for n in lengths)
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What a mechanism reads, normal noise of shape (batch, heads, length, head_dim), contiguous."""
+    """Inputs of a mechanism alone."""
 
     subject: Subject
-    heads: int
-    head_dim: int
+    sizes: Sizes
 
     def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Queries, keys, values and streams, in this order, of those that the mechanism reads."""
-        entry = card(self.subject.attention)
-        geometry = self._geometry(length)
-        streams = entry.streams(geometry, attention_options(entry, geometry, self.subject.options))
-        lengths = [length] * len(entry.reads) + [min(stream.first or length, length) for stream in streams]
-        return tuple(torch.randn(batch, self.heads, n, self.head_dim, dtype=dtype) for n in lengths)
+        """Queries, keys, values and extra projections, in this order, of those that the mechanism reads."""
+        entry, geometry = card(self.subject.attention), self.sizes.geometry(length, self.subject.causal)
+        return mechanism_inputs(entry, geometry, attention_options(entry, geometry, self.subject.options), batch, dtype)
 
     def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        """As the values."""
-        return torch.randn(batch, self.heads, length, self.head_dim, dtype=dtype)
-
-    def _geometry(self, length: int) -> Geometry:
-        return Geometry(self.heads, self.head_dim, length, length)
+        """Normal noise of the values' shape."""
+        return torch.randn(batch, self.sizes.heads, length, self.sizes.dim // self.sizes.heads, dtype=dtype)
 
 
 class Whole(nn.Module):
@@ -130,34 +141,32 @@ class Labelled:
         return torch.randint(1, inputs.vocabulary, shape), torch.randint(self.task.classes, labelled)
 
     def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        """Of the loss: one."""
+        """One, the gradient of a loss."""
         return torch.ones((), dtype=dtype)
 
 
 class Unpadded(nn.Module):
-    """A block whose tokens are all real."""
+    """A block on tokens without padding."""
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, block: Block) -> None:
         super().__init__()
         self.block = block
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(batch, length, dim) -> same."""
-        return self.block(tokens, None)
+        out: Tensor = self.block(tokens, None)
+        return out
 
 
 def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> Alone:
-    """The mechanism alone."""
-    geometry = Geometry(sizes.heads, sizes.dim // sizes.heads, length, length)
-    device, options = torch.get_default_device(), dict(subject.options)
-    built = build_attention(subject.attention, geometry, implementation=subject.implementation, device=device, **options)
-    return Alone(built, built.card.reads, tuple(stream.name for stream in built.card.streams(geometry, built.options)))
+    """The mechanism alone, on the default device."""
+    options = {"implementation": subject.implementation, "device": torch.get_default_device(), **subject.options}
+    return Alone(build_attention(subject.attention, sizes.geometry(length, subject.causal), **options))
 
 
 def build_block(subject: Subject, sizes: Sizes, length: int) -> Unpadded:
     """A block of the zoo's encoder."""
     layer = build_layer(subject, sizes.dim, sizes.heads, length)
-    assert isinstance(layer, MultiHeadAttention)
     block = Unpadded(Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, layer))
     join_layers(block)
     return block

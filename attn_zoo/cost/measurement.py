@@ -1,4 +1,4 @@
-"""What a measurement found: tidy rows of cell, quantity, round and value or failure, in one JSON format."""
+"""Figures of a measurement: tidy rows of cell, quantity, round and value or failure, in one JSON format."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.protocol import TimingProtocol
 
 NO_TIME = "no time left"
-"""Begins the failure of what was left out for the time of the whole measurement; the same command measures it later."""
+"""Beginning of the failure of a cell that was left out for lack of time; the same command measures it later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One thing that is measured: a layer, the direction of its step, a length and a batch.
+    """Unit of measurement: a layer, the direction of its step, a length and a batch.
 
-    ``group`` tells cells apart that agree in all else, such as repeats; ``role`` is what a report needs to know of the layer.
+    ``group`` tells cells apart that agree in all else, such as repeats; ``role`` is the layer's place in the report.
     """
 
     label: str
     kind: str
-    """``forward`` or ``training``; what is counted has its own."""
+    """``forward`` or ``training``, or another word of the experiment."""
     length: int
     batch: int = 1
     group: str = ""
@@ -33,41 +33,41 @@ class Cell:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        """The cell that ``asdict`` made plain."""
+        """Return the cell of which ``asdict`` made plain data."""
         subject = data.get("subject")
         return cls(**{**data, "subject": None if subject is None else Subject(**subject)})
 
 
 @dataclass(slots=True)
 class Figures:
-    """What was found of one cell."""
+    """Values and failures of one cell."""
 
     cell: Cell
     values: dict[str, list[float | None]] = field(default_factory=dict)
-    """By quantity, one value a round from the first on; None is a figure that there is none of."""
+    """Values by quantity, one a round from the first on; None where there is no figure."""
     failures: dict[str, str] = field(default_factory=dict)
-    """By quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and what happened."""
+    """Reasons by quantity: ``OOM``, ``time limit``, ``refused``, ``failed`` or ``no time left``, and a message."""
 
     def all(self, quantity: str) -> list[float]:
         """Values of all rounds; empty where there are none."""
         return [value for value in self.values.get(quantity, ()) if value is not None]
 
     def one(self, quantity: str) -> float | None:
-        """The value of what is measured once."""
+        """Value of a quantity that is measured once, or None."""
         return next(iter(self.values.get(quantity, ())), None)
 
 
 @dataclass
 class Measurement:
-    """What stands above the figures, and the figures."""
+    """Grid, protocol, environment and figures of one run of an experiment."""
 
     experiment: str
     grid: dict[str, Any]
-    """Values of the keys of the command line, those of the device filled in."""
+    """Values of the keys of the command line, with the defaults of the device."""
     protocol: TimingProtocol | None
     environment: dict[str, Any]
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the experiment says of this machine, such as its energy meter or versions of packages."""
+    """Facts about this machine, such as its energy meter or versions of packages."""
     complete: bool = False
     cells: dict[Cell, Figures] = field(default_factory=dict)
 
@@ -85,7 +85,7 @@ class Measurement:
                 yield {"cell": at, "quantity": quantity, "round": len(found.values.get(quantity, ())), "failure": failure}
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data."""
         names = ("experiment", "grid", "environment", "facts", "complete")
         return {
             **{name: getattr(self, name) for name in names},
@@ -96,10 +96,10 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """The measurement that ``to_dict`` made plain.
+        """Return the measurement of which ``to_dict`` made plain data.
 
         Raises:
-            KeyError, TypeError: it is no whole one.
+            KeyError, TypeError: the data is no whole measurement.
         """
         protocol = data["protocol"]
         made = cls(data["experiment"], data["grid"], protocol and TimingProtocol.from_dict(protocol), data["environment"])
@@ -114,7 +114,7 @@ class Measurement:
         return made
 
     def write(self, file: Path) -> None:
-        """Write the file whole or not at all, a line a cell and a line a row."""
+        """Write the file atomically, a line for each cell and each row."""
         plain = self.to_dict()
         lists = {name: ",\n".join(json.dumps(each, sort_keys=True) for each in plain.pop(name)) for name in ("cells", "rows")}
         head = json.dumps(plain, indent=1, sort_keys=True).removesuffix("\n}")
@@ -125,11 +125,11 @@ class Measurement:
 
     @property
     def finished(self) -> bool:
-        """Whether it was not cut short and had time for everything."""
+        """Whether all cells were measured."""
         return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
 
     def take_over(self, earlier: Measurement) -> None:
-        """Go on from an earlier measurement of the same; what there was no time for in it is open again."""
+        """Take the figures of an earlier measurement of the same grid; cells that were left out for lack of time are open again."""
         self.cells = earlier.cells
         for found in self.cells.values():
             found.failures = {what: why for what, why in found.failures.items() if not why.startswith(NO_TIME)}

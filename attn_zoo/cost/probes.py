@@ -1,4 +1,4 @@
-"""What is asked of a cell's process, and which quantities the answer gives."""
+"""Probes: requests to a cell's process, and the quantities that they give."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.cost.compare import fewest_rounds
-from attn_zoo.cost.largest_batch import line_through
 from attn_zoo.cost.measurement import Cell, Figures
+from attn_zoo.cost.memory import by_line
 
 Ask = Callable[..., Any]
-"""A method of the object in the process, and its arguments."""
+"""Function that calls a method of the object in the process, by name, with arguments."""
 
 Answer = Mapping[str, float | list[float] | None]
-"""By quantity a value; of what was sought in several steps a value a step."""
+"""Values by quantity; several where several steps were tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A quantity, and how it is asked for."""
+    """A quantity and the request for it."""
 
     quantity: str
-    """Under which a failure stands; the answer may hold others beside it."""
+    """Quantity under which a failure is noted; the answer may hold others beside it."""
     take: Callable[[Ask, Figures], Answer]
     fresh: bool = False
-    """Whether it is asked of a process that did nothing before."""
+    """Whether the process is a new one."""
     needed: bool = True
-    """Whether a cell of which it fails has nothing else either."""
+    """Whether its failure is one of the whole cell."""
     most_rounds: int | None = None
 
 
 def of(cell: Cell) -> tuple[str, int, int]:
-    """A cell's step as a bench names it."""
+    """Arguments of a bench's methods: direction, batch and length."""
     return cell.kind, cell.batch, cell.length
 
 
@@ -42,19 +42,19 @@ def _seconds(ask: Ask, found: Figures) -> Answer:
 
 
 SECONDS = Probe("seconds", _seconds)
-"""Of a step; in training also those of its backward pass and, where there is one, of the optimiser's step."""
+"""Seconds of a step; in training also of its backward pass and, where there is one, of the optimiser's step."""
 
 JOULES = Probe("joules", lambda ask, f: {"joules": ask("joules", *of(f.cell))}, needed=False, most_rounds=fewest_rounds())
-"""Of a step, in as many rounds as an interval needs."""
+"""Energy of a step, in as many rounds as an interval needs."""
 
 
 def memory(*, resident: bool = False, fresh: bool = False, small: Callable[[int], int | None] = lambda length: None) -> Probe:
-    """Bytes that are there before a step, and the most that it holds above them at once.
+    """Bytes that are held before a step, and the peak above them.
 
     Args:
-        resident: with what the process holds.
-        fresh: of a process that did nothing before.
-        small: length of the step that starts its libraries, for a length; None is the shortest that can be built.
+        resident: measure the resident memory of the process as well.
+        fresh: use a new process.
+        small: length of a first step, which loads libraries, by the length; None is the shortest that can be built.
     """
 
     def take(ask: Ask, found: Figures) -> Answer:
@@ -69,8 +69,8 @@ def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least
     """The largest batch within ``budget`` bytes: on CUDA by trying, else by the line through two batches.
 
     Args:
-        small: the smaller of the two batches, for a length.
-        least: bytes that a cell needs by arithmetic alone; above the budget nothing is tried.
+        small: the smaller of the two batches by the length.
+        least: lower bound of a cell's bytes; above the budget nothing is tried.
     """
 
     def take(ask: Ask, found: Figures) -> Answer:
@@ -82,6 +82,6 @@ def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least
             return {"largest_batch": ask("largest_batch", cell.kind, cell.length, budget)}
         batches = (small(cell.length), 2 * small(cell.length))
         low, high = (sum(ask(what, cell.kind, batch, cell.length) for what in ("held", "peak")) for batch in batches)
-        return {"largest_batch": line_through(batches, (low, high)).largest_batch(budget)}
+        return {"largest_batch": by_line(batches, (low, high), budget)}
 
     return Probe("largest_batch", take, needed=False)

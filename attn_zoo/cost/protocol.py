@@ -1,4 +1,4 @@
-"""How a figure was timed: one object that is stored with every figure and printed beneath every table."""
+"""Timing protocol, which is stored with every figure and printed beneath every table."""
 
 from __future__ import annotations
 
@@ -21,17 +21,13 @@ ORDERS: Mapping[str, str] = {
     "there and back": "in an order that turns round each round (A B, B A)",
     "shuffled": "in a new order each round, shuffled",
 }
-"""How the rounds visit what is compared, in words. Always interleaved: no subject has all its timings behind each other."""
+"""Orders of the rounds, in words. Rounds are always interleaved: no subject has all its timings behind each other."""
 
 _KEEP = str(2**35)  # bytes; more than any tensor here
 
 ALLOCATORS: Mapping[str, Mapping[str, str]] = {
     "default": {},
-    "keep": {
-        "MALLOC_MMAP_THRESHOLD_": _KEEP,
-        "MALLOC_TRIM_THRESHOLD_": _KEEP,
-        "MALLOC_TOP_PAD_": str(64 * 2**20),
-    },
+    "keep": {"MALLOC_MMAP_THRESHOLD_": _KEEP, "MALLOC_TRIM_THRESHOLD_": _KEEP, "MALLOC_TOP_PAD_": str(64 * 2**20)},
 }
 """Settings of glibc's allocator, as the processes' environment. ``default`` gives requests from 32 MiB on back to the system
 when they are freed, so that they are page-faulted anew each time; ``keep`` keeps them."""
@@ -48,7 +44,7 @@ CLOCKS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TimingProtocol:
-    """All that decides what a timing means, beside the machine and what is timed.
+    """All choices behind a timing, beside the machine and the thing that is timed.
 
     Raises:
         ValueError: a value breaks its rule.
@@ -57,30 +53,30 @@ class TimingProtocol:
     device: str = "cpu"
     """``cpu`` or ``cuda``; decides the clock."""
     rounds: int = 5
-    """Rounds; each gives one value to every subject."""
+    """Number of rounds; each gives one value for every subject."""
     order: str = "shuffled"
     """A key of ``ORDERS``."""
     seed: int = 1
-    """Of the shuffled order."""
+    """Seed of the shuffled order."""
     warmup: int = 1
-    """Steps before those that are timed, in every round."""
+    """Untimed steps at the beginning of every round."""
     seconds: float = 0.2
-    """A timing repeats its step until about so many seconds are covered, at least once."""
+    """Seconds that a timing covers by repeating its step, at least once."""
     most_repeats: int = MOST_REPEATS
-    """But not more often than this."""
+    """Limit of these repetitions."""
     statistic: str = "median and quartiles"
-    """Of the rounds; there is no other."""
+    """Statistic over the rounds; there is no other."""
     unstable: float = UNSTABLE
-    """A figure whose interquartile range is a larger share of its median than this is marked."""
+    """Share of the median above which an interquartile range marks a figure as unstable."""
     rotate_bytes: int = 0
-    """Inputs are copied until they together exceed so many bytes, and visited in turn, so that none lies in a cache of that
-    size when it is read again; 0 visits one copy, which stays where the step before left it."""
+    """Bytes that copies of the inputs exceed together; they are visited in turn, so that none is in a cache of that size when it
+    is read again. 0 is one copy, with caches as the step before left them."""
     threads: int | None = None
-    """Of PyTorch on the CPU; None where it was not looked at."""
+    """PyTorch's threads on the CPU; None where unknown."""
     allocator: str = "default"
     """A key of ``ALLOCATORS``."""
     energy_seconds: float = 2.0
-    """An energy window repeats its step until about so many seconds are covered, where there is a meter."""
+    """Seconds that an energy window covers by repeating its step, where there is a meter."""
 
     def __post_init__(self) -> None:
         for name, known in (("device", CLOCKS), ("order", ORDERS), ("allocator", ALLOCATORS)):
@@ -99,12 +95,12 @@ class TimingProtocol:
 
     @classmethod
     def on(cls, device: str, **changes: Any) -> TimingProtocol:
-        """The protocol of a device: on CUDA a second step to warm up, since the first may compile, and inputs that leave the
-        second-level cache between visits; on a CPU this process' number of threads.
+        """Return the protocol of a device: on CUDA with a second step to warm up, since the first may compile, and inputs that
+        exceed the second-level cache; on a CPU with this process' number of threads.
 
         Args:
             device: ``cpu``, or ``cuda`` where there is one.
-            **changes: fields that shall differ.
+            **changes: fields that differ.
         """
         chosen: dict[str, Any] = {"device": device}
         if device == "cuda":
@@ -115,12 +111,12 @@ class TimingProtocol:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TimingProtocol:
-        """The protocol that ``to_dict`` wrote. What it is derived from its fields is not read."""
+        """Return the protocol of plain data from ``to_dict``; derived values are not read."""
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, with the clock, the synchronisation and the digest that the points carry."""
+        """Return plain data, with clock, synchronisation and digest."""
         clock, synchronisation = CLOCKS[self.device]
         return {**asdict(self), "clock": clock, "synchronisation": synchronisation, "digest": self.digest()}
 
@@ -129,17 +125,17 @@ class TimingProtocol:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
     def environment(self) -> Mapping[str, str]:
-        """Variables that a process needs to be timed under this protocol."""
+        """Environment variables of a process that is timed under this protocol."""
         return ALLOCATORS[self.allocator]
 
     def ordered(self, items: Sequence[Item], turn: int) -> list[Item]:
-        """``items`` as round ``turn``, counted from 0, visits them: a function of the seed and the turn alone."""
+        """Return ``items`` in the order of round ``turn``, counted from 0: a function of the seed and the turn alone."""
         if self.order == "shuffled":
             return random.Random(f"{self.seed}/{turn}").sample(list(items), len(items))
         return list(reversed(items)) if self.order == "there and back" and turn % 2 else list(items)
 
     def copies(self, bytes_of_inputs: int) -> int:
-        """Copies of inputs of this size that a timing visits in turn."""
+        """Number of copies of the inputs that a timing visits in turn."""
         if self.rotate_bytes == 0 or bytes_of_inputs == 0:
             return 1
         return min(MOST_COPIES, 1 + math.ceil(self.rotate_bytes / bytes_of_inputs))
@@ -149,7 +145,7 @@ class TimingProtocol:
         return quartiles(values)
 
     def is_unstable(self, spread: tuple[float, float, float]) -> bool:
-        """Whether a figure is to be marked."""
+        """Whether a figure is marked as unstable."""
         return unstable(spread, self.unstable)
 
     def describe(self) -> str:

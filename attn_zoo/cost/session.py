@@ -1,8 +1,8 @@
-"""One run of a measurement: cells in worker processes, in interleaved rounds, within the time that there is, row by row.
+"""Run of a measurement: cells in worker processes, in interleaved rounds, within a limit of time, row by row.
 
-A group of cells is prepared first, each cell with what is measured of it once; then rounds visit all of them in turn. What has its
-rows already is not measured again. Where the whole measurement has a time, what would not finish the rounds that it needs is left
-out before it starts, the slowest first, and says so.
+Probes that are taken once come first, for each cell of a group; then rounds visit all of its cells in turn. Figures that are there
+already are not measured again. Under a limit of time, cells that could not finish their rounds are left out before they start, the
+slowest first, with that reason.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from attn_zoo.cost.probes import Ask, Probe
 from attn_zoo.cost.workers import Worker, WorkerError
 
 LEAST_ROUNDS = 3
-"""Rounds of a step that takes longer than ``Grid.slow_seconds``."""
+"""Number of rounds of a step that takes longer than ``Grid.slow_seconds``."""
 
 
 class Here:
-    """An object in this process, asked as a worker is."""
+    """Object in this process, with the methods of a worker."""
 
     def __init__(self, make: Callable[..., object], *arguments: Any) -> None:
         self._served = make(*arguments)
@@ -33,15 +33,15 @@ class Here:
         return getattr(self._served, method)(*arguments)
 
     def stop(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no process."""
 
 
 class Session:
-    """Measures what ``grid`` yields and ``found`` lacks.
+    """Measurement of the cells of ``grid`` that ``found`` lacks.
 
     Args:
-        save: called with ``found`` after each round, and whenever a cell is prepared.
-        tell: called with a line of progress now and then.
+        save: callback with ``found`` after each round, and after each cell's first probes.
+        tell: callback with lines of progress.
         ends: moment of ``time.monotonic`` at which the time is over.
     """
 
@@ -58,7 +58,7 @@ class Session:
         self._workers: dict[str, Worker | Here] = {}
         known = {cell: figures.all("seconds") for cell, figures in found.cells.items()}
         self._steps = {cell: statistics.median(seconds) for cell, seconds in known.items() if seconds}
-        """About how many seconds a step of a cell takes."""
+        """Approximate seconds of a cell's step."""
 
     def run(self) -> None:
         """Measure all groups.
@@ -92,7 +92,7 @@ class Session:
         self._save(self.found)
 
     def _prepare(self, cell: Cell) -> bool:
-        """Measure what is measured once; whether there was any to do."""
+        """Take the probes that are taken once; whether any was missing."""
         figures, probes = self.found.of(cell), self.grid.once(cell)
         missing = [probe for probe in probes if probe.quantity not in figures.values and probe.quantity not in figures.failures]
         if missing or not (figures.values or figures.failures):
@@ -108,7 +108,7 @@ class Session:
         return bool(missing)
 
     def _rounds(self, cells: Sequence[Cell], share: float) -> None:
-        """Rounds of visits: those that are needed, then more for as long as ``share`` seconds hold."""
+        """Visit the cells in the rounds that are needed, then in more for as long as ``share`` seconds last."""
         protocol, started, taken = self.grid.protocol, time.monotonic(), 0
         if protocol is None:
             return
@@ -168,7 +168,7 @@ class Session:
                 self._steps[cell] = figures.all(quantity)[-1]
 
     def _fail(self, cell: Cell, probe: Probe, why: str) -> None:
-        """A failure of what a cell cannot do without is one of all that it lacks."""
+        """Note a failure; one of a needed probe is a failure of all missing figures."""
         figures = self.found.of(cell)
         once = [each for each in self.grid.once(cell) if each.quantity not in figures.values]
         for each in (probe, *once, *self.grid.each(cell)) if probe.needed else (probe,):
@@ -177,7 +177,7 @@ class Session:
     # Time
 
     def _round_seconds(self, step: float) -> float:
-        """About how long a visit takes."""
+        """Approximate seconds of a visit."""
         protocol = self.grid.protocol
         return step if protocol is None else max(protocol.seconds, step) + protocol.warmup * step
 
@@ -187,7 +187,7 @@ class Session:
         return self._no_time(step, needed) if step and needed > left else None
 
     def _stop_slowest(self, cells: Sequence[Cell]) -> None:
-        """Stop the slowest cells until the rounds that are needed fit into the time that is left."""
+        """Leave the slowest cells out until the rounds of the others fit into the time that is left."""
         last = self.grid.fewest_rounds - 1
         lacking = [cell for cell in cells if any(self._is_open(cell, probe, last) for probe in self.grid.each(cell)[:1])]
         going = sorted(lacking, key=lambda cell: self._steps.get(cell, 0.0))
@@ -221,7 +221,7 @@ class Session:
 
 
 def expected_seconds(steps: dict[Cell, float], cell: Cell) -> float:
-    """Seconds of a step by the last two lengths before it: they grow on as they grew, from linearly to quadratically; 0 before."""
+    """Seconds of a step, extrapolated in log-log from the last two shorter lengths with an exponent of 1 to 2; 0 without any."""
     alike = {c.length: seconds for c, seconds in steps.items() if (c.label, c.kind) == (cell.label, cell.kind)}
     below = sorted((length, seconds) for length, seconds in alike.items() if length < cell.length)[-2:]
     if not below:

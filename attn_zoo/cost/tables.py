@@ -1,4 +1,4 @@
-"""What the reports of measurements share: cells of tables with their spread, reasons of failures, words for the machine."""
+"""Parts of reports: tables, figures with their spread, reasons of failures, the machine."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ QUANTITIES: Mapping[str, str] = {
     "largest_batch": "largest batch",
     "best_batch": "best batch",
 }
-"""Words for what can fail."""
+"""Names of quantities in lists of failures."""
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,)) -> str:
-    """A table whose columns ``words`` hold words, the others figures."""
+    """Markdown table; columns ``words`` hold words and are left-aligned, the others figures."""
     align = ["left" if at in words else "right" for at in range(len(head))]
     return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=align if rows else None)
 
 
 def joined(found: Measurement, *parts: str) -> str:
-    """Parts of a report, those that say nothing left out, under a line that says so where the measurement was cut short."""
+    """Report of non-empty parts, marked where the measurement was cut short."""
     partial = "" if found.complete else "**Not complete: the measurement was cut short.**"
     return "\n\n".join(part for part in (partial, *parts) if part)
 
 
 def spread(values: Sequence[float], decimals: int, protocol: TimingProtocol, *, before: str = "", after: str = " unstable") -> str:
-    """Median ± half the interquartile range, marked where it is unstable."""
+    """Median ± half the interquartile range, marked where unstable."""
     low, middle, high = quartiles = protocol.spread(values)
     before, after = (before, after) if protocol.is_unstable(quartiles) else ("", "")
     return f"{before}{middle:,.{decimals}f} ± {(high - low) / 2:,.{decimals}f}{after}"
 
 
 def figure(values: Sequence[float], protocol: TimingProtocol) -> str:
-    """Median to three digits or to the unit, ± half the interquartile range to as many decimals; ~ marks what is unstable."""
+    """Median to three digits or to the unit ± half the interquartile range to as many decimals; ~ marks an unstable figure."""
     return spread(values, decimals(protocol.spread(values)[1]), protocol, before="~", after="")
 
 
 def decimals(value: float) -> int:
-    """So that three digits are seen, or all of a whole number."""
+    """Decimals that show three digits, or all of a whole number."""
     return max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
 
 
 def reason(found: Figures, *quantities: str) -> str:
-    """``OOM``, ``time limit``, ``failed``, ``refused`` or ``no time left``, of the first of these that failed; else ``-``."""
+    """First word of the failure of the first quantity that failed, such as ``OOM``; ``-`` where none did."""
     reasons = [found.failures[name] for name in quantities if name in found.failures]
     return reasons[0].partition(":")[0] if reasons else "-"
 
 
 def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
-    """What has no figure and why: a line for each layer and reason, with the quantities, directions and lengths."""
+    """List of failures: a line for each layer and reason, with quantities, directions and lengths."""
     lines: dict[tuple[str, str], dict[str, list[str]]] = {}
     for figures in found:
         cell = figures.cell
@@ -73,19 +73,19 @@ def failures(found: Iterable[Figures], kinds: Mapping[str, str]) -> str:
 
 
 def machine(found: Measurement) -> str:
-    """Where it was measured."""
+    """Device, threads and torch version of a measurement."""
     there = found.environment
     where = there["gpu"] or f"{there['cpu']}, {there['threads']} threads"
     return f"{where}, torch {there['torch']}"
 
 
 def decimal(count: float) -> str:
-    """Three digits and k, M, G, T or P."""
+    """Count to three digits with k, M, G, T or P."""
     return _scaled(count, 1000, ("", " k", " M", " G", " T", " P"))
 
 
 def binary(count: float) -> str:
-    """Three digits and B, KiB, MiB, GiB or TiB."""
+    """Bytes to three digits with B, KiB, MiB, GiB or TiB."""
     return _scaled(count, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
 
 

@@ -1,4 +1,4 @@
-"""Experiments that time steps of layers, each in a process of its own."""
+"""Grids of timed layers, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,22 +18,38 @@ from attn_zoo.cost.levels import Rig, Sizes, rig_for
 from attn_zoo.cost.measurement import Cell
 from attn_zoo.cost.probes import JOULES, SECONDS, Probe, memory
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.subjects import subjects_of
 from attn_zoo.cost.workers import MEMORY_SHARE
-from attn_zoo.registry import card
+from attn_zoo.registry import card, stated_options
+from attn_zoo.rows import RowName, rows_of
 
 KINDS: Mapping[str, str] = {"forward": "forward", "training": "forward + backward"}
-"""Directions of a step as the bench names them, and in words."""
+"""Directions of a step, in words."""
 
 HELD_MATRICES = {"forward": 2, "training": 3}
-"""Length × length matrices a head that materialised softmax holds at once, at least: scores and weights; in the backward
-pass the weights, their gradient and that of the scores."""
+"""Lower bound of the length × length matrices a head of materialised softmax: scores and weights; in the backward pass the
+weights, their gradient and that of the scores."""
 
 MATERIALISED = Cell("softmax:eager", "", 0, role="materialised", subject=Subject("softmax", {}, "eager"))
 
 
+def subjects_of(texts: Sequence[str]) -> dict[str, Subject]:
+    """Layers that rows of the command line name, by their rows in tables; options whose default follows the length are left out.
+
+    Raises:
+        UnknownNameError: no such attention, implementation or option.
+        ValueError: a text is no row, a row is named twice, none is named, or an option breaks its rule.
+    """
+    found = {}
+    for row in rows_of(texts):
+        entry = card(row.attention)
+        defaults, options = stated_options(entry, {}), stated_options(entry, row.options)
+        changed = {key: value for key, value in options.items() if defaults.get(key) != value}
+        found[str(RowName(row.attention, changed, row.implementation))] = Subject(row.attention, options, row.implementation)
+    return found
+
+
 def softmax_layers(device: str) -> list[Cell]:
-    """Softmax, materialised and by every fused back end of the device."""
+    """Cells of softmax, materialised and with each fused back end of the device."""
     cells = [MATERIALISED]
     for backend in BACKENDS if device == "cuda" else [None]:
         label = "softmax:sdpa" if backend is None else f"softmax:sdpa ({backend})"
@@ -43,7 +59,7 @@ def softmax_layers(device: str) -> list[Cell]:
 
 @dataclass
 class OfAttentions:
-    """Keys that name layers of the zoo."""
+    """Key that names layers of the zoo."""
 
     attentions: list[str] = option(
         ["softmax", "linformer", "performer", "longformer", "reformer"],
@@ -52,13 +68,13 @@ class OfAttentions:
 
     @cached_property
     def layers(self) -> list[Cell]:
-        """A cell for each layer, of no direction and length yet."""
+        """Cell of each layer, without direction and length."""
         return [Cell(row, "", 0, subject=subject) for row, subject in subjects_of(self.attentions).items()]
 
 
 @dataclass
 class Timed(Grid):
-    """Keys of every experiment that times steps."""
+    """Keys of all experiments that time steps."""
 
     lengths: list[int] = option([512, 1024, 2048, 4096, 8192, 16384], "lengths")
     dim: int = option(256, "width of the layer")
@@ -87,18 +103,18 @@ class Timed(Grid):
 
     @property
     def torch_device(self) -> torch.device:
-        """Where the steps run."""
+        """Device of the steps."""
         return torch.device("cuda", 0) if self.device == "cuda" else torch.device("cpu")
 
     @cached_property
     def protocol(self) -> TimingProtocol:
-        """How times and energy are taken."""
+        """Protocol of timings and energy."""
         names = ("rounds", "order", "seed", "allocator", "energy_seconds")
         return TimingProtocol.on(self.device, seconds=self.repeat_seconds, **{name: getattr(self, name) for name in names})
 
     @cached_property
     def energy(self) -> dict[str, Any]:
-        """The meter of energy, or None and why there is none."""
+        """Energy meter in words, or None and the reason."""
         meter = energy_meter(self.torch_device)
         return {"meter": None, "reason": meter.reason} if isinstance(meter, NotMeasured) else {"meter": meter.what}
 
@@ -112,18 +128,17 @@ class Timed(Grid):
         return (SECONDS, JOULES) if self.energy["meter"] else (SECONDS,)
 
     def rig(self, cell: Cell) -> Rig:
-        """What a bench drives: here a layer with its projections."""
+        """Module and inputs of a cell: a layer with its projections."""
         assert cell.subject is not None
-        return rig_for("layer", cell.subject, Sizes(self.dim, self.heads, 1, 1.0))
+        return rig_for("layer", cell.subject, Sizes(self.dim, self.heads))
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         assert cell.subject is not None
         rig = self.rig(cell)
-        what = (self.torch_device, self.precision, cell.subject.backend, rig.feed, rig.optimiser, self.protocol)
-        return Bench, rig.build, 0, *what
+        return Bench, rig.build, rig.feed, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """Why a layer cannot be built, found on the meta device, or cannot fit, found by arithmetic."""
+        """Reason why a layer cannot be built, found on the meta device, or cannot fit, found by arithmetic."""
         try:
             with torch.device("meta"):
                 self.rig(cell).build(cell.length)
@@ -133,7 +148,7 @@ class Timed(Grid):
         return f"OOM: by arithmetic at least {least} bytes, of {memory}" if least > memory else None
 
     def least_bytes(self, cell: Cell) -> int:
-        """Bytes of a step by arithmetic alone: ``HELD_MATRICES`` · batch · heads · length² numbers of materialised softmax."""
+        """Lower bound of a step's bytes: ``HELD_MATRICES`` · batch · heads · length² numbers of materialised softmax; else 0."""
         subject = cell.subject
         if subject is None or (subject.attention, subject.implementation) != ("softmax", "eager"):
             return 0
@@ -141,7 +156,7 @@ class Timed(Grid):
 
 
 def device_memory(device: str) -> int:
-    """Bytes that a process may take."""
+    """Bytes that a process may allocate."""
     if device == "cuda":
         return int(torch.cuda.get_device_properties(0).total_memory)
     return int(MEMORY_SHARE * psutil.virtual_memory().total)

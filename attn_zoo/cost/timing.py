@@ -1,7 +1,8 @@
-"""Timers and the statistics of repeated timings: quartiles, paired quotients, and when a figure is not to be trusted."""
+"""Timers, and statistics of repeated timings: quartiles, paired quotients, instability, exponents over lengths."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 UNSTABLE = 0.2
-"""A figure whose interquartile range is a larger share of its median than this is marked."""
+"""Share of the median above which an interquartile range marks a figure as unstable."""
 
 MOST_REPEATS = 1000
 
@@ -30,7 +31,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def quotients(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """One quotient a round, so that what slowed a whole round down cancels. Rounds that only one side finished have none."""
+    """Quotient of each round, in which a slow round cancels; rounds that only one side finished have none."""
     return [a / b for a, b in zip(numerators, denominators, strict=False)]
 
 
@@ -40,12 +41,14 @@ def unstable(spread: tuple[float, float, float], share: float = UNSTABLE) -> boo
     return high - low > share * middle
 
 
+def fit_exponent(lengths: Sequence[float], values: Sequence[float]) -> float:
+    """Slope of log value over log length, by least squares: 1 is linear, 2 quadratic."""
+    x, y = [math.log(n) for n in lengths], [math.log(v) for v in values]
+    return statistics.linear_regression(x, y).slope
+
+
 def seconds_of(
-    step: Callable[[], object],
-    device: torch.device,
-    at_least: float,
-    warmup: int | None = None,
-    most_repeats: int = MOST_REPEATS,
+    step: Callable[[], object], device: torch.device, at_least: float, warmup: int | None = None, most_repeats: int = MOST_REPEATS
 ) -> float:
     """Seconds of one ``step``, after ``warmup`` that are not timed; repeated until ``at_least`` seconds are covered.
 
@@ -73,9 +76,9 @@ def seconds_of_parts(
     warmup: int | None = None,
     most_repeats: int = MOST_REPEATS,
 ) -> tuple[float, ...]:
-    """Seconds of each part of one step; each gets what the part before it returned, the first one None.
+    """Seconds of each part of one step; each gets the result of the part before it, the first one None.
 
-    As ``seconds_of``; the clock is read, or on CUDA an event recorded, before, between and after the parts.
+    Like ``seconds_of``; the clock is read, or on CUDA an event recorded, before, between and after the parts.
     """
 
     def step() -> None:
@@ -105,7 +108,7 @@ def seconds_of_parts(
 
 
 def warm_up(step: Callable[[], object], device: torch.device, steps: int | None = None) -> float:
-    """Take ``steps``, and learn from the last about how long one takes; None is one, on CUDA two, since the first may compile."""
+    """Take ``steps`` and return seconds of the last; None is one step, on CUDA two, since the first may compile."""
     seconds = 0.0
     for _ in range(steps or (2 if device.type == "cuda" else 1)):
         wait(device)
@@ -117,11 +120,11 @@ def warm_up(step: Callable[[], object], device: torch.device, steps: int | None 
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done all it was given; a CPU has."""
+    """Wait until the device is done; a CPU always is."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def repeats_for(seconds: float, at_least: float, most: int = MOST_REPEATS) -> int:
-    """Repetitions of a step of so many seconds that cover about ``at_least``: 1 to ``most``."""
+    """Number of repetitions, 1 to ``most``, of a step of ``seconds`` that cover about ``at_least`` seconds."""
     return max(1, min(most, round(at_least / max(seconds, 1e-9))))

@@ -1,4 +1,4 @@
-"""A process that holds what is measured, so that running out of memory or time is a cell and not the end."""
+"""Worker process that holds the object to measure, so that running out of memory or time fails one cell only."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:  # one of them is not there on Windows
     from multiprocessing.context import ForkServerContext, SpawnContext
 
 MEMORY_SHARE = 0.75
-"""A worker that asks for more than this share of the machine's memory is refused it, and the cell says so."""
+"""Share of the machine's memory that a worker may allocate."""
 
 KINDS = ("OOM", "time limit", "failed")
 
 PRELOADED = ["attn_zoo.cost.bench", "attn_zoo.attention"]
-"""What the process that workers are forked from has imported; nothing has been computed in it."""
+"""Modules that the process from which workers are forked has imported; it computes nothing."""
 
 
 class WorkerError(Exception):
-    """A request that a worker could not serve.
+    """Failed request to a worker.
 
     Args:
         kind: ``OOM``, ``time limit`` or ``failed``.
-        message: what happened, in one line.
+        message: the event in one line.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -40,18 +40,18 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """One object in a process of its own; ``ask`` calls its methods there.
+    """Object in a process of its own; ``ask`` calls its methods there.
 
     Args:
-        make: builds the object, in the process; it and its arguments must be picklable.
-        environment: variables that the process starts with, beside those of this one.
-        bounded: hold the process to ``MEMORY_SHARE`` of the machine's memory. Not for CUDA, which reserves far more
+        make: builds the object in the process; picklable, as are its arguments.
+        environment: variables of the process beside those of this one.
+        bounded: limit the process to ``MEMORY_SHARE`` of the machine's memory. Not for CUDA, which reserves far more
             addresses than it uses.
 
     A process that died, failed or was stopped is started anew at the next request. Processes are forked from one that has
-    imported what they need: so code and libraries lie alike in the memory of all of them. Where they lie differs between
-    processes that start from nothing and makes one of them slower than another by up to 5 %, as long as both live. Only a
-    worker with an ``environment`` of its own starts from nothing, since libraries read theirs once.
+    imported their modules, so code and libraries have the same addresses in all of them. In processes that are spawned the
+    addresses differ, which makes one of them slower than another by up to 5 %, as long as both live. Only a worker with an
+    ``environment`` of its own is spawned, since libraries read theirs once.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Worker:
         self._spawn()
 
     def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
-        """Result of ``method(*arguments)`` in the process, which may take ``limit`` seconds.
+        """Return ``method(*arguments)`` of the object, which may take ``limit`` seconds.
 
         Raises:
             WorkerError: it ran out of memory or time, or raised.
@@ -111,23 +111,20 @@ class Worker:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out; PyTorch's CPU allocator does so in a plain ``RuntimeError``, in varying words."""
+    """Whether memory ran out; PyTorch's CPU allocator raises a plain ``RuntimeError`` for it."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
 
 
 @contextmanager
 def _variables(wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for as long as a process is being started."""
-    before = {name: os.environ.get(name) for name in wanted}
+    """Set environment variables while a process starts."""
+    before = dict(os.environ)
     os.environ.update(wanted)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _serve(pipe: Connection, make: Callable[..., object], arguments: tuple[Any, ...], bounded: bool, threads: int) -> None:

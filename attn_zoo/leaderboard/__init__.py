@@ -29,6 +29,8 @@ def leaderboard(
     seeds: bool = False,
     costs: Sequence[str | Path] = (),
     colours: str | None = None,
+    wide: bool = False,
+    legend: bool = False,
 ) -> str:
     """The tables of a records folder as text; files that are no records are named beneath, and stop nothing.
 
@@ -41,6 +43,8 @@ def leaderboard(
         costs: files of ``attn-zoo measure experiment=counted``, whose figures stand beside the heat map of the terminal; without
             any, FLOPs as recorded do.
         colours: of the terminal: ``truecolor``, ``256`` or ``standard``; None for plain text.
+        wide: every column in the terminal, however narrow it is.
+        legend: in the terminal, how to read the columns.
 
     Raises:
         ValueError: no such format or order, or a file of costs is of another kind.
@@ -52,7 +56,8 @@ def leaderboard(
         text = f"no records{' of' + wanted if wanted else ''} in {str(root)!r} yet; attn-zoo run makes one"
         text = text if format not in ("csv", "json") else render([], format)
     else:
-        text = render(made, format, overview=overview, seeds=seeds, costs=counted_columns(map(Path, costs)), colours=colours)
+        shown = {"overview": overview, "seeds": seeds, "wide": wide, "legend": legend}
+        text = render(made, format, costs=counted_columns(map(Path, costs)), colours=colours, by=by, **shown)
     if damaged and format not in ("csv", "json"):
         text += "\n\nFiles that are no whole records and were left out:\n"
         text += "\n".join(f"- {item.path.name}: {item.reason}" for item in damaged)

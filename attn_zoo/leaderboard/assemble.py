@@ -128,7 +128,7 @@ def _row(members: Sequence[RunRecord], setting: str, chance: float | None) -> Ro
         setting=setting,
         options=first.spec.options,
         control=bool(first.attention_card.get("control")),
-        warnings=tuple(dict.fromkeys(warning for r in members for warning in r.warnings)),
+        warnings=tuple(dict.fromkeys(said.removeprefix(f"{r.spec.attention}: ") for r in members for said in r.warnings)),
         scores=_scores(members, done, chance, training_flops),
         costs=Costs(
             parameters=counted.get("parameters"),

@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
+from attn_zoo.leaderboard.render.text import spent
 from attn_zoo.leaderboard.rows import Block, Board, Entry, Row
 from attn_zoo.leaderboard.statistics import estimate
 from attn_zoo.records import RunRecord
@@ -72,12 +73,12 @@ def _trained(
     cost: str,
     rows: Sequence[Row],
     runs: Mapping[str, Sequence[RunRecord]],
-    spent: Spent,
+    spending: Spent,
     asked: float | None,
     higher_is_better: bool,
 ) -> Board | None:
     """Best validation score that each row had seen when it had spent the budget."""
-    looks = {row.label: _looks(row, runs[row.label], spent) for row in rows}
+    looks = {row.label: _looks(row, runs[row.label], spending) for row in rows}
     ends = {row.label: min(max(seen)[0] for seen in looks[row.label]) for row in rows if all(looks[row.label]) and looks[row.label]}
     if not ends:
         return None
@@ -88,7 +89,7 @@ def _trained(
             chosen = asked or min(ends[row.label] for row in _first(known))
             budgets |= {row.costs.block: chosen for row in members}
     best = max if higher_is_better else min
-    entries = [_reached(row, looks[row.label], budgets.get(row.costs.block), UNITS[cost], best) for row in rows]
+    entries = [_reached(row, looks[row.label], budgets.get(row.costs.block), cost, best) for row in rows]
     rule = _GIVEN if asked else "the most that every run of a contender has spent"
     return Board(cost, budgets, UNITS[cost], rule, "valid", _sorted(entries, higher_is_better))
 
@@ -106,20 +107,20 @@ def _first(rows: Sequence[Row]) -> Sequence[Row]:
     return [row for row in rows if not row.control] or rows
 
 
-def _looks(row: Row, members: Sequence[RunRecord], spent: Spent) -> list[list[Look]]:
+def _looks(row: Row, members: Sequence[RunRecord], spending: Spent) -> list[list[Look]]:
     """Looks at validation of each seed that is done."""
     found = []
     for record in members:
         if record.spec.seed in row.scores.by_seed:
-            pairs = [(spent(row, record, point), point.get("valid")) for point in record.curve]
+            pairs = [(spending(row, record, point), point.get("valid")) for point in record.curve]
             found.append([(cost, score) for cost, score in pairs if cost is not None and score is not None])
     return found
 
 
-def _reached(row: Row, seeds: Sequence[Sequence[Look]], budget: float | None, unit: str, best: Callable[..., Look]) -> Entry:
+def _reached(row: Row, seeds: Sequence[Sequence[Look]], budget: float | None, cost: str, best: Callable[..., Look]) -> Entry:
     def entry(scores: Sequence[Look], note: str, over: bool = False) -> Entry:
-        spent = statistics.median(look[0] for look in scores) if scores else None
-        return Entry(row.label, row.control, row.costs.block, estimate([look[1] for look in scores]), spent, over, note)
+        amount = statistics.median(look[0] for look in scores) if scores else None
+        return Entry(row.label, row.control, row.costs.block, estimate([look[1] for look in scores]), amount, over, note)
 
     if budget is None or not seeds or not all(seeds):
         several = "measured on several machines" if len(row.costs.block.machines) > 1 else "no curve"
@@ -127,9 +128,9 @@ def _reached(row: Row, seeds: Sequence[Sequence[Look]], budget: float | None, un
     within = [[look for look in seen if look[0] <= budget] for seen in seeds]
     if not all(within):
         first = max(min(seen)[0] for seen in seeds)
-        return entry([], f"over budget: first look at validation, of the last seed, at {first:.4g} {unit}", over=True)
+        return entry([], f"over budget: first look at validation, of the last seed, at {spent(cost, first)}", over=True)
     most = max(max(seen)[0] for seen in seeds)
-    notes = [f"training ended at {most:.4g} {unit}"] if most < budget else []
+    notes = [f"training ended at {spent(cost, most)}"] if most < budget else []
     notes += [f"{len(row.scores.failures)} of {len(row.scores.failures) + len(seeds)} seeds failed"] if row.scores.failures else []
     return entry([best(seen, key=lambda look: look[1]) for seen in within], "; ".join(notes))
 
@@ -161,7 +162,7 @@ def _chosen(members: Sequence[Row], budget: float, higher_is_better: bool) -> En
     if not fitting:
         least = min(members, key=_peak)
         return Entry(
-            least.label, least.control, least.costs.block, None, None, True, f"over budget: takes {_peak(least):.4g} bytes"
+            least.label, least.control, least.costs.block, None, None, True, f"over budget: takes {spent('memory', _peak(least))}"
         )
     sign = 1 if higher_is_better else -1
     best = max(fitting, key=lambda row: sign * row.scores.valid.mean if row.scores.valid else float("-inf"))

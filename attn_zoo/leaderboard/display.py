@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from attn_zoo.leaderboard.render.text import Grid, estimated, figure, mebibytes, name, optional, score, seconds, short, unit
+from attn_zoo.leaderboard.render.text import Grid, estimated, figure, mebibytes, name, optional, score, seconds, unit
 from attn_zoo.leaderboard.rows import COSTS, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.plotting.theme import short
 
 FRONTS = {cost: cost[0].upper() for cost in COSTS}
 """Letter of each cost in the column of fronts."""
@@ -82,17 +83,22 @@ def columns(table: Table, machines: Mapping[str, str]) -> dict[str, Column]:
     return {column.name: column for column in made}
 
 
-def scores_grid(table: Table, found: Mapping[str, Column]) -> Grid:
-    """Ranks, scores, margins over chance and the best control, and the distance from training to test."""
+def scores_grid(table: Table, found: Mapping[str, Column], by: str = "score") -> Grid:
+    """Ranks, scores, margins over chance and the best control, and the distance from training to test.
+
+    Args:
+        by: order of the rows, one of ``ORDERS``; a cost stands beside the scores.
+    """
     percent = unit(table, " %")
     title = f"{table.task['title']}: {table.task['length']} positions, chance "
     title += "unknown" if table.chance is None else figure(table.chance, table) + percent
     if table.best_control is not None:
         title += f", best control {table.control} {figure(table.best_control, table)}{percent}"
-    names = ("rank", "attention", "score", "chance", "margin", "gap", "seeds", "trials")
+    names = ["rank", "attention", "score", *([by] if by != "score" else []), "chance", "margin", "gap", "seeds", "trials"]
     chosen = [found[name] for name in names if name in found]
     body = tuple(tuple(column.cell(row).text for column in chosen) for row in table.rows)
-    return Grid(title, tuple(column.head for column in chosen), body)
+    optional = [found[name].head for name in ("trials", "seeds", "gap", "chance") if name in found]
+    return Grid(title, tuple(column.head for column in chosen), body, optional)
 
 
 def parts_grid(table: Table) -> Grid:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from attn_zoo.leaderboard.beside import beside
 from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
 from attn_zoo.leaderboard.render.notes import tuned_notes
-from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, short, unit
+from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, unit
 from attn_zoo.leaderboard.rows import CurvePoint, Table
+from attn_zoo.plotting.theme import short
 from attn_zoo.records import RunRecord
 from attn_zoo.terminal import fit, wrap
 

@@ -43,7 +43,7 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
     with torch.device("meta"):
         twin = build_model(task, implementation=card(spec.attention).counted_implementation, **model_arguments(spec))
         try:
-            found = count_model(twin, _batch(task, 1)).pytorch
+            found = count_model(twin, _batch(task, 1))
         except (NotImplementedError, RuntimeError):  # a plugin's backward pass may need numbers
             return {"flops_per_example": count_flops(twin, _batch(task, 1))}
     assert found.flops is not None and found.backward_flops is not None
@@ -88,7 +88,7 @@ def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
         form = card(spec.attention).counted_implementation
         reader = build_token_reader(build_model(task, implementation=form, **model_arguments(spec)), task)
         batch = _batch(task, 1)
-        found = count_model(_PredictFirst(reader), batch._replace(inputs=batch.inputs.flatten(0, -2))).pytorch
+        found = count_model(_PredictFirst(reader), batch._replace(inputs=batch.inputs.flatten(0, -2)))
     assert found.flops is not None and found.backward_flops is not None
     return found.flops + found.backward_flops
 

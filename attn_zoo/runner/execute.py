@@ -28,7 +28,7 @@ from attn_zoo.contract import (
     length_rules,
     plain_options,
 )
-from attn_zoo.cost import attention_parameters, count_parameters, doubts_of_model
+from attn_zoo.cost import attention_parameters, count_parameters, model_warnings
 from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
 from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
@@ -181,7 +181,7 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
         "attention_parameters": attention_parameters(model),
         **count_per_example(spec, task.spec, implementation),
     }
-    found.warnings = doubts_of_model(model)
+    found.warnings = model_warnings(model)
     reader = _reader(model, spec, task.spec)
     accelerator, trained = _accelerator(spec), found.trained
     draws = _draws(spec)

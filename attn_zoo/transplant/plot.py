@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from attn_zoo.cost.crossover_plot import check_plot
-from attn_zoo.leaderboard.plots.style import GRID, INK, MUTED, PAPER, SERIES, settings
+from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, save, settings
 from attn_zoo.transplant.experiment import STAGES
 from attn_zoo.transplant.table import WORDS, Row, rows_of
 
@@ -32,7 +32,7 @@ def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     lines = _lines(rows)
-    with matplotlib.rc_context(settings("transplant", outlined=True)):
+    with matplotlib.rc_context(settings("transplant")):
         figure = Figure(figsize=_SIZE)
         title = "What of a trained encoder's similarities is kept when its attention is replaced"
         figure.text(0.012, 0.975, title, va="top", fontsize=12, fontweight="bold")
@@ -44,8 +44,7 @@ def plot_transplant(found: Mapping[str, Any], path: Path) -> None:
             _draw(panel, stage, lines)
         _axes(panels, rows)
         figure.legend(handles=panels[0].get_legend_handles_labels()[0], loc="lower center", ncols=min(3, len(lines) + 1))
-        keep = {"metadata": {"Date": None}} if path.suffix == ".svg" else {"dpi": 160}
-        figure.savefig(path, **keep)
+        save(figure, path)
 
 
 def _caption(found: Mapping[str, Any]) -> str:

@@ -41,6 +41,7 @@ _CLAIM_NAMES = {
     "random_at_build": "random when built",
     "shares_query_key": "shared queries and keys",
     "stepwise": "stepwise",
+    "mixes_heads": "mixes heads",
 }
 _REFUSABLE = frozenset(["causal", "key_padding", "cross", "any_length", "stepwise"])
 """Claims to which there is a request that fails without them."""

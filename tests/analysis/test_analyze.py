@@ -124,7 +124,6 @@ def test_a_timm_model_on_photographs(capsys):
 
 
 def test_figures_are_drawn(tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
     words = ["--model", "task/digits", "--weights", "random", "--sentences", 1, "--output", tmp_path]
     assert analyze(*words) == 0
     assert (tmp_path / "spectrum.png").read_bytes().startswith(b"\x89PNG")
@@ -135,14 +134,6 @@ def test_figures_are_drawn(tmp_path, capsys):
     assert analyze(*words, "--log-index") == 0
     assert (tmp_path / "spectrum.svg").read_bytes() != svg
     assert "spectrum.svg" in capsys.readouterr().err
-
-
-def test_without_matplotlib_the_figures_are_in_words_missing(tmp_path, capsys, monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name))
-    assert analyze("--model", "task/digits", "--weights", "random", "--sentences", 1, "--output", tmp_path) == 0
-    assert "pip install 'attn-zoo[plots]'" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["spectrum.csv", "spectrum.json"]
 
 
 @pytest.mark.parametrize(

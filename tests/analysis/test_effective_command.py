@@ -38,7 +38,6 @@ def test_the_matrix_that_is_written_is_the_one_of_the_head(tmp_path, capsys):
 
 
 def test_the_picture(tmp_path):
-    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
     words = ["--inputs", "task/digits", "--layer", 1, "--attention", "nystrom", "--output", tmp_path]
     assert analyze(*words) == 0
     assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")

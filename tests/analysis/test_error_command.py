@@ -80,7 +80,6 @@ def test_causal_inputs_are_compared_with_causal_softmax_and_others_left_out(caps
 
 
 def test_a_model_and_its_figure(tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
     out = tmp_path / "deep" / "out"
     words: list[str | Path | int] = [
         "--inputs",
@@ -113,9 +112,8 @@ def test_a_model_and_its_figure(tmp_path, capsys):
 
 
 def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
     from attn_zoo.analysis import plot_error
-    from attn_zoo.leaderboard.plots.labels import beside_points
+    from attn_zoo.plotting.labels import beside_points
 
     facts = ("label", "attention", "dial", "options", "control", "error", "flops", "notes")
     rows = [
@@ -140,14 +138,6 @@ def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
     paths = plot_error.plot_error(found, tmp_path, title="made up")
     assert [path.name for path in paths] == ["error.png", "error.svg"]
     assert seen == [(["a\nk 1 to 2", "b", "c"], ["a\nk 1 to 2", "b", "c"])], "softmax is the mark at its cost"
-
-
-def test_without_matplotlib_the_figure_is_in_words_missing(tmp_path, capsys, monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name))
-    assert analyze(*SMALL, "--attention", "uniform", "--output", tmp_path) == 0
-    assert "pip install 'attn-zoo[plots]'" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["error.csv", "error.json"]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import torch
 
 from attn_zoo import Geometry, attentions, build_attention, card
 from attn_zoo.conformance.requests import draw
-from attn_zoo.cost.counted.launches import SHAPES
-from attn_zoo.cost.experiments.launches import Launches
+from attn_zoo.cost.experiments.launches import SHAPES, Launches
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
 

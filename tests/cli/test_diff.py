@@ -105,7 +105,7 @@ def test_the_least_drop_that_would_be_seen_is_one_that_is():
 def test_one_seed_is_judged_by_the_tolerance_and_says_so(drop, status, tmp_path, capsys):
     a = folder(tmp_path / "a", rows(seeds=1))
     assert main(["diff", a, folder(tmp_path / "b", rows({"performer": -drop}, seeds=1))]) == status
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert "under 3 shared seeds noise is unknown and the tolerance alone decides" in out
     assert ("over 1 shared seed, tolerance 1.0 points; the noise is unknown" in out) == bool(status)
 

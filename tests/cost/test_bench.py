@@ -10,32 +10,32 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from attn_zoo.cost.bench import Bench, Subject, build_layer
+from attn_zoo.cost.bench import Bench, Subject, Tokens, build_layer
 from attn_zoo.cost.protocol import TimingProtocol
 
 LAYER = partial(build_layer, Subject("softmax", {}, "sdpa"), 8, 2)
 
 
 def test_what_is_held_before_a_step_by_hand():
-    assert Bench(LAYER, 8).held("forward", 3, 5) == 4 * (4 * (8 * 8 + 8) + 3 * 5 * 8)
-    assert Bench(LAYER, 8, precision="bf16").held("forward", 3, 5) == 2 * (4 * (8 * 8 + 8) + 3 * 5 * 8)
+    assert Bench(LAYER, Tokens(8)).held("forward", 3, 5) == 4 * (4 * (8 * 8 + 8) + 3 * 5 * 8)
+    assert Bench(LAYER, Tokens(8), precision="bf16").held("forward", 3, 5) == 2 * (4 * (8 * 8 + 8) + 3 * 5 * 8)
 
 
 def test_inference_and_training_have_layers_of_their_own_which_stay():
-    bench = Bench(LAYER, 8)
-    forward, training = (bench._drive(kind, 5).module for kind in ("forward", "training"))
-    assert forward is bench._drive("forward", 5).module is not training
+    bench = Bench(LAYER, Tokens(8))
+    forward, training = (bench._workload(kind, 5).module for kind in ("forward", "training"))
+    assert forward is bench._workload("forward", 5).module is not training
     assert (forward.training, training.training) == (False, True)
-    assert bench._drive("forward", 6).module is not forward
+    assert bench._workload("forward", 6).module is not forward
     assert all(torch.equal(a, b) for a, b in zip(forward.parameters(), training.parameters(), strict=True))
 
 
 def test_steps_run_and_training_leaves_no_gradient():
-    bench = Bench(LAYER, 8, protocol=TimingProtocol(seconds=0.0))
+    bench = Bench(LAYER, Tokens(8), protocol=TimingProtocol(seconds=0.0))
     (seconds,) = bench.parts("forward", 2, 5)
     assert seconds > 0
     assert len(halves := bench.parts("training", 2, 5)) == 2 and min(halves) > 0
-    assert all(p.grad is None for p in bench._drive("training", 5).module.parameters())
+    assert all(p.grad is None for p in bench._workload("training", 5).module.parameters())
     assert bench.peak("training", 2, 5) > bench.peak("forward", 2, 5) > 2 * 5 * 8 * 4
 
 
@@ -43,9 +43,9 @@ def test_steps_run_and_training_leaves_no_gradient():
 def test_resident_peak_sees_a_large_step():
     """In a process of its own, as it asks for: tests before this one leave freed memory resident, which a step may take."""
     code = (
-        "from functools import partial; from attn_zoo.cost.bench import Bench, Subject, build_layer;"
+        "from functools import partial; from attn_zoo.cost.bench import Bench, Subject, Tokens, build_layer;"
         "layer = partial(build_layer, Subject('softmax', {}, 'eager'), 8, 2);"
-        "print(Bench(layer, 8).resident_peak('forward', 4, 1024, 4))"
+        "print(Bench(layer, Tokens(8)).resident_peak('forward', 4, 1024, 4))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -59,5 +59,5 @@ def test_the_largest_batch_is_sought_within_the_budget_alone(monkeypatch, guess)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda fraction, device: fractions.append(fraction))
     monkeypatch.setattr(Bench, "_fits", lambda self, kind, batch, length: fractions[-1] == 0.25 and batch <= 37)
     monkeypatch.setattr(Bench, "_guess", lambda self, kind, length, budget: guess)
-    assert Bench(LAYER, 8).largest_batch("forward", 5, 16 * 2**30) == 37
+    assert Bench(LAYER, Tokens(8)).largest_batch("forward", 5, 16 * 2**30) == 37
     assert fractions == [0.25, 1.0], "and the bound is lifted afterwards"

@@ -9,9 +9,9 @@ from torch import nn
 from attn_zoo.contract import Batch
 from attn_zoo.cost import attention_parameters, count_flops, count_parameters, peak_bytes
 from attn_zoo.cost.experiments.growth import Growth
-from attn_zoo.cost.fits import fit_exponent
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
+from attn_zoo.cost.timing import fit_exponent
 from attn_zoo.layer import MultiHeadAttention
 
 

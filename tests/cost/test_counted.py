@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_formula import agrees
 from torch import Tensor, nn
 
 from attn_zoo import attentions, registry
@@ -16,10 +17,13 @@ from attn_zoo.cli import main
 from attn_zoo.conformance.requests import draw
 from attn_zoo.contract import Attention, Batch, Capabilities, Cost, Geometry, UnsupportedError
 from attn_zoo.cost import count_model
-from attn_zoo.cost.counted import Counted, Counts, Sizes, activation_bytes, count_level, doubts, doubts_of_model, tally
+from attn_zoo.cost.bench import Subject
+from attn_zoo.cost.counted import Counted, Counts, activation_bytes, count_level, model_warnings, tally
 from attn_zoo.cost.counted.counter import keeping
 from attn_zoo.cost.counted.formulas import layer_cost
+from attn_zoo.cost.counted.models import setting_warnings
 from attn_zoo.cost.experiments import report
+from attn_zoo.cost.levels import Sizes
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.tables import binary, decimal
 from attn_zoo.encoder.token import Block
@@ -29,6 +33,26 @@ from attn_zoo.registry import attention_options, build_attention, card
 QUANTITIES = ("flops", "backward_flops", "parameters", "activation_bytes", "state_bytes")
 
 
+@dataclass(frozen=True)
+class At:
+    """Sizes of what is counted."""
+
+    length: int
+    dim: int
+    heads: int
+    causal: bool = False
+    mlp_ratio: float = 2.0
+
+    @property
+    def geometry(self) -> Geometry:
+        return Sizes(self.dim, self.heads).geometry(self.length, self.causal)
+
+
+def count(level: str, attention: str, options: dict[str, Any], at: At, *, implementation: str = "eager") -> Counted:
+    subject = Subject(attention, options, implementation, causal=at.causal)
+    return count_level(level, subject, Sizes(at.dim, at.heads, mlp_ratio=at.mlp_ratio), at.length)
+
+
 def shown(counted: Counted) -> list[int | None]:
     return [counted.shown(name) for name in QUANTITIES]
 
@@ -36,28 +60,28 @@ def shown(counted: Counted) -> list[int | None]:
 def test_softmax_by_hand():
     n, d, h = 512, 64, 4
     weights = 4 * h * n * n
-    alone = count_level("mechanism", "softmax", {}, Sizes(n, 256, h))
+    alone = count("mechanism", "softmax", {}, At(n, 256, h))
     assert shown(alone) == [4 * n * n * d * h, 8 * n * n * d * h, 0, weights + 4 * n * d * h, None]
-    causal = count_level("mechanism", "softmax", {}, Sizes(n, 256, h, causal=True))
+    causal = count("mechanism", "softmax", {}, At(n, 256, h, causal=True))
     assert shown(causal)[3:] == [2 * weights + 2 * n * n + 4 * n * d * h, 2 * 4 * n * 256]
-    fused = count_level("mechanism", "softmax", {}, Sizes(n, 256, h), implementation="sdpa")
+    fused = count("mechanism", "softmax", {}, At(n, 256, h), implementation="sdpa")
     assert shown(fused)[:4] == [*shown(alone)[:3], 4 * h * n * (d + 1)]
 
 
 def test_layer_and_block_by_hand():
     n, dim = 128, 32
     products = 4 * n * n * dim + 4 * 2 * n * dim * dim
-    layer = count_level("layer", "softmax", {}, Sizes(n, dim, 2, causal=True))
+    layer = count("layer", "softmax", {}, At(n, dim, 2, causal=True))
     assert shown(layer)[:3] == [products, 2 * products, 4 * (dim * dim + dim)]
     assert layer.shown("state_bytes") == 2 * 4 * n * dim
-    block = count_level("block", "softmax", {}, Sizes(n, dim, 2, mlp_ratio=3))
+    block = count("block", "softmax", {}, At(n, dim, 2, mlp_ratio=3))
     mlp = 2 * 2 * n * dim * 3 * dim
     assert shown(block)[:3] == [products + mlp, 2 * (products + mlp), 4 * (dim * dim + dim) + 4 * dim + 6 * dim * dim + 4 * dim]
 
 
 def test_what_a_layer_saves_that_compresses_first():
     n, dim, k = 256, 32, 16
-    counted = count_level("layer", "linformer", {"projected_length": k, "sharing": "key_value"}, Sizes(n, dim, 2))
+    counted = count("layer", "linformer", {"projected_length": k, "sharing": "key_value"}, At(n, dim, 2))
     compress, projections, attend = 2 * k * n * dim, 2 * (2 * n + 2 * k) * dim * dim, 4 * n * k * dim
     assert counted.shown("flops") == compress + projections + attend
     assert counted.disagreements() == {}
@@ -124,13 +148,13 @@ def test_a_short_convolution_adds_its_products_its_taps_and_its_tail(causal, tap
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", attentions())
 def test_formula_is_what_pytorch_counts(name, level, causal):
-    sizes = Sizes(300, 32, 2, causal)
+    sizes = At(300, 32, 2, causal)
     if causal and not card(name).can.causal:
         with pytest.raises(UnsupportedError, match="no causal form"):
-            count_level(level, name, {}, sizes)
+            count(level, name, {}, sizes)
         return
     for implementation in {"eager", "sdpa"} & set(card(name).implementations):
-        counted = count_level(level, name, {}, sizes, implementation=implementation)
+        counted = count(level, name, {}, sizes, implementation=implementation)
         assert counted.disagreements() == {}
         assert None not in (counted.pytorch.flops, counted.pytorch.backward_flops, counted.pytorch.activation_bytes)
         cost = card(name).cost(sizes.geometry, attention_options(card(name), sizes.geometry, {}))
@@ -164,24 +188,24 @@ def test_shapes_alone_give_what_a_fused_layer_keeps(name):
     layer = MultiHeadAttention(32, 2, name, length=100, implementation="sdpa").eval()
     tokens = torch.randn(1, 100, 32, requires_grad=True)
     real = tally(lambda: layer(tokens), [tokens, *layer.parameters(), *layer.buffers()])
-    counted = count_level("layer", name, {}, Sizes(100, 32, 2), implementation="sdpa")
+    counted = count("layer", name, {}, At(100, 32, 2), implementation="sdpa")
     assert counted.pytorch.activation_bytes == real.kept_bytes > 0
 
 
 def test_cuda_kernels_are_counted_by_formula_only():
-    counted = count_level("mechanism", "linformer", {}, Sizes(100, 32, 2), implementation="triton")
-    fused = count_level("mechanism", "linformer", {}, Sizes(100, 32, 2), implementation="sdpa")
+    counted = count("mechanism", "linformer", {}, At(100, 32, 2), implementation="triton")
+    fused = count("mechanism", "linformer", {}, At(100, 32, 2), implementation="sdpa")
     assert counted.shown("activation_bytes") is None
     assert counted.shown("flops") == counted.pytorch.flops == fused.shown("flops")
-    unknown = count_level("mechanism", "softmax", {}, Sizes(100, 32, 2), implementation="xformers")
+    unknown = count("mechanism", "softmax", {}, At(100, 32, 2), implementation="xformers")
     assert unknown.shown("activation_bytes") is None
     with pytest.raises(UnsupportedError, match="head_dim of up to 128"):
-        count_level("mechanism", "linformer", {}, Sizes(100, 512, 2), implementation="triton")
+        count("mechanism", "linformer", {}, At(100, 512, 2), implementation="triton")
 
 
 def test_lengths_that_no_machine_could_run_take_no_time():
     started = time.perf_counter()
-    counted = count_level("block", "softmax", {}, Sizes(2**20, 256, 4))
+    counted = count("block", "softmax", {}, At(2**20, 256, 4))
     assert counted.disagreements() == {}
     assert (counted.shown("activation_bytes") or 0) > 2**44, "the weights alone are 16 TiB"
     assert time.perf_counter() - started < 10
@@ -235,14 +259,14 @@ def test_model_is_its_layers_and_the_products_around_them(name):
 
     with torch.device("meta"):
         one, four = count_model(Stack(name), batch(1)), count_model(Stack(name), batch(4))
-    layer = count_level("layer", name, {}, Sizes(40, 16, 2))
+        assert agrees(Stack(name), batch(1)) and agrees(Stack(name), batch(4))
+    layer = count("layer", name, {}, At(40, 16, 2))
     around = 2 * 40 * 6 * 16 + 2 * 2 * 40 * 16 * 32 * 2 + 2 * 16 * 3
-    assert one.shown("flops") == 2 * (layer.shown("flops") or 0) + around
-    assert one.disagreements() == {}
-    assert four.formula.flops == 4 * (one.formula.flops or 0)
-    assert one.shown("parameters") == sum(p.numel() for p in Stack(name).parameters())
+    assert one.flops == 2 * (layer.shown("flops") or 0) + around
+    assert four.flops == 4 * (one.flops or 0)
+    assert one.parameters == sum(p.numel() for p in Stack(name).parameters())
     torch.manual_seed(0)
-    assert count_model(Stack(name), batch(4)).pytorch == four.pytorch, "numbers change nothing"
+    assert count_model(Stack(name), batch(4)) == four, "numbers change nothing"
 
 
 # --- what disagrees, and what is doubtful ----------------------------------------------------------------------------
@@ -266,8 +290,8 @@ def miscounted(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_disagreement_is_flagged_and_not_raised(miscounted, capsys):
-    counted = count_level("mechanism", miscounted, {}, Sizes(64, 32, 2))
-    right = count_level("mechanism", "softmax", {}, Sizes(64, 32, 2))
+    counted = count("mechanism", miscounted, {}, At(64, 32, 2))
+    right = count("mechanism", "softmax", {}, At(64, 32, 2))
     assert counted.disagreements() == {
         "flops": (5, right.shown("flops")),
         "backward_flops": (7, right.shown("backward_flops")),
@@ -297,9 +321,9 @@ def test_card_that_states_little_and_needs_numbers(monkeypatch):
     )
     Terse.card = entry
     monkeypatch.setitem(registry._ATTENTIONS, "terse", entry)
-    counted = count_level("mechanism", "terse", {}, Sizes(64, 32, 2))
+    counted = count("mechanism", "terse", {}, At(64, 32, 2))
     assert shown(counted) == [0, None, 0, None, None]
-    layer = count_level("layer", "terse", {}, Sizes(64, 32, 2))
+    layer = count("layer", "terse", {}, At(64, 32, 2))
     assert shown(layer) == [2 * 2 * 64 * 32 * 32, None, 2 * (32 * 32 + 32), None, None]
 
 
@@ -319,17 +343,17 @@ def test_card_that_states_little_and_needs_numbers(monkeypatch):
 def test_doubtful_settings_are_named(name, options, says):
     geometry = Geometry(2, 16, 64, 64)
     mechanism = build_attention(name, geometry, **options)
-    found = doubts(mechanism.card, geometry, mechanism.options)
+    found = setting_warnings(mechanism.card, geometry, mechanism.options)
     assert any(says in words for words in found)
     assert all(words.startswith(f"{name}: ") for words in found)
     layers = nn.ModuleList(MultiHeadAttention(32, 2, name, length=64, **options) for _ in range(2))
-    assert doubts_of_model(layers) == found, "each once"
+    assert model_warnings(layers) == found, "each once"
 
 
 @pytest.mark.parametrize("name", attentions())
 def test_defaults_at_length_are_beyond_doubt(name):
     entry, geometry = card(name), Geometry(4, 64, 4096, 4096)
-    assert doubts(entry, geometry, attention_options(entry, geometry, {})) == ()
+    assert setting_warnings(entry, geometry, attention_options(entry, geometry, {})) == ()
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -401,5 +425,5 @@ def test_drawn_inputs_and_shapes_alone_agree():
     mechanism = build_attention("performer", Geometry(2, 8, 50, 50), implementation="tiled").eval()
     request = draw(mechanism, torch.float32, torch.device("cpu"), batch=1).leaves()
     real = tally(lambda: request(mechanism), [*request.tensors.values(), *mechanism.buffers()])
-    counted = count_level("mechanism", "performer", {}, Sizes(50, 16, 2), implementation="tiled").pytorch
+    counted = count("mechanism", "performer", {}, At(50, 16, 2), implementation="tiled").pytorch
     assert (real.flops, real.backward_flops, real.kept_bytes) == (counted.flops, counted.backward_flops, counted.activation_bytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from typing import Any
 
@@ -23,8 +22,6 @@ CROSSOVER = [
     "heads=2",
 ]
 AA_TEST = ["measure", "experiment=aa_test", "length=16", "dim=8", "heads=2", "repeats=2", "rounds=6"]
-
-needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib (extra: plots)")
 
 
 class Scripted:
@@ -52,7 +49,6 @@ def scripted(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-@needs_matplotlib
 def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
     words = [
         "attentions=[linformer[projected_length=128],performer[features=256]]",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attn_zoo.cost.largest_batch import MemoryLine, by_trying, line_through
+from attn_zoo.cost.memory import by_line, by_trying
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3, 7, 8, 9, 1000, 1023, 1024])
@@ -36,10 +36,7 @@ def test_a_guess_changes_nothing_and_saves_trials_when_near(most, guess):
 
 
 def test_the_line_gives_the_largest_batch_within_the_budget():
-    line = line_through((4, 8), (1400, 1800))
-    assert line == MemoryLine(fixed=1000.0, per_sequence=100.0)
-    assert line.largest_batch(2000) == 10
-    assert line.largest_batch(1999) == 9
-    assert line.largest_batch(900) == 0
+    """Of 1,000 bytes and 100 for each sequence."""
+    assert [by_line((4, 8), (1400, 1800), budget) for budget in (2000, 1999, 900)] == [10, 9, 0]
     with pytest.raises(ValueError, match="must grow"):
-        line_through((1, 2), (50, 50))
+        by_line((1, 2), (50, 50), 1000)

@@ -54,7 +54,7 @@ def test_every_level_runs_and_leaves_weights_and_gradients_as_they_were(level, a
     task = registry.build_task("listops").spec
     rig = rig_for(level, Subject(attention, {}), Sizes(16, 2, 2, 2.0), task)
     bench = Bench(rig.build, feed=rig.feed, optimiser=rig.optimiser, protocol=TimingProtocol(seconds=0.0))
-    module = bench._drive("training", 32).module
+    module = bench._workload("training", 32).module
     before = copy.deepcopy(module.state_dict())
     parts = bench.parts("training", 2, 32)
     assert len(parts) == (3 if level in ("block", "model") else 2) and min(parts) > 0

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from attn_zoo.cost.bench import Bench
+from attn_zoo.cost.bench import Bench, Tokens
 from attn_zoo.cost.protocol import ALLOCATORS, MOST_COPIES, ORDERS, TimingProtocol
 
 OTHERS: dict[str, Any] = {
@@ -122,7 +122,9 @@ class Visited(nn.Module):
 @pytest.mark.parametrize("kind", ["forward", "training"])
 def test_a_bench_visits_equal_copies_in_turn(kind):
     module, token = Visited(), 4 * 8 * 4
-    bench = Bench(lambda length: module, 8, protocol=TimingProtocol(rotate_bytes=2 * token, seconds=0.01, most_repeats=7, warmup=2))
+    bench = Bench(
+        lambda length: module, Tokens(8), protocol=TimingProtocol(rotate_bytes=2 * token, seconds=0.01, most_repeats=7, warmup=2)
+    )
     bench.parts(kind, 1, 4)
     assert len(module.seen) == 2 + 7
     assert len(set(module.seen)) == 3

@@ -45,7 +45,7 @@ def test_the_usual_time_is_the_most_that_every_contender_has_spent():
 def test_controls_do_not_shorten_the_budget():
     found, entries = board([run("softmax", curve=SLOW), run("none", curve=looks(0.01, 0.1, 0.1))], "time")
     assert found.budget == pytest.approx(6.0)
-    assert entries["none"].note == "training ended at 0.2 s"
+    assert entries["none"].note == "training ended at 0.20 s"
     (table,) = tables([run("softmax", curve=SLOW), run("none", curve=looks(0.01, 0.1, 0.1))])
     assert "at equal time, none: spent less than the budget" in render([table], "terminal")
 
@@ -54,7 +54,7 @@ def test_a_budget_before_the_first_look_is_over():
     records = [run("softmax", seed, curve=SLOW) for seed in (1, 2)] + [run("linformer", seed, curve=FAST) for seed in (1, 2)]
     found, entries = board(records, "time", time=1.5)
     assert (found.budget, found.rule) == (1.5, "as asked for")
-    assert entries["softmax"].over and entries["softmax"].score is None and "at 2 s" in entries["softmax"].note
+    assert entries["softmax"].over and entries["softmax"].score is None and "at 2.00 s" in entries["softmax"].note
     assert entries["linformer"].score.mean == 0.5 and entries["linformer"].score.count == 2
     (table,) = tables(records, equal={"time": 1.5})
     text = render([table], "terminal").split("at equal budgets")[1]
@@ -69,7 +69,7 @@ def test_flops_are_of_training_forward_and_backward():
     assert entries["linformer"].score.mean == 0.7 and entries["softmax"].score.mean == 0.4
     (table,) = tables(records)
     assert table.rows[0].scores.curve[0].flops == 10 * 64 * 3 * 100 or table.rows[1].scores.curve[0].flops == 10 * 64 * 3 * 100
-    assert "three forward passes" in render([table], "terminal")
+    assert "three forward passes" in render([table], "github")
 
 
 def test_counted_training_flops_are_taken_where_there_are_some():
@@ -192,16 +192,16 @@ def test_pretraining_counts_as_time_and_flops():
     (row,) = table.rows
     assert row.costs.train_seconds == 8.0
     assert [point.seconds for point in row.scores.curve] == pytest.approx([4.0, 6.0, 8.0])
-    assert "400 steps of 64 examples, after 20 of pretraining on masked tokens; fp32" in render([table], "terminal")
+    assert "400 steps of 64 examples, after 20 of pretraining on masked tokens; fp32" in render([table], "github")
     uncounted = make_record(curve=SLOW, counted={"parameters": 1, "flops_per_example": 100}, spec_budget=budget)
     assert "FLOPs" not in tables([uncounted])[0].boards, "what pretraining took is not known"
 
 
 def test_tables_say_that_a_time_ends_training_and_that_the_rate_stays():
-    text = render(tables([timed("softmax", 0.2, 0.4, 0.8)]), "terminal")
+    text = render(tables([timed("softmax", 0.2, 0.4, 0.8)]), "github")
     assert "; 10.0 s of training, at most 1,000,000 steps of 64 examples at a constant learning rate; fp32" in text
     assert "had spent no more. Equal memory" in text and "planned for" not in text
-    usual = render(tables([run("softmax", curve=SLOW)]), "terminal")
+    usual = render(tables([run("softmax", curve=SLOW)]), "github")
     assert "; 400 steps of 64 examples; fp32" in usual and "no more, under a learning rate planned for all steps. Equal" in usual
 
 

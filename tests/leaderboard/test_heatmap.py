@@ -21,8 +21,9 @@ from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import MOST_LINES, HeatMap, heat_map
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LEVELS, LIGHT_SHADES, contrast, level, luminance
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
-from attn_zoo.leaderboard.heatmap.terminal import WIDTH, heat_map_text
+from attn_zoo.leaderboard.heatmap.terminal import heat_map_text
 from attn_zoo.records import RunRecord, Store, Tuning
+from attn_zoo.terminal import COLUMNS
 
 SVG = "{http://www.w3.org/2000/svg}"
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -140,7 +141,7 @@ def test_beyond_sixty_mechanisms_the_least_shaded_are_left_out():
 
 def test_the_picture_holds_each_cell_once_in_the_colour_of_its_shade(whole):
     root = ET.fromstring(heat_map_svg(whole))
-    cells = [group for group in root.iter(f"{SVG}g") if group.get("class") == "cell"]
+    cells = [group for group in root.iter(f"{SVG}g") if "cell" in (group.get("class") or "")]
     assert len(cells) == 60 * 16
     wanted = [cell for line in whole.lines for cell in line.cells]
     for drawn, cell in zip(cells, wanted, strict=True):
@@ -207,7 +208,7 @@ def test_levels_reach_from_none_to_the_deepest():
 def test_the_terminal_is_given_a_hundred_columns_at_most(tasks, colours):
     found = heat_map(tables(synthetic_records(tasks=tasks, mechanisms=20)))
     written = ESCAPES.sub("", heat_map_text(found, colours))
-    assert max(map(len, written.splitlines())) <= WIDTH
+    assert max(map(len, written.splitlines())) <= COLUMNS
     assert sum(line.startswith("softmax ") for line in written.splitlines()) == 1, "all columns stand side by side"
     titles = list(TASKS.values())[:tasks]
     assert all(title in written for title in titles), "short heads are explained"
@@ -216,7 +217,7 @@ def test_the_terminal_is_given_a_hundred_columns_at_most(tasks, colours):
 def test_many_tasks_are_written_in_blocks_rather_than_wider():
     records = [make_record(name, f"task{at}", test=1.0, spec_options={}) for at in range(30) for name in ("softmax", "linformer")]
     written = heat_map_text(heat_map(tables(records)))
-    assert max(map(len, written.splitlines())) <= WIDTH
+    assert max(map(len, written.splitlines())) <= COLUMNS
     assert sum(line.startswith("softmax ") for line in written.splitlines()) == 2
 
 
@@ -250,8 +251,10 @@ def test_counted_costs_stand_beside_the_scores(tmp_path):
     files = [counted(tmp_path), counted(tmp_path, causal=True)]
     columns = counted_columns(files)
     assert [column.head for column in columns] == ["FLOPs at 4,096", "state at 4,096"]
-    assert columns[0].cells == {"softmax": "1×", "linformer": "0.004×"}, "of the eager form, at 4,096 tokens"
-    assert columns[1].cells == {"softmax": "64 KiB", "linformer": "64 KiB"}
+    assert columns[0].written("softmax") == "1×" and columns[0].written("linformer") == "0.004×", (
+        "of the eager form, at 4,096 tokens"
+    )
+    assert [columns[1].written(name) for name in ("softmax", "linformer", "none")] == ["64 KiB", "64 KiB", ""]
     found = heat_map(tables([make_record(), make_record("linformer"), make_record("performer")]), columns)
     assert {line.attention: line.costs for line in found.lines}["linformer"] == ("0.004×", "64 KiB")
     picture = heat_map_svg(found)
@@ -267,10 +270,10 @@ def test_without_a_file_costs_are_those_of_the_records():
     card = {**make_record(task="listops").task_card, "length": 2048}
     long = [make_record(name, "listops", task_card=card, **cost(at)) for name, at in (("softmax", 1000), ("linformer", 250))]
     (column,) = recorded_columns(tables([*short, *long]))
-    assert column.head == "FLOPs at 2,048" and column.cells == {"softmax": "1×", "linformer": "0.25×"}
+    assert column.head == "FLOPs at 2,048" and column.values == {"softmax": 1, "linformer": 0.25}
     settings = [make_record("linformer", test=at / 10, spec_options={"dial": at}, **cost(10 * at)) for at in (3, 7, 5)]
     (column,) = recorded_columns(tables([short[0], *settings]))
-    assert column.cells["linformer"] == "0.7×", "of the setting that the map shows"
+    assert column.written("linformer") == "0.7×", "of the setting that the map shows"
     assert recorded_columns(tables([make_record("linformer")])) == []
 
 
@@ -281,7 +284,7 @@ def test_records_that_count_mechanisms_alone_show_them_at_one_length():
     records = [make_record("softmax", **cost(100, 8_000)), make_record("linear", **cost(90, 200))]
     records.append(make_record("cosformer", counted={"flops_per_example": 50}))
     (column,) = recorded_columns(tables(records))
-    assert column.head == "FLOPs at 4,096" and column.cells == {"softmax": "1×", "linear": "0.025×"}
+    assert column.head == "FLOPs at 4,096" and column.values == {"softmax": 1, "linear": pytest.approx(0.025)}
 
 
 @pytest.mark.parametrize(
@@ -304,12 +307,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_command_writes_the_picture_without_matplotlib(folder, monkeypatch, capsys):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+def test_the_picture_follows_a_dark_page(whole):
+    text = heat_map_svg(whole)
+    (rules,) = re.findall(r"@media \(prefers-color-scheme:dark\)\{(.*)\}</style>", text)
+    for light, dark in zip(LIGHT_SHADES[1:], DARK_SHADES[1:], strict=True):
+        assert f'[fill="{light.fill}"]{{fill:{dark.fill}}}' in rules
+    assert f".h20 text{{fill:{DARK_SHADES[20].text}!important}}" in rules and 'class="cell h20"' in text
+
+
+def test_a_column_whose_best_is_within_a_point_of_the_best_control_is_not_shaded():
+    near = [make_record("softmax", test=0.975), make_record("linformer", test=0.90), make_record("uniform", test=0.969)]
+    (column,) = heat_map(tables(near)).columns
+    assert column.unshaded == "no mechanism is better than the control uniform by a point"
+
+
+def test_the_command_writes_the_picture(folder, capsys):
     file = folder / "map.svg"
     words = ["leaderboard", "--records", str(folder / "runs"), "--format", "svg", "--costs", str(counted(folder))]
     assert main([*words, "--output", str(file)]) == 0
-    assert sum(group.get("class") == "cell" for group in ET.fromstring(file.read_text(encoding="utf-8")).iter(f"{SVG}g")) == 24
+    assert (
+        sum("cell" in (group.get("class") or "") for group in ET.fromstring(file.read_text(encoding="utf-8")).iter(f"{SVG}g")) == 24
+    )
     assert "FLOPs at 4,096" in file.read_text(encoding="utf-8")
     assert main(words) == 0 and capsys.readouterr().out.startswith("<svg")
 
@@ -328,7 +346,7 @@ def test_the_overview_of_the_terminal_is_the_map(folder, capsys):
         (["--format", "svg", "--seeds"], "leave out --seeds"),
         (["--format", "csv", "--costs", "some.json"], "--costs stands beside the heat map"),
         (["--costs", "nowhere.json"], "nowhere.json"),
-        (["--format", "svg", "--records", "nowhere"], "no records"),
+        (["--format", "svg", "--records", "nowhere"], "there is no 'nowhere'"),
     ],
 )
 def test_the_command_refuses_what_it_could_not_do(folder, monkeypatch, capsys, words, said):

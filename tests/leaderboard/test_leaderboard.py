@@ -224,7 +224,7 @@ def test_runs_on_other_data_stand_in_a_table_of_their_own():
 def test_convolved_networks_stand_in_a_table_of_their_own_that_says_so():
     models = [ModelSpec(), ModelSpec(short_convolution=4), ModelSpec(shared_weights=True, reuse_keys=True, short_convolution=3)]
     made = tables([make_record(seed=seed, spec_model=model) for model in models for seed in (1, 2)])
-    said = [line for line in render(made, "terminal").splitlines() if "; network dim=" in line]
+    said = [line for line in render(made, "github").splitlines() if "; network dim=" in line]
     assert len(made) == len(said) == 3
     assert sum("heads=4; " in line for line in said) == 1
     assert sum("heads=4, a short convolution (4) before every attention; " in line for line in said) == 1

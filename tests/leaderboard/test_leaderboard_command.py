@@ -75,7 +75,7 @@ def test_a_cost_named_twice_is_refused(folder, capsys):
 
 def test_budgets_and_seeds_can_be_asked_for(folder, capsys):
     assert main(["leaderboard", "--records", str(folder), "--equal", "memory=2.5e6", "--seeds"]) == 0
-    text = capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
     assert "of memory as asked for" in text and "2.4 MiB" in text
     assert "Digits, by seed" in text and "seed 3" in text and "90.3" in text
 
@@ -147,3 +147,52 @@ def test_ten_thousand_files_are_a_table_in_five_seconds(tmp_path):
     printed = leaderboard(tmp_path)
     assert time.process_time() - started < 5
     assert printed.count("costs\n") == 4 and "were left out" not in printed
+
+
+@pytest.fixture
+def crowded(tmp_path):
+    """Long names on two tasks, one of them with parts, failures and warnings."""
+    store = Store(tmp_path)
+    for name in ("softmax", "linformer_causal", "kernelized_linformer", "synthesizer_factorised", "uniform"):
+        for seed in (1, 2, 3):
+            options = {} if name == "softmax" else {"projected_length": 16, "nonlinearity": "a_long_word"}
+            for task in ("digits", "listops"):
+                store.add(make_record(name, task, seed, test=0.5 + seed / 50, spec_options=options, warnings=("word " * 60,)))
+    store.add(make_record("linformer_causal", seed=4, status="diverged", reason="it " * 90))
+    return tmp_path
+
+
+@pytest.mark.parametrize("words", ["", "--by time", "--legend", "--seeds", "--overview", "--published", "--separation"])
+@pytest.mark.parametrize("width", [80, 100])
+def test_tables_fit_the_terminal(crowded, capsys, monkeypatch, words, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["leaderboard", "--records", str(crowded), *words.split()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width, max(lines, key=len)
+
+
+def test_all_columns_and_the_legend_are_shown_where_they_are_asked_for(crowded, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    command = ["leaderboard", "--records", str(crowded), "--task", "digits"]
+    assert main(command) == 0
+    short = capsys.readouterr().out
+    assert "left out: dominated by" in short and "'dominated by': rows" not in short and "--legend tells" in short
+    assert main([*command, "--wide", "--legend"]) == 0
+    whole = capsys.readouterr().out
+    assert "left out" not in whole and "examples/s" in whole and "--legend tells" not in whole
+    assert "'dominated by': rows" in " ".join(whole.split())
+
+
+def test_the_time_that_rows_are_ordered_by_stands_beside_the_scores(crowded, capsys):
+    command = ["leaderboard", "--records", str(crowded), "--task", "digits", "--wide"]
+    heads = {}
+    for by in ("score", "time"):
+        assert main([*command, "--by", by]) == 0
+        heads[by] = next(line for line in capsys.readouterr().out.splitlines() if "over control" in line)
+    assert "training (s)" in heads["time"] and "training (s)" not in heads["score"]
+
+
+@pytest.mark.parametrize("word", ["--wide", "--legend"])
+def test_what_is_of_the_terminal_is_refused_elsewhere(crowded, capsys, word):
+    assert main(["leaderboard", "--records", str(crowded), "--format", "github", word]) != 0
+    assert f"{word} is of --format terminal; --format github shows all of it" in capsys.readouterr().err

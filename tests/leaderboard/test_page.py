@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import re
 from collections import Counter
 from dataclasses import replace
@@ -69,15 +68,14 @@ def page(records: list[RunRecord], **options) -> str:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[str, list[RunRecord]]:
     """A page with its plots, and its records."""
-    pytest.importorskip("matplotlib", reason="the page with plots needs matplotlib, the extra plots")
     records = some(tmp_path_factory.mktemp("runs"))
     return page(records, records_at="some%20where/"), records
 
 
 @pytest.fixture
 def plain(monkeypatch):
-    """No plots, which take most of the time."""
-    monkeypatch.setattr("attn_zoo.leaderboard.page.missing_plots", lambda: "no plots here")
+    """Empty plots, as drawing takes most of the time."""
+    monkeypatch.setattr("attn_zoo.leaderboard.page.svg", lambda picture, style: '<svg viewBox="0 0 1 1"></svg>')
 
 
 def test_the_page_asks_for_nothing_from_anywhere(whole):
@@ -156,7 +154,7 @@ def test_the_overview_is_the_heat_map(tmp_path, plain):
     records, _ = store.load()
     made = tables(records)
     found = heat_map(made)
-    text = html_page(made, records, costs=[CostColumn("state", 4096, "State: bytes", {"linformer": "64 KiB"})])
+    text = html_page(made, records, costs=[CostColumn("state", 4096, "State: bytes", {"linformer": 65536})])
     heat = text[text.index('<table class="heat') :].split("</table>")[0]
     drawn = re.findall(r'<td data-task="[^"]+" class="([^"]*)" title="([^"]+)">', heat)
     cells = [(line, cell) for line in found.lines for cell in line.cells]
@@ -204,19 +202,40 @@ def test_same_records_same_page(whole):
     assert page(list(reversed(records)), records_at="some%20where/") == text
 
 
-def test_without_matplotlib_the_page_says_so(tmp_path, monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else found(name))
-    text = page(some(tmp_path))
-    assert "pip install &#39;attn-zoo[plots]&#39;" in text and "<figure" not in text
-
-
-def test_with_matplotlib_each_task_has_its_figures_in_the_colours_of_the_page(whole):
+def test_each_task_has_its_figures_and_all_tasks_have_theirs_in_the_colours_of_the_page(whole):
     text, _ = whole
-    assert Seen(text).elements["figure"] == 14
+    assert Seen(text).elements["figure"] == 14 + 3
     body = text[text.index("<figure") :]
     assert "var(--ink)" in body and "#1b1f24" not in body, "a figure that keeps its ink is black on a dark page"
     assert "<metadata" not in text
+
+
+def test_a_matrix_tells_which_pairs_differ(tmp_path, plain):
+    records = some(tmp_path)
+    text = page(records)
+    section = text[text.index('<section id="digits"') :].split("</section>")[0]
+    matrix = section[section.index('class="pairs"') :].split("</table>")[0]
+    (cell,) = re.findall(r'<td title="([^"]*)">(.?)</td>', matrix)
+    (pair,) = tables(records)[0].ranking.comparisons
+    assert cell[0].startswith("softmax +10.0") and (cell[1] == "●") == pair.apart
+
+
+def test_time_and_memory_stand_beside_the_scores(tmp_path, plain):
+    text = page(some(tmp_path))
+    head = text[text.index('<table class="heat') :].split("</thead>")[0]
+    assert [word in head for word in ("time", "memory")] == [True, True]
+
+
+def test_a_warning_names_its_row_once(tmp_path, plain):
+    text = page(some(tmp_path, warnings=("softmax: hardly a token is out of reach",)))
+    assert "softmax: softmax:" not in text and "hardly a token" in text
+
+
+def test_bytes_over_budget_are_told_in_mebibytes():
+    small = make_record("softmax", measured={"train_seconds": 1.0, "peak_bytes": 2.0**20})
+    large = make_record("linformer", measured={"train_seconds": 1.0, "peak_bytes": 8.0 * 2**20})
+    (table,) = tables([small, large])
+    assert [e.note for e in table.boards["memory"].entries if e.over] == ["over budget: takes 8.0 MiB"]
 
 
 def test_published_figures_stand_where_there_are_any(tmp_path, plain):
@@ -274,7 +293,6 @@ def test_the_command_writes_a_page_that_finds_its_records(tmp_path, plain, capsy
 
 
 def test_the_command_draws_figures_beside_its_tables(tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="figures need matplotlib, the extra plots")
     Store(tmp_path / "runs").add(make_record())
     assert main(["leaderboard", "--records", str(tmp_path / "runs"), "--plots", str(tmp_path / "plots")]) == 0
     out, err = capsys.readouterr()

@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import matplotlib
 import pytest
 from make import make_record
+from matplotlib.figure import Figure
 
 from attn_zoo.leaderboard import Table, tables
-from attn_zoo.leaderboard.plots import DARK, draw, pictures, svg
-from attn_zoo.leaderboard.plots import style as styles
+from attn_zoo.leaderboard.heatmap.costs import measured_columns, recorded_columns
+from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.plots import draw, overall, overalls, pictures, svg
 from attn_zoo.leaderboard.plots.cost import draw_cost
 from attn_zoo.leaderboard.plots.curves import DRAWN, curves_of, draw_curves
-from attn_zoo.leaderboard.plots.labels import apart, folded, overlap
-from attn_zoo.leaderboard.plots.style import MUTED, PAPER, SERIES, settings, style_of
+from attn_zoo.leaderboard.plots.style import SIZE, style_of
+from attn_zoo.plotting.labels import apart, folded, overlap
+from attn_zoo.plotting.theme import DARK, INK, MUTED, PAPER, SERIES, settings
 from attn_zoo.records import RunRecord
 
 SCORES = {"softmax": 0.82, "linformer": 0.81, "performer": 0.80, "longformer": 0.81, "reformer": 0.70, "uniform": 0.6, "none": 0.1}
@@ -36,11 +40,8 @@ def some_records(task: str = "digits", **changes) -> list[RunRecord]:
 
 def drawn(table: Table, along: str):
     """A figure of the table against a cost or along a curve, and its only axes."""
-    matplotlib = pytest.importorskip("matplotlib", reason="figures need matplotlib, the extra plots")
-    from matplotlib.figure import Figure
-
     with matplotlib.rc_context(settings(along, outlined=False)):
-        figure = Figure(figsize=styles.SIZE)
+        figure = Figure(figsize=SIZE)
         (draw_curves if along in ("step", "seconds", "flops") else draw_cost)(figure, table, along, style_of([table]), 0.96)
     return figure, figure.axes[0]
 
@@ -60,7 +61,6 @@ def table() -> Table:
 
 
 def test_every_cost_and_every_curve_is_drawn_twice(tmp_path, table):
-    pytest.importorskip("matplotlib", reason="figures need matplotlib, the extra plots")
     paths = draw([table], tmp_path / "new" / "folder")
     stems = ["flops", "time", "memory", "parameters", "curve-step", "curve-seconds", "curve-flops"]
     assert [path.name for path in paths] == [f"digits-{stem}.{kind}" for stem in stems for kind in ("png", "svg")]
@@ -70,7 +70,6 @@ def test_every_cost_and_every_curve_is_drawn_twice(tmp_path, table):
 
 
 def test_the_same_tables_make_the_same_svg_to_the_byte(tmp_path, table):
-    pytest.importorskip("matplotlib", reason="figures need matplotlib, the extra plots")
     for folder in ("one", "two"):
         draw([table], tmp_path / folder)
     for path in (tmp_path / "one").glob("*.svg"):
@@ -99,18 +98,10 @@ def test_captions_tell_seeds_dispersion_and_machine(table):
         assert ("Some CPU, 2 threads" in picture.caption) == (picture.along in ("time", "memory", "seconds"))
 
 
-@pytest.mark.extra("plots")
 def test_nothing_to_draw_is_refused_before_a_folder_is_made(tmp_path):
     failed = tables([make_record(status="diverged", counted={}, curve=())])
     with pytest.raises(ValueError, match="none of the records holds a score with its cost"):
         draw(failed, tmp_path / "plots")
-    assert not (tmp_path / "plots").exists()
-
-
-def test_without_matplotlib_the_extra_is_named(tmp_path, table, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'attn-zoo\[plots\]'"):
-        draw([table], tmp_path / "plots")
     assert not (tmp_path / "plots").exists()
 
 
@@ -144,7 +135,7 @@ def test_a_crowd_is_told_apart_by_names_of_the_best_alone():
     assert "performer dial=59" in boxes and "performer dial=0" not in boxes
     assert not any(overlap(boxes[one], boxes[other]) for one, other in itertools.combinations(boxes, 2))
     captions = {picture.along: picture.caption for picture in pictures([table], 0)}
-    assert "24 of 60 rows have names and intervals" in captions["parameters"]
+    assert "at most 16 of 60 rows have names and intervals" in captions["parameters"]
     assert len(curves_of(table, "step")) == DRAWN and f"{DRAWN} of 60 rows are drawn" in captions["step"]
 
 
@@ -216,10 +207,10 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_colour_stands_out_from_the_page(dark):
-    for colour in (styles.INK, MUTED, *SERIES):
+    for colour in (INK, MUTED, *SERIES):
         shown, page = (DARK[colour], DARK[PAPER]) if dark else (colour, PAPER)
         light, deep = sorted((luminance(shown), luminance(page)), reverse=True)
-        needed = 4.5 if colour in (styles.INK, MUTED) else 3.0
+        needed = 4.5 if colour in (INK, MUTED) else 3.0
         assert (light + 0.05) / (deep + 0.05) >= needed, f"{shown} on {page}"
 
 
@@ -237,6 +228,100 @@ def test_long_names_are_folded_between_words():
 
 
 def test_svg_of_a_page_is_text_that_can_be_searched(table):
-    pytest.importorskip("matplotlib", reason="figures need matplotlib, the extra plots")
     first = next(iter(pictures([table], 0)))
     assert ">linformer<" in svg(first, style_of([table]))
+
+
+def family_records() -> list[RunRecord]:
+    """39 rows of close scores, as a table of every mechanism has."""
+    names = ["softmax", "linformer", *(f"mechanism_{at}" for at in range(33)), "uniform", "none", "convolution", "frozen_random"]
+    made = []
+    for at, name in enumerate(names):
+        counted = {"parameters": 50_000 + 700 * at, "flops_per_example": 1_700_000 + 37_000 * (at * 7 % 39)}
+        score = 0.1 + at / 400 if at > 34 else 0.92 + (at * 5 % 39) / 1000
+        made.append(
+            make_record(name, test=score, counted=counted, measured={"train_seconds": 5.0 + at, "peak_bytes": 2**23 + 2**17 * at})
+        )
+    return made
+
+
+@pytest.mark.parametrize("along", ["FLOPs", "time", "memory", "parameters"])
+def test_of_39_rows_softmax_and_linformer_have_names_and_no_leaders_cross(along):
+    _, axes = drawn(tables(family_records())[0], along)
+    boxes = names_in(axes)
+    assert {"softmax", "linformer"} <= set(boxes)
+    assert not any(overlap(boxes[one], boxes[other]) for one, other in itertools.combinations(boxes, 2))
+    lines = [line.get_xydata() for line in axes.lines if line.get_linewidth() == 0.6 and len(line.get_xydata()) == 2]
+    assert lines, "a crowd needs leaders"
+    for (a, b), (c, d) in itertools.combinations(lines, 2):
+        turns = [
+            (q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0])
+            for p, q, r in ((a, b, c), (a, b, d), (c, d, a), (c, d, b))
+        ]
+        assert turns[0] * turns[1] >= 0 or turns[2] * turns[3] >= 0, "two leaders cross"
+
+
+def test_of_39_rows_six_have_colours_of_their_own_and_none_repeats():
+    style = style_of(tables(family_records()))
+    coloured = [colour for colour in style.colours.values() if colour not in (INK, MUTED)]
+    assert sorted(coloured) == sorted(SERIES)
+    assert style.colours["softmax"] == INK and style.colours["linformer"] in SERIES
+
+
+def test_a_score_among_many_is_told_under_the_pointer():
+    table = tables(family_records())[0]
+    text = svg(next(iter(pictures([table], 0))), style_of([table]))
+    assert all(f"<title>{row.label}: accuracy" in text for row in table.rows)
+
+
+def test_no_interval_leaves_the_range_of_a_share():
+    records = [
+        make_record(name, seed=seed, test=test)
+        for name in ("softmax", "linformer")
+        for seed, test in ((1, 0.99), (2, 0.6), (3, 1.0))
+    ]
+    table = tables(records)[0]
+    assert table.rows[0].scores.test and table.rows[0].scores.test.mean + table.rows[0].scores.test.half_width > 1
+    for along in ("FLOPs", "step"):
+        _, axes = drawn(table, along)
+        tops = [path.vertices[:, 1].max() for bars in axes.collections for path in bars.get_paths() if len(path.vertices)]
+        assert tops and max(tops) <= 100 + 1e-9
+
+
+def overall_map(*, left_out: str = ""):
+    """A heat map of four tasks with costs, one mechanism without three of them."""
+    records = [
+        r
+        for task in ("digits", "listops", "mqar", "copying")
+        for r in some_records(task)
+        if task == "digits" or r.spec.attention != left_out
+    ]
+    made = tables(records)
+    return made, heat_map(made, [*recorded_columns(made), *measured_columns(made)])
+
+
+def test_over_all_tasks_a_mechanism_stands_at_its_mean_way_and_its_multiple_of_softmax():
+    made, found = overall_map()
+    by_axis = {picture.along: picture for picture in overalls(found)}
+    assert len(by_axis) == 3 and {"time", "memory"} < set(by_axis)
+    drawn = {point.attention: point for point in overall.points(found, found.costs[1])}
+    assert set(drawn) == {"softmax", "linformer", "performer", "longformer", "reformer"}, "controls are where the way begins"
+    assert drawn["softmax"].share == pytest.approx(100) and drawn["softmax"].cost == 1
+    assert drawn["reformer"].share == pytest.approx(100 * (0.70 - 0.6) / (0.82 - 0.6))
+    assert drawn["reformer"].cost == pytest.approx(7 / 11), "seconds of reformer over those of softmax"
+    assert "Mean over 4 tasks" in by_axis["time"].caption
+    text = svg(by_axis["time"], style_of(made))
+    assert all(f">{name}<" in text for name in drawn)
+
+
+def test_a_mechanism_on_few_tasks_is_no_point_over_all_tasks():
+    _, found = overall_map(left_out="reformer")
+    assert "reformer" not in {point.attention for point in overall.points(found, found.costs[1])}
+    assert "1 mechanisms were run on less than half of the tasks" in overall.caption(found, found.costs[1])
+
+
+def test_files_follow_a_dark_page(tmp_path):
+    (svg_file,) = [path for path in draw(tables(some_records()), tmp_path) if path.name == "digits-time.svg"]
+    text = svg_file.read_text(encoding="utf-8")
+    assert text.count("prefers-color-scheme:dark") == 1
+    assert f'[style*="fill: {INK}"]{{fill:{DARK[INK]}!important}}' in text and "title:" not in text

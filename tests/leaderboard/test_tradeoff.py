@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import matplotlib
 import pytest
 from make import make_record
+from matplotlib.figure import Figure
 from synthetic import dialled_records
 
 from attn_zoo.leaderboard import Table, tables
 from attn_zoo.leaderboard.page import html_page
 from attn_zoo.leaderboard.plots import draw, tradeoffs
-from attn_zoo.leaderboard.plots.labels import overlap
-from attn_zoo.leaderboard.plots.style import SERIES, settings, style_of
+from attn_zoo.leaderboard.plots.style import style_of
 from attn_zoo.leaderboard.plots.tradeoff import CURVES, PANELS, curves_of, draw_tradeoff, log_ticks, size_of
+from attn_zoo.plotting.labels import overlap
+from attn_zoo.plotting.theme import SERIES, settings
 from attn_zoo.records import RunRecord, Tuning
 
 
@@ -26,9 +29,6 @@ def nine() -> list[Table]:
 
 def drawn(found: list[Table], cost: str = "FLOPs"):
     """A figure of the tables, and its panels."""
-    matplotlib = pytest.importorskip("matplotlib", reason="figures need matplotlib, the extra plots")
-    from matplotlib.figure import Figure
-
     with matplotlib.rc_context(settings("tradeoff", outlined=False)):
         figure = Figure(figsize=size_of(len(found)))
         draw_tradeoff(figure, found, cost, style_of(found), 0.96)
@@ -137,7 +137,7 @@ def test_curves_differ_in_colour_and_shape(nine):
     style = style_of(nine)
     names = {curve.attention for table in nine for curve in curves_of(table, "FLOPs")}
     assert len({style.colours[name] for name in names}) == len({style.shapes[name] for name in names}) == len(names) == 5
-    many = tables([make_record(f"m{at:02}", test=0.5) for at in range(36)])
+    many = tables([dialled(f"m{at:02}", flops, 0.5) for at in range(36) for flops in (1, 2)])
     looks = style_of(many)
     assert len({(looks.colours[name], looks.shapes[name]) for name in looks.shapes if name != "softmax"}) == 36
 
@@ -167,7 +167,6 @@ def test_single_settings_make_no_such_figure():
 
 
 def test_the_figures_are_written_as_files_and_stand_in_the_page(tmp_path):
-    pytest.importorskip("matplotlib", reason="figures need matplotlib, the extra plots")
     records = [replace(r, source=f"{at}.json") for at, r in enumerate(dialled_records(tasks=2, seeds=2))]
     found = tables(records)
     names = {path.name for path in draw(found, tmp_path)}
@@ -175,7 +174,7 @@ def test_the_figures_are_written_as_files_and_stand_in_the_page(tmp_path):
     assert "tradeoff-parameters.svg" not in names, "no setting changes the parameters"
     page = html_page(found, records)
     top = page[page.index('<section id="overview">') : page.index('<section id="mqar"')]
-    assert top.count('<figure class="plot wide"') == 3 and 'data-axis="peak memory"' in top
+    assert top.count('<figure class="plot wide"') == 3 + 3 and 'data-axis="peak memory"' in top
     assert "grey band: the best control" in top
 
 

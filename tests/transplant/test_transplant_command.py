@@ -202,7 +202,6 @@ def test_on_a_trained_encoder_and_real_text_the_measured_start_beats_chance(tmp_
     assert all(stages["distilled"]["cosine"] > stages["swap"]["cosine"] for stages in found.values())
 
 
-@pytest.mark.extra("plots")
 def test_the_committed_record_can_be_shown_and_drawn(tmp_path, capsys):
     """Its seeds agree at the swap to the last bit, so bars there have no length."""
     record = Path(__file__).parents[2] / "results" / "transplant.json"

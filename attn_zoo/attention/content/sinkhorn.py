@@ -127,10 +127,13 @@ class Sinkhorn(Attention):
         inside = F.pad(valid, (0, fill)).unflatten(1, (-1, b))
         own_query, own_key, own_value = (F.pad(t, (0, 0, 0, fill)).unflatten(2, (-1, b)) for t in (query, key, value))
         permutation = self._permutation(own_query, own_key, inside)
-        share = permutation @ inside[:, None].to(permutation.dtype)
-        scale = share.clamp(min=LEAST).reciprocal()[..., None].to(query.dtype)
-        permutation = permutation.to(query.dtype)
-        sorted_key, sorted_value = ((permutation @ t.flatten(3)).unflatten(3, (b, d)) * scale for t in (own_key, own_value))
+        with without_autocast(query.device):  # the reciprocal of a small share leaves the range of float16
+            wide = permutation.dtype
+            share = permutation @ inside[:, None].to(wide)
+            scale = share.clamp(min=LEAST).reciprocal()[..., None]
+            sorted_key, sorted_value = (
+                ((permutation @ t.to(wide).flatten(3)).unflatten(3, (b, d)) * scale).to(query.dtype) for t in (own_key, own_value)
+            )
         scaled = own_query * d**-0.5
         prior = share.clamp(min=torch.finfo(share.dtype).tiny).log()[..., None, :]
         scores = torch.cat([scaled @ own_key.mT, scaled @ sorted_key.mT + prior], dim=-1)

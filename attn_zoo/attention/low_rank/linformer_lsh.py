@@ -122,7 +122,7 @@ class LinformerLSH(LowRankAttention):
             near = near if key_valid is None else near & key_valid[:, None, None]
             return naive_attention(q, k, v, near, Few(*e.project(k, v, key_valid), e.valid(key_valid)))
 
-        return self.by_map(heads, query, F.normalize(key, dim=-1), value)
+        return self.by_map(heads, query, _unit(key), value)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute E K and F V, then one softmax over them and a window in the order of buckets."""
@@ -136,7 +136,7 @@ class LinformerLSH(LowRankAttention):
             q, k, v = (_permuted(x, order) for x in (q, k, v))
             return _permuted(attend_near(q, k, v, first, few, **how), order.argsort(dim=-1))
 
-        return self.by_map(heads, query, F.normalize(key, dim=-1), value)
+        return self.by_map(heads, query, _unit(key), value)
 
     attend_tiled = attend
 
@@ -151,3 +151,8 @@ class LinformerLSH(LowRankAttention):
 
 def _permuted(x: Keys, order: Int[Tensor, "batch heads keys"]) -> Keys:
     return x.take_along_dim(order[..., None], dim=2)
+
+
+def _unit(key: Keys) -> Keys:
+    """Keys of length 1, divided in float32 at least, since float16 has no number that keeps zeros from being divided by zero."""
+    return F.normalize(key.to(torch.promote_types(key.dtype, torch.float32)), dim=-1).to(key.dtype)

@@ -29,7 +29,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     paper="Lee-Thorp et al. 2022, arXiv:2105.03824",
     equation="Eq. 3",
     options=Options,
-    can=Capabilities(causal=False, key_padding=False, cross=False, any_length=True),
+    can=Capabilities(causal=False, key_padding=False, cross=False, any_length=True, mixes_heads=True),
     time="n log n d",
     memory="n d",
     cost=cost,

@@ -14,10 +14,9 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo.analysis.error import ApproximationError, Reference
-from attn_zoo.analysis.plot import missing_plots
 from attn_zoo.analysis.plot_error import plot_error
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said, tracked
-from attn_zoo.leaderboard.render.text import short
+from attn_zoo.plotting.theme import short
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card, stated_options
 from attn_zoo.rows import RowName, hyperparameters, rows_of
@@ -205,9 +204,6 @@ def _legend(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
 def _write(found: Mapping[str, Any], folder: Path) -> None:
     (folder / "error.csv").write_text(error_table(found, "csv") + "\n", encoding="utf-8")
     (folder / "error.json").write_text(error_table(found, "json") + "\n", encoding="utf-8")
-    written = ["error.csv", "error.json"]
-    if reason := missing_plots():
-        print(reason, file=sys.stderr)
-    else:
-        written += [path.name for path in plot_error(found, folder, title=said(found["inputs"]))]
+    drawn = plot_error(found, folder, title=said(found["inputs"]))
+    written = ["error.csv", "error.json", *(path.name for path in drawn)]
     print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from attn_zoo.analysis.effective import effective_matrix, matrix_facts
 from attn_zoo.analysis.feeding import build_layers
-from attn_zoo.analysis.plot import missing_plots
 from attn_zoo.analysis.plot_matrix import plot_matrix
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
 from attn_zoo.records import describe_environment
@@ -124,9 +123,6 @@ def _write(found: Mapping[str, Any], effective: Tensor, exact: Tensor, folder: P
     written = ["matrix.json", "effective.npy", "exact.npy"]
     for name, matrix in (("effective", effective), ("exact", exact)):
         np.save(folder / f"{name}.npy", matrix.numpy())
-    if reason := missing_plots():
-        print(reason, file=sys.stderr)
-    else:
-        title = f"{said(found['inputs'])}\n{_place(found)}"
-        written += [path.name for path in plot_matrix(effective, exact, folder, name=found["label"], title=title)]
+    title = f"{said(found['inputs'])}\n{_place(found)}"
+    written += [path.name for path in plot_matrix(effective, exact, folder, name=found["label"], title=title)]
     print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)

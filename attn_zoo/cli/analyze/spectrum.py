@@ -14,7 +14,7 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo.analysis import Spectrum, SpectrumAverage, attention_matrices, default_index
-from attn_zoo.analysis.plot import missing_plots, plot_spectrum
+from attn_zoo.analysis.plot import plot_spectrum
 from attn_zoo.analysis.sources import Request, Subject, load_subject
 from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, tracked
 from attn_zoo.records import describe_environment
@@ -134,10 +134,7 @@ def _write(spectrum: Spectrum, found: Mapping[str, Any], folder: Path, log_index
             for head, curve in enumerate(heads):
                 writer.writerows((layer, head, k, f"{value:.9g}") for k, value in enumerate(curve, start=1))
     (folder / "spectrum.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    written = ["spectrum.csv", "spectrum.json"]
-    if reason := missing_plots():
-        print(reason, file=sys.stderr)
-    else:
-        title = f"{found['model']}, weights {found['weights']}\n{found['sequences']} sequences of {found['data']}"
-        written += [path.name for path in plot_spectrum(spectrum, found["index"], folder, title=title, log_index=log_index)]
+    title = f"{found['model']}, weights {found['weights']}\n{found['sequences']} sequences of {found['data']}"
+    drawn = plot_spectrum(spectrum, found["index"], folder, title=title, log_index=log_index)
+    written = ["spectrum.csv", "spectrum.json", *(path.name for path in drawn)]
     print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)

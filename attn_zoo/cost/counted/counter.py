@@ -1,4 +1,4 @@
-"""What PyTorch counts of a call: FLOPs of matrix products, and the bytes that autograd keeps."""
+"""PyTorch's counts of a call: FLOPs of matrix products, and the bytes that autograd keeps."""
 
 from __future__ import annotations
 
@@ -15,18 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 def _product_flops(into: Sequence[int], left: Sequence[int], right: Sequence[int], **rest: object) -> int:
-    """By shapes."""
+    """FLOPs of a product by shapes."""
     return 2 * math.prod(left) * right[-1]
 
 
 def _convolution_backward_flops(
-    grad_out: Sequence[int],
-    tokens: Sequence[int],
-    weight: Sequence[int],
-    *rest: object,
-    **named: object,
+    grad_out: Sequence[int], tokens: Sequence[int], weight: Sequence[int], *rest: object, **named: object
 ) -> int:
-    """By shapes: as many for each gradient as the forward pass takes."""
+    """FLOPs by shapes: for each gradient those of the forward pass."""
     transposed, wanted = rest[4], rest[7]
     assert isinstance(wanted, Sequence)
     return 2 * math.prod(tokens if transposed else grad_out) * math.prod(weight[1:]) * sum(map(bool, wanted[:2]))
@@ -37,25 +33,25 @@ COUNTED_HERE = {
     torch.ops.aten.baddbmm_: _product_flops,
     torch.ops.aten.convolution_backward: _convolution_backward_flops,
 }
-"""Products added to what is there, of which PyTorch's counter knows only the forms that make a new result; and the gradients of
-convolutions, where it takes a depthwise one for a dense one."""
+"""FLOPs of operators that PyTorch's counter leaves out, products that are added in place, or gets wrong, gradients of depthwise
+convolutions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What was counted of a forward pass and the backward pass after it."""
+    """Counts of a forward pass and the backward pass after it."""
 
     flops: int
     backward_flops: int
     kept_bytes: int
-    """Bytes that the graph held between the two, whole storages, each once."""
+    """Bytes of the graph between the two, whole storages, each once."""
 
 
 def tally(call: Callable[[], Tensor], there_anyway: Iterable[Tensor]) -> Tally:
-    """Count a call and the backward pass from its output, on any device, ``meta`` included, where nothing is computed.
+    """Count a call and the backward pass from its output, on any device; on ``meta`` nothing is computed.
 
     Args:
-        call: makes an output. Gradients reach whatever requires one.
+        call: makes an output; gradients reach all tensors that require one.
         there_anyway: inputs, parameters and buffers, whose storages are not counted as kept.
     """
     with FlopCounterMode(display=False, custom_mapping=COUNTED_HERE) as forward:
@@ -70,9 +66,9 @@ def tally(call: Callable[[], Tensor], there_anyway: Iterable[Tensor]) -> Tally:
 
 @contextmanager
 def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
-    """Let a module on ``meta`` pass for one on the CPU, where operators are chosen as there and still no number is computed.
+    """Dispatch a module on ``meta`` as one on the CPU, still without computing a number.
 
-    On ``meta`` itself PyTorch materialises what it would fuse on a CPU. The module is of no use afterwards.
+    On ``meta`` itself PyTorch materialises attention that it fuses on a CPU. The module cannot be used afterwards.
     """
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         module.to_empty(device="cpu")
@@ -80,14 +76,14 @@ def as_on_a_cpu(module: nn.Module) -> Iterator[None]:
 
 
 def kept_bytes(call: Callable[[], Tensor], there_anyway: Iterable[Tensor]) -> tuple[Tensor, int]:
-    """What a call makes, and the bytes that its graph keeps for the backward pass; arguments as of ``tally``."""
+    """Result of a call, and the bytes that its graph keeps for the backward pass; arguments as for ``tally``."""
     with keeping() as kept:
         out = call()
     return out, bytes_of_storages(kept(), there_anyway)
 
 
 class _Held:
-    """A tensor that a graph keeps; it lives as long as the graph needs it."""
+    """Tensor that a graph keeps, for the life of the graph."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -97,7 +93,7 @@ class _Held:
 
 @contextmanager
 def keeping() -> Iterator[Callable[[], list[Tensor]]]:
-    """Watch what autograd saves meanwhile; the function that it yields lists what is still saved."""
+    """Record the tensors that autograd saves; the yielded function lists those that are still saved."""
     saved: weakref.WeakSet[_Held] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> _Held:
@@ -110,7 +106,7 @@ def keeping() -> Iterator[Callable[[], list[Tensor]]]:
 
 
 def bytes_of_storages(tensors: Iterable[Tensor], there_anyway: Iterable[Tensor] = ()) -> int:
-    """Bytes of the storages behind ``tensors``, each once and whole, without those behind ``there_anyway``."""
+    """Bytes of the storages of ``tensors``, each once and whole, without those of ``there_anyway``."""
     sizes = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
     for tensor in there_anyway:
         sizes.pop(tensor.untyped_storage()._cdata, None)

@@ -1,4 +1,4 @@
-"""Costs of a layer and of a block by formula: the mechanism's card, and the matrix products around it."""
+"""Costs of a layer and of a block by formula: the mechanism's card and the matrix products around it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,16 @@ from attn_zoo.layer import MultiHeadAttention, Order
 
 
 def layer_cost(layer: MultiHeadAttention) -> Cost:
-    """Of an attention layer at the length it was built for, its tokens with a gradient; no activation bytes.
+    """Cost of an attention layer at the length it was built for, its tokens with a gradient; no activation bytes.
 
     FLOPs are those of the form that the card counts, in the order that the layer takes. The state is the mechanism's and the short
     convolution's: projections hold none.
     """
-    return _sum(_source_cost(layer), _answer_cost(layer), convolution_cost(layer))
-
-
-def remember_cost(layer: MultiHeadAttention) -> Cost:
-    """Of ``layer.remember``: keys, values and their streams, compressed where the layer compresses first."""
-    return _sum(_source_cost(layer), convolution_cost(layer))
-
-
-def recall_cost(layer: MultiHeadAttention) -> Cost:
-    """Of a call with ``remembered``: queries, the mechanism without what ``remember`` does of it, and the output."""
-    answer = _answer_cost(layer)
-    return _sum(answer, convolution_cost(layer)) if layer.makes_queries else answer
+    return total_cost(source_cost(layer), answer_cost(layer), convolution_cost(layer))
 
 
 def convolution_cost(layer: MultiHeadAttention) -> Cost:
-    """Of the short convolution of the tokens, and nothing where there is none."""
+    """Cost of the short convolution of the tokens; 0 where there is none."""
     g, convolution = layer.mechanism.geometry, layer.short_convolution
     if convolution is None:
         return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=0)
@@ -40,8 +29,8 @@ def convolution_cost(layer: MultiHeadAttention) -> Cost:
     return Cost(flops, taps * layer.dim, 2 * flops, state_bytes=4 * held)
 
 
-def _source_cost(layer: MultiHeadAttention) -> Cost:
-    """Of what is made of the source: keys, values and their streams."""
+def source_cost(layer: MultiHeadAttention) -> Cost:
+    """Cost of keys, values and their extra projections, compressed where the layer compresses first."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     maps = [(g.keys, layer.context_dim) for name in layer.reads if name != "query"]
     compress = 0
@@ -57,8 +46,8 @@ def _source_cost(layer: MultiHeadAttention) -> Cost:
     return replace(made, flops=made.flops + compress, backward_flops=backward, state_bytes=0)
 
 
-def _answer_cost(layer: MultiHeadAttention) -> Cost:
-    """Of the rest: queries and their streams, the mechanism and the output."""
+def answer_cost(layer: MultiHeadAttention) -> Cost:
+    """Cost of queries and their extra projections, the mechanism without its compression, and the output projection."""
     mechanism, g = layer.mechanism, layer.mechanism.geometry
     stated = mechanism.card.cost(g, mechanism.options)
     maps = [(g.queries, layer.dim)] * (("query" in layer.reads) + 1)
@@ -78,7 +67,7 @@ def _answer_cost(layer: MultiHeadAttention) -> Cost:
 
 
 def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
-    """Of a transformer block: two norms, the layer, and an MLP with ``hidden`` units. See ``layer_cost``."""
+    """Cost of a transformer block: two norms, the layer, and an MLP with ``hidden`` units. See ``layer_cost``."""
     inner, dim = layer_cost(layer), layer.dim
     mlp = 4 * layer.mechanism.geometry.queries * dim * hidden
     return Cost(
@@ -89,8 +78,8 @@ def block_cost(layer: MultiHeadAttention, hidden: int) -> Cost:
     )
 
 
-def _sum(*costs: Cost) -> Cost:
-    """Of all together, as far as each states its own."""
+def total_cost(*costs: Cost) -> Cost:
+    """Sum of costs; a count that one of them does not state is None."""
     return Cost(
         flops=sum(cost.flops for cost in costs),
         parameters=sum(cost.parameters for cost in costs),
@@ -105,7 +94,7 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 
 def _projections(layer: MultiHeadAttention, maps: list[tuple[int, int]]) -> Cost:
-    """Of linear maps of so many rows from such widths to the layer's."""
+    """Cost of linear maps to the layer's width, by (rows, width of the input)."""
     biased = layer.dim if layer.out.bias is not None else 0
     return Cost(
         flops=sum(2 * rows * width * layer.dim for rows, width in maps),
@@ -118,5 +107,5 @@ def _rows(stream: Stream, tokens: int) -> int:
 
 
 def _gradients(layer: MultiHeadAttention) -> int:
-    """Factors of a compression's products that have a gradient: the tokens, and what compresses them where it trains."""
+    """Number of factors of a compression's products with a gradient: the tokens, and the compression where it trains."""
     return 2 if any(p.requires_grad for p in layer.mechanism.parameters()) else 1

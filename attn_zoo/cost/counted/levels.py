@@ -1,23 +1,23 @@
-"""What a mechanism, a layer or a block costs, by formula and by PyTorch's counters, without computing a number."""
+"""Counts of a mechanism, a layer or a block, by formula and by PyTorch's counters, on shapes without numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, AttentionCard, Cost, Geometry, choose_implementation
+from attn_zoo.contract import AttentionCard, Cost, Geometry, choose_implementation
+from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.counted.counter import Tally, as_on_a_cpu, kept_bytes, tally
 from attn_zoo.cost.counted.formulas import block_cost, layer_cost
-from attn_zoo.encoder.token import Block
+from attn_zoo.cost.levels import Alone, Sizes, Unpadded, mechanism_inputs, rig_for
 from attn_zoo.layer import MultiHeadAttention
-from attn_zoo.registry import attention_options, build_attention, card
+from attn_zoo.registry import attention_options, card
 
-Level = Literal["mechanism", "layer", "block"]
-LEVELS: tuple[Level, ...] = get_args(Level)
+LEVELS = ("mechanism", "layer", "block")
 
 ON_SHAPES = ("eager", "tiled")
 """Implementations that run on the ``meta`` device."""
@@ -38,74 +38,59 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Counts from two sources."""
+    """Counts by formula and by PyTorch."""
 
     formula: Counts
     pytorch: Counts
 
     def shown(self, quantity: str) -> int | None:
-        """One of ``QUANTITIES``: the formula's, and PyTorch's where there is no formula."""
+        """One of ``QUANTITIES`` by formula, or by PyTorch where there is no formula."""
         stated, found = getattr(self.formula, quantity), getattr(self.pytorch, quantity)
         return found if stated is None else stated
 
     def disagreements(self) -> dict[str, tuple[int, int]]:
-        """By quantity what the formula says and what PyTorch counts, where both speak and differ."""
+        """Formula's and PyTorch's count of each quantity in which they differ."""
         pairs = {name: (getattr(self.formula, name), getattr(self.pytorch, name)) for name in QUANTITIES}
         return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What is counted: self-attention over ``length`` tokens. ``mlp_ratio`` is a block's MLP over ``dim``."""
+def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Counted:
+    """Count self-attention over ``length`` tokens: a mechanism, a layer around it or a block around that.
 
-    length: int
-    dim: int
-    heads: int
-    causal: bool = False
-    mlp_ratio: float = 2.0
-
-    @property
-    def geometry(self) -> Geometry:
-        """As a mechanism sees it."""
-        return Geometry(self.heads, self.dim // self.heads, self.length, self.length, self.causal)
-
-
-def count_level(
-    level: Level, attention: str, options: Mapping[str, Any], sizes: Sizes, *, implementation: str = "eager"
-) -> Counted:
-    """Count a mechanism, a layer around it or a block around that.
+    FLOPs and parameters are those of the implementation that the card counts; activation bytes, which have no formula, are those
+    of the subject's own, ``auto`` being what a CPU takes. PyTorch counts on the ``meta`` device, and fused attention as on a CPU.
+    Of kernels on CUDA tensors it counts no activation bytes.
 
     Args:
-        implementation: a name on the card; ``auto`` is what a CPU takes.
-
-    FLOPs and parameters are those of the implementation that the card counts, activation bytes those of ``implementation``, which
-    have no formula. PyTorch counts on shapes, on the ``meta`` device; fused attention as it is on a CPU. For kernels on CUDA
-    tensors it counts no activation bytes.
+        level: one of ``LEVELS``.
 
     Raises:
         UnknownNameError: no such attention, option or implementation.
         UnsupportedError: the mechanism does not claim what is asked, or its options or implementation refuse these sizes.
         ValueError: an option breaks its rule.
     """
-    if implementation == "auto":
-        chosen = attention_options(card(attention), sizes.geometry, options)
-        implementation = choose_implementation(card(attention), sizes.geometry, chosen, torch.device("cpu"))
+    entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
+    if subject.implementation == "auto":
+        chosen = choose_implementation(entry, geometry, attention_options(entry, geometry, subject.options), torch.device("cpu"))
+        subject = replace(subject, implementation=chosen)
+    rig = rig_for(level, subject, sizes)
     with torch.device("meta"):
-        asked = _make(level, attention, options, sizes, implementation)  # refuses what cannot be, whatever is counted
-        form = card(attention).counted_implementation
-        counted = asked if implementation == form else _make(level, attention, options, sizes, form)
-        f, parameters = _formula(counted, sizes), sum(p.numel() for p in counted.parameters())
-        found = _tally(counted, sizes)
-        own = found if counted is asked else _tally(asked, sizes) if implementation in ON_SHAPES else None
-    if implementation == "sdpa":
+        asked = counted = rig.build(length).eval()  # refuses what cannot be, whatever is counted
+        if subject.implementation != entry.counted_implementation:
+            form = replace(subject, implementation=entry.counted_implementation)
+            counted = rig_for(level, form, sizes).build(length).eval()
+        f, parameters = _formula(counted), sum(p.numel() for p in counted.parameters())
+        found = _tally(counted, rig.feed.inputs(1, length, torch.float32))
+        own = found
+        if counted is not asked:
+            shapes = subject.implementation in ON_SHAPES
+            own = _tally(asked, rig.feed.inputs(1, length, torch.float32)) if shapes else None
+    if subject.implementation == "sdpa":
         with as_on_a_cpu(asked):
-            own = _tally(asked, sizes)
-    kept = None if own is None else own.kept_bytes
+            own = _tally(asked, rig.feed.inputs(1, length, torch.float32))
     return Counted(
         Counts(f.flops, f.backward_flops, f.parameters, None, f.state_bytes),
-        Counts(found.flops, found.backward_flops, parameters, kept)
-        if found
-        else Counts(parameters=parameters, activation_bytes=kept),
+        Counts(found and found.flops, found and found.backward_flops, parameters, own and own.kept_bytes),
     )
 
 
@@ -116,7 +101,7 @@ def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, imp
         implementation: a name on the card; ``auto`` is what a CPU takes.
 
     Returns:
-        Whole storages, each once, without those of inputs, parameters and buffers. None where shapes alone tell nothing, or the
+        Whole storages, each once, without those of inputs, parameters and buffers. None where shapes alone do not suffice, or the
         implementation needs a GPU.
     """
     if implementation == "auto":
@@ -124,73 +109,36 @@ def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, imp
     if implementation not in (*ON_SHAPES, "sdpa"):
         return None
     with torch.device("meta"):
-        mechanism = entry.build(geometry, options, implementation).eval()
-    with as_on_a_cpu(mechanism) if implementation == "sdpa" else torch.device("meta"):
-        inputs, call = inputs_and_call(mechanism)
+        module = Alone(entry.build(geometry, options, implementation)).eval()
+    with as_on_a_cpu(module) if implementation == "sdpa" else torch.device("meta"):
+        inputs = with_gradients(mechanism_inputs(entry, geometry, options))
         try:
-            _, kept = kept_bytes(call, [*inputs, *mechanism.parameters(), *mechanism.buffers()])
+            return kept_bytes(lambda: module(*inputs), [*inputs, *module.parameters(), *module.buffers()])[1]
         except (NotImplementedError, RuntimeError):
             return None
-    return kept
 
 
-def _make(level: Level, attention: str, options: Mapping[str, Any], sizes: Sizes, implementation: str) -> nn.Module:
-    """Build on the device of the moment."""
-    if level == "mechanism":
-        return build_attention(attention, sizes.geometry, implementation=implementation, **options).eval()
-    layer = MultiHeadAttention(
-        sizes.dim,
-        sizes.heads,
-        attention,
-        length=sizes.length,
-        causal=sizes.causal,
-        implementation=implementation,
-        **dict(options),
-    )
-    return layer.eval() if level == "layer" else Block(sizes.dim, sizes.mlp_ratio, 0.0, layer).eval()
+def with_gradients(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors, each with a gradient."""
+    return [tensor.requires_grad_() for tensor in tensors]
 
 
-def _formula(module: nn.Module, sizes: Sizes) -> Cost:
-    if isinstance(module, Attention):
-        return module.card.cost(sizes.geometry, module.options)
-    if isinstance(module, Block):
-        hidden = module.mlp[0]
+def _formula(module: nn.Module) -> Cost:
+    if isinstance(module, Alone):
+        mechanism = module.mechanism
+        return mechanism.card.cost(mechanism.geometry, mechanism.options)
+    if isinstance(module, Unpadded):
+        hidden = module.block.mlp[0]
         assert isinstance(hidden, nn.Linear)
-        return block_cost(module.attention, hidden.out_features)
+        return block_cost(module.block.attention, hidden.out_features)
     assert isinstance(module, MultiHeadAttention)
     return layer_cost(module)
 
 
-def _tally(module: nn.Module, sizes: Sizes) -> Tally | None:
-    """PyTorch's count on the device of the moment; None of an attention of which shapes alone tell nothing."""
-    if isinstance(module, Attention):
-        inputs, call = inputs_and_call(module)
-    else:
-        tokens = torch.empty(1, sizes.length, sizes.dim, requires_grad=True)
-        rest = (None,) if isinstance(module, Block) else ()  # no padding
-        inputs, call = (tokens,), lambda: module(tokens, *rest)
+def _tally(module: nn.Module, tensors: Sequence[Tensor]) -> Tally | None:
+    """PyTorch's count; None of an attention for which shapes alone do not suffice."""
+    inputs = with_gradients(tensors)
     try:
-        return tally(call, [*inputs, *module.parameters(), *module.buffers()])
+        return tally(lambda: module(*inputs), [*inputs, *module.parameters(), *module.buffers()])
     except (NotImplementedError, RuntimeError):
         return None
-
-
-def inputs_and_call(mechanism: Attention, batch: int = 1) -> tuple[tuple[Tensor, ...], Callable[[], Tensor]]:
-    """Inputs such as the card asks for, without numbers, and the call with them."""
-    entry, g = mechanism.card, mechanism.geometry
-
-    def empty(length: int) -> Tensor:
-        return torch.empty(batch, g.heads, length, g.head_dim, requires_grad=True)
-
-    lengths = {"query": g.queries, "key": g.keys, "value": g.keys}
-    given = {name: empty(length) for name, length in lengths.items() if name in entry.reads}
-    if entry.can.shares_query_key:
-        given["key"] = given["query"]
-    streams = {}
-    for stream in entry.streams(g, mechanism.options):
-        length = g.queries if stream.of == "queries" else g.keys
-        streams[stream.name] = empty(length if stream.first is None else min(stream.first, length))
-    value = given["value"] if "value" in given else empty(g.keys)
-    return (*given.values(), *streams.values()), lambda: mechanism(
-        given.get("query"), given.get("key"), value, streams=streams or None
-    )

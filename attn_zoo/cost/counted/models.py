@@ -1,19 +1,18 @@
-"""Parameters, FLOPs and activations of a whole model."""
+"""Parameters, FLOPs and activations of a whole model, and warnings about its attention."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attn_zoo.contract import Batch, Cost
+from attn_zoo.contract import AttentionCard, Batch, Geometry
 from attn_zoo.cost.counted.counter import tally
-from attn_zoo.cost.counted.formulas import layer_cost, recall_cost, remember_cost
-from attn_zoo.cost.counted.levels import Counted, Counts
-from attn_zoo.layer import MultiHeadAttention, Remembered
+from attn_zoo.cost.counted.levels import Counts
+from attn_zoo.layer import MultiHeadAttention
+from attn_zoo.registry import card
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -38,72 +37,30 @@ def count_flops(model: nn.Module, batch: Batch) -> int:
     return int(counter.get_total_flops())
 
 
-def count_model(model: nn.Module, batch: Batch) -> Counted:
-    """Count a pass over ``batch``, forward and backward, and what autograd keeps between, in evaluation.
+def count_model(model: nn.Module, batch: Batch) -> Counts:
+    """PyTorch's count of a pass over ``batch`` in evaluation, forward and backward, with the bytes that autograd keeps between.
 
-    The formula is that of every attention layer, at the length it was built for, with the linear maps and convolutions around
-    it; to compare it with PyTorch's count, build the model with the ``counted_implementation`` of its card. Parameters are those
-    that train. Where shapes suffice, build on ``meta``.
+    Parameters are those that train. Build the model with the ``counted_implementation`` of its card, on ``meta`` where shapes
+    suffice.
     """
     model.eval()
-    products = _Products()
-    watching = [module.register_forward_hook(products.see, with_kwargs=True) for module in _outside_of_attention(model)]
-    try:
-        found = tally(lambda: model(batch.inputs, batch.valid), [batch.inputs, *model.parameters(), *model.buffers()])
-    finally:
-        for handle in watching:
-            handle.remove()
-    states, known = products.states, [state for state in products.states if state is not None]
-    return Counted(
-        Counts(products.flops, products.backward_flops, None, None, sum(known) if known and len(known) == len(states) else None),
-        Counts(found.flops, found.backward_flops, count_parameters(model), found.kept_bytes),
-    )
+    found = tally(lambda: model(batch.inputs, batch.valid), [batch.inputs, *model.parameters(), *model.buffers()])
+    return Counts(found.flops, found.backward_flops, count_parameters(model), found.kept_bytes)
 
 
-def _outside_of_attention(model: nn.Module) -> list[nn.Module]:
-    """Attention layers, and modules with a matrix product that lie in none."""
-    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    inside = {id(part) for layer in layers for part in layer.modules()}
-    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d)
-    return layers + [module for module in model.modules() if isinstance(module, kinds) and id(module) not in inside]
+def setting_warnings(entry: AttentionCard, geometry: Geometry, options: Any) -> tuple[str, ...]:
+    """The card's warnings about a setting, and one where its matrix products cost more than softmax's, each after the name."""
+    found = list(entry.build.warnings(geometry, options))
+    softmax = card("softmax")
+    times = entry.cost(geometry, options).flops / softmax.cost(geometry, softmax.options()).flops
+    if times > 1:
+        found.append(
+            f"its matrix products cost {f'{times:.2f}' if times >= 1.005 else 'a little over 1.00'} times those of softmax here"
+        )
+    return tuple(f"{entry.name}: {words}" for words in found)
 
 
-class _Products:
-    """Adds up what modules cost as they are called."""
-
-    def __init__(self) -> None:
-        self.flops = 0
-        self.backward_flops: int | None = 0
-        self.states: list[int | None] = []
-        """Of each call of an attention layer; one for all calls that share what is remembered."""
-        self._remembered: list[Remembered] = []
-
-    def see(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], out: Tensor) -> None:
-        """A forward hook."""
-        tokens: Tensor = given[0]
-        if isinstance(module, MultiHeadAttention):
-            for cost in self._of_layer(module, named.get("remembered")):
-                backward = cost.backward_flops
-                self._add(cost.flops * tokens.shape[0], None if backward is None else backward * tokens.shape[0])
-        else:
-            weight = module.get_parameter("weight")
-            forward = 2 * out.numel() * (weight.numel() // weight.shape[0])
-            self._add(forward, forward * (weight.requires_grad + tokens.requires_grad))
-
-    def _of_layer(self, layer: MultiHeadAttention, remembered: Remembered | None) -> Iterator[Cost]:
-        """What was remembered is paid for by the first call that uses it."""
-        whole = layer_cost(layer)
-        if remembered is None:
-            yield whole
-        else:
-            yield recall_cost(layer)
-        first = all(remembered is not other for other in self._remembered)
-        if remembered is not None and first:
-            self._remembered.append(remembered)
-            yield remember_cost(layer)
-        if remembered is None or first:
-            self.states.append(whole.state_bytes)
-
-    def _add(self, forward: int, backward: int | None) -> None:
-        self.flops += forward
-        self.backward_flops = None if backward is None or self.backward_flops is None else self.backward_flops + backward
+def model_warnings(model: nn.Module) -> tuple[str, ...]:
+    """Warnings about all attention layers of a model, each once."""
+    layers = [module.mechanism for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    return tuple(dict.fromkeys(words for m in layers for words in setting_warnings(m.card, m.geometry, m.options)))

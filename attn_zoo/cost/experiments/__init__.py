@@ -35,7 +35,7 @@ EXPERIMENTS: Mapping[str, type[Grid]] = {
 """Experiments by name; the first is the default."""
 
 RENAMED: Mapping[str, str] = {"honesty": "aa_test"}
-"""Names that experiments had, and those that they have."""
+"""Present names of experiments by earlier ones."""
 
 
 def report(data: Mapping[str, Any]) -> str:

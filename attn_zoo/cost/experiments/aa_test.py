@@ -24,8 +24,8 @@ from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
 from attn_zoo.cost.protocol import ORDERS, TimingProtocol
-from attn_zoo.cost.subjects import subjects_of
 from attn_zoo.cost.tables import joined, markdown
+from attn_zoo.cost.timed import subjects_of
 from attn_zoo.cost.timing import quartiles
 
 PASSES = 10

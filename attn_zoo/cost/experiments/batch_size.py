@@ -1,4 +1,4 @@
-"""Time of a sequence against the batch it comes in."""
+"""Time of a sequence against the batch size."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from attn_zoo.cost.timed import KINDS, OfAttentions, Timed
 
 @dataclass
 class BatchSize(Timed, OfAttentions):
-    """Time of a sequence against the batch it comes in, which shows where a device is full."""
+    """Time of a sequence against the batch size, which shows where a device is full."""
 
     lengths: list[int] = option([1024], "lengths")
     batches: list[int] = option([1, 2, 4, 8, 16, 32], "batches")
 
     def groups(self) -> list[list[Cell]]:
-        """All batches of a length in one group: they are compared."""
+        """Cells by length; all batches of a length are compared."""
         cells = [replace(layer, kind=kind, batch=batch) for layer in self.layers for kind in KINDS for batch in self.batches]
         return [[replace(cell, length=length) for cell in cells] for length in self.lengths]
 

@@ -1,4 +1,4 @@
-"""What a step costs, from the mechanism alone to the whole model: time, throughput, memory, the largest batch, energy."""
+"""Cost of a step, from the mechanism alone to the whole model: time, throughput, memory, the largest batch, energy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from attn_zoo.cost.grid import option
 from attn_zoo.cost.levels import LEVELS, Rig, Sizes, rig_for
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe, largest_batch, memory
-from attn_zoo.cost.step_tables import step_report
+from attn_zoo.cost.step_report import step_report
 from attn_zoo.cost.timed import KINDS, OfAttentions, Timed
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.registry import build_task, task_card
 
 SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
-"""Unless said, or given by the task's level at ``level=model``."""
+"""Default sizes; at ``level=model`` those of the task's level come first."""
 
 READ_AT: Mapping[str, tuple[str, ...]] = {
     "task": ("model",),
@@ -26,13 +26,13 @@ READ_AT: Mapping[str, tuple[str, ...]] = {
     "depth": ("model",),
     "mlp_ratio": ("block", "model"),
 }
-"""Levels that have a use for a key; at the others it is refused."""
+"""Levels that read a key; at the others it is refused."""
 
 PROBE_TOKENS = 8192
-"""Tokens of the smaller of the two batches whose peaks give the line that memory follows on a CPU; at least one sequence."""
+"""Tokens of the smaller of the two batches through whose peaks memory is extrapolated on a CPU; at least one sequence."""
 
 PATIENCE = 2
-"""The search for the best batch ends after so many doublings without a gain."""
+"""Doublings without a gain after which the search for the best batch ends."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class StepCost(Timed, OfAttentions):
             raise ValueError(f"none of {labels} can be built: {refusals[0].removeprefix('refused: ')}")
 
     def _task(self) -> tuple[TaskSpec, dict[str, Any]]:
-        """What the task's model is built for, and the sizes that its level proposes."""
+        """Specification of the task, and the sizes that its level proposes."""
         self.task = self.task or self.default_task
         entry = task_card(self.task)
         name = self.task_level or next(iter(entry.levels), None)
@@ -91,7 +91,7 @@ class StepCost(Timed, OfAttentions):
 
     @cached_property
     def sizes(self) -> Sizes:
-        """Of the network around the mechanism."""
+        """Sizes of the network around the mechanism."""
         assert self.dim and self.heads and self.depth and self.mlp_ratio
         return Sizes(self.dim, self.heads, self.depth, self.mlp_ratio)
 
@@ -110,7 +110,7 @@ class StepCost(Timed, OfAttentions):
         return memory(resident=not cuda, fresh=True), most, Probe("best_batch", self._best_batch)
 
     def _best_batch(self, ask: Ask, found: Figures) -> Answer:
-        """The batch of the highest throughput among powers of two, with the seconds of a step at each that was tried."""
+        """Batch of the highest throughput among powers of two, and the seconds of a step at each that was tried."""
         cell, most = found.cell, found.one("largest_batch")
         seconds: list[float] = []
         rates: list[float] = []
@@ -129,10 +129,8 @@ class StepCost(Timed, OfAttentions):
         return {"best_batch": 2 ** rates.index(max(rates)), "search_seconds": seconds}
 
     def timed(self, cells: Sequence[Cell], found: Measurement) -> list[Cell]:
-        """Each cell at a batch of one, and at the best batch where it is another."""
+        """Cells at a batch of one, and at the best batch where it is another."""
         known = [(cell, found.of(cell).one("best_batch")) for cell in cells if "seconds" not in found.of(cell).failures]
         return [replace(cell, batch=batch) for cell, best in known if best for batch in sorted({1, int(best)})]
 
-    @staticmethod
-    def report(found: Measurement) -> str:
-        return step_report(found)
+    report = staticmethod(step_report)

@@ -1,4 +1,4 @@
-"""FLOPs, parameters, activations and states over lengths: every figure from formulas and shapes, none from a clock."""
+"""FLOPs, parameters, activations and states over lengths, from formulas and shapes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.counted.doubts import doubts
-from attn_zoo.cost.counted.levels import LEVELS, QUANTITIES, Sizes, count_level
+from attn_zoo.cost.counted.levels import LEVELS, QUANTITIES, count_level
+from attn_zoo.cost.counted.models import setting_warnings
 from attn_zoo.cost.grid import Grid, option
+from attn_zoo.cost.levels import Sizes
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
 from attn_zoo.cost.tables import binary, decimal, joined, markdown, reason
@@ -38,16 +39,16 @@ SOFTMAX = Cell("softmax, the measure", "counted", 0, role="baseline", subject=Su
 
 
 class Counter:
-    """Counts cells."""
+    """Counts cells in this process."""
 
-    def count(self, level: Any, subject: Subject, sizes: Sizes) -> Answer:
-        """Each quantity as it is shown, and PyTorch's count of it where that differs from the formula.
+    def count(self, level: str, subject: Subject, sizes: Sizes, length: int) -> Answer:
+        """Each quantity as shown, and PyTorch's count of it where that differs from the formula.
 
         Raises:
             WorkerError: the mechanism refuses these sizes.
         """
         try:
-            counted = count_level(level, subject.attention, subject.options, sizes, implementation=subject.implementation)
+            counted = count_level(level, subject, sizes, length)
         except (UnsupportedError, ValueError) as error:
             raise WorkerError("refused", str(error)) from error
         differing = {f"{name}_by_pytorch": pair[1] for name, pair in counted.disagreements().items()}
@@ -75,14 +76,15 @@ class CountedCost(Grid, OfAttentions):
         self.groups()
 
     def groups(self) -> list[list[Cell]]:
-        return [[replace(each, kind="counted", length=n) for each in (SOFTMAX, *self.layers)] for n in sorted(self.lengths)]
+        layers = [replace(each, kind="counted", subject=_causal(each, self.causal)) for each in (SOFTMAX, *self.layers)]
+        return [[replace(each, length=n) for each in layers] for n in sorted(self.lengths)]
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         return (Probe("flops", self._count),)
 
     def _count(self, ask: Ask, found: Figures) -> Answer:
-        sizes = Sizes(found.cell.length, self.dim, self.heads, self.causal, self.mlp_ratio)
-        answer: Answer = ask("count", self.level, found.cell.subject, sizes)
+        sizes = Sizes(self.dim, self.heads, mlp_ratio=self.mlp_ratio)
+        answer: Answer = ask("count", self.level, found.cell.subject, sizes, found.cell.length)
         return answer
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
@@ -124,7 +126,7 @@ def _remarks(points: Sequence[Figures], grid: Mapping[str, Any]) -> list[str]:
     """Disagreements, warnings and refusals, each once with the lengths it concerns."""
     lengths: dict[str, list[int]] = {}
     for point in points:
-        label, told = point.cell.label, _doubts(point.cell, grid) if point.values else []
+        label, told = point.cell.label, _warnings(point.cell, grid) if point.values else []
         for why in point.failures.values():
             kind, _, words = why.partition(": ")
             told.append(f"{label} is refused: {words}" if kind == "refused" else f"{label}: {kind}")
@@ -138,7 +140,12 @@ def _remarks(points: Sequence[Figures], grid: Mapping[str, Any]) -> list[str]:
     return [f"{line} (at {at})" for line, at in where.items()]
 
 
-def _doubts(cell: Cell, grid: Mapping[str, Any]) -> list[str]:
+def _warnings(cell: Cell, grid: Mapping[str, Any]) -> list[str]:
     assert cell.subject is not None
-    geometry, entry = Sizes(cell.length, grid["dim"], grid["heads"], grid["causal"]).geometry, card(cell.subject.attention)
-    return list(doubts(entry, geometry, attention_options(entry, geometry, cell.subject.options)))
+    geometry, entry = Sizes(grid["dim"], grid["heads"]).geometry(cell.length, grid["causal"]), card(cell.subject.attention)
+    return list(setting_warnings(entry, geometry, attention_options(entry, geometry, cell.subject.options)))
+
+
+def _causal(cell: Cell, causal: bool) -> Subject:
+    assert cell.subject is not None
+    return replace(cell.subject, causal=causal)

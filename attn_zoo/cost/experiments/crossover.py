@@ -1,4 +1,4 @@
-"""The length from which each mechanism costs less than softmax attention, materialised and fused: a grid with its analysis."""
+"""Length from which each mechanism costs less than softmax attention, materialised and fused: a grid with its analysis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attn_zoo.cost.timed import KINDS, OfAttentions, Timed, softmax_layers
 
 @dataclass
 class Crossover(Timed, OfAttentions):
-    """The length from which each mechanism costs less than softmax, materialised and fused: time, memory, energy, with intervals.
+    """Length from which each mechanism costs less than softmax, materialised and fused: time, memory, energy, with intervals.
 
     What does not fit into the time is left out, the slowest first, and said; the same command with the same output measures it.
     """
@@ -64,7 +64,7 @@ class Crossover(Timed, OfAttentions):
             for label in labels(points, "mechanism")
             for role, words in BASELINES.items()
         ]
-        return joined(found, markdown(head, rows, words=(0, 1)), failures(points, KINDS), _said(found, points))
+        return joined(found, markdown(head, rows, words=(0, 1)), failures(points, KINDS), _method(found, points))
 
     def draw(self, found: Measurement) -> None:
         if self.plot is not None:
@@ -76,8 +76,7 @@ def _cell(points: Sequence[Figures], label: str, role: str, kind: str, quantity:
     return "not measured" if found is None else found.describe()
 
 
-def _said(found: Measurement, points: Sequence[Figures]) -> str:
-    """What was measured, where and how, in words."""
+def _method(found: Measurement, points: Sequence[Figures]) -> str:
     grid, energy = found.grid, found.facts["energy"]
     lengths = ", ".join(f"{n:,}" for n in sorted({p.cell.length for p in points}))
     rounds = sorted({len(p.all("seconds")) for p in points if p.all("seconds")})
@@ -97,7 +96,7 @@ def _said(found: Measurement, points: Sequence[Figures]) -> str:
 
 
 def _backends(points: Sequence[Figures]) -> str:
-    """Which back end of SDPA was best where there is more than one."""
+    """Best back end of SDPA by direction and length, where there is more than one."""
     if len(labels(points, "sdpa")) < 2:
         return ""
     said = []

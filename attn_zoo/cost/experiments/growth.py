@@ -1,4 +1,4 @@
-"""How time and memory of a layer grow with its length: a fit over interleaved timings."""
+"""Growth of time and memory of a layer with its length: a fit over interleaved timings."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from attn_zoo.cost.fits import fit_exponent
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.tables import failures, joined, markdown, reason, spread
 from attn_zoo.cost.timed import KINDS, OfAttentions, Timed
+from attn_zoo.cost.timing import fit_exponent
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Growth(Timed, OfAttentions):
     repeat_seconds: float = option(0.0, "a timing repeats its step until so many seconds are covered")
 
     def groups(self) -> list[list[Cell]]:
-        """All lengths in one group: exponents compare them."""
+        """One group of all lengths, which exponents compare."""
         return [[replace(layer, length=n, kind=kind) for n in self.lengths for layer in self.layers for kind in KINDS]]
 
     def process(self, cell: Cell) -> str:

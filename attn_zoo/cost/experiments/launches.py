@@ -1,4 +1,4 @@
-"""Kernels that plain PyTorch forms launch on a GPU at three lengths, counted on shapes."""
+"""Kernels that plain PyTorch forms launch on a GPU at three lengths, counted as operators dispatched for shapes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,53 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from attn_zoo.contract import Geometry
-from attn_zoo.cost.counted.launches import SHAPES, launches
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attn_zoo.cost.bench import Subject
+from attn_zoo.cost.counted.levels import with_gradients
 from attn_zoo.cost.grid import Grid, option
+from attn_zoo.cost.levels import Heads, Sizes, build_mechanism
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
 from attn_zoo.cost.tables import joined, markdown
 from attn_zoo.registry import attentions, card
 
-CAUSAL = {"": False, "yes": True}
-"""By the words that a cell's kind has for it."""
+SHAPES = ((1_024, 32), (4_096, 8), (16_384, 2))
+"""Lengths and batches."""
+
+SIZES = Sizes(512, 8)
+
+FREE = {"aten::_unsafe_view", "aten::detach", "aten::_reshape_alias", "aten::alias", "aten::lift_fresh"}
+"""Operators that launch nothing and are not marked as views."""
+
+
+class OperatorCount(TorchDispatchMode):
+    """Number of dispatched operators that are no views."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.count += not (func.is_view or func._schema.name in FREE)
+        return result
 
 
 class Counter:
-    """Counts the launches of a mechanism in 8 heads of 64."""
+    """Counts operators of ``eager`` in training without padding or dropout; one may launch several kernels."""
 
     def count(self, cell: Cell) -> Answer:
-        """Of the forward and of the backward pass."""
-        forward, backward = launches(cell.label, Geometry(8, 64, cell.length, cell.length, CAUSAL[cell.kind]), cell.batch)
-        return {"forward_launches": forward, "backward_launches": backward}
+        """Operators of the forward and of the backward pass."""
+        subject = Subject(cell.label, {}, "eager", causal=cell.kind == "yes")
+        with torch.device("meta"):
+            mechanism = build_mechanism(subject, SIZES, cell.length)
+            inputs = with_gradients(Heads(subject, SIZES).inputs(cell.batch, cell.length, torch.float32))
+            with OperatorCount() as forward:  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+                out = mechanism(*inputs)
+            with OperatorCount() as backward:  # type: ignore[no-untyped-call]
+                if out.requires_grad:
+                    out.backward(torch.empty_like(out))
+        return {"forward_launches": forward.count, "backward_launches": backward.count}
 
 
 @dataclass

@@ -126,9 +126,7 @@ class LinformerTable3(Timed):
             )
         return asked
 
-    @staticmethod
-    def report(found: Measurement) -> str:
-        return table3_report(found)
+    report = staticmethod(table3_report)
 
 
 def pairs(lengths: Sequence[int], projected_lengths: Sequence[int]) -> list[tuple[int, int]]:

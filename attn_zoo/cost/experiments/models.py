@@ -138,8 +138,8 @@ class WholeModels(Grid):
             rows.append([MODELS[name], f"{pair[0].cell.length:,}", change, *cells, faster])
         head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
         said = (
-            f"One sequence, forward, {grid['precision']}; BERT of {grid['depth']} layers; GPT-2 of {GPT2['n_layer']}, "
-            f"{PROMPT} tokens given. Median ± half the interquartile range of {grid['rounds']} interleaved rounds. "
+            f"One sequence, forward, {grid['precision']}; BERT of {grid['depth']} layers, GPT-2 of {GPT2['n_layer']}, "
+            f"given {PROMPT} tokens. Median ± half the interquartile range of {grid['rounds']} interleaved rounds. "
             f"Measured on {machine(found)}."
         )
         return joined(found, markdown(head, rows, words=(0, 2)), failures(found.cells.values(), {"forward": "forward"}), said)

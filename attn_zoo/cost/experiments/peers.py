@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from attn_zoo.cost.bench import Bench, MatrixProducts
+from attn_zoo.cost.bench import Bench, MatrixProducts, Tokens
 from attn_zoo.cost.counted.formulas import layer_cost
 from attn_zoo.cost.grid import option
-from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.measurement import Cell, Figures
 from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, builder, compared_rows
 from attn_zoo.cost.peers.report import PRODUCT, peers_report
 from attn_zoo.cost.probes import Answer, Ask, Probe, memory
@@ -118,15 +118,13 @@ class Peers(Timed):
         if cell.role == PRODUCT:
             return (MatrixProducts,)
         build = builder(cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
-        return Bench, build, self.dim, self.torch_device, self.precision, None, None, False, self.protocol
+        return Bench, build, Tokens(self.dim), self.torch_device, self.precision, None, False, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """None: layers of packages are built in their processes only."""
         return None
 
-    @staticmethod
-    def report(found: Measurement) -> str:
-        return peers_report(found)
+    report = staticmethod(peers_report)
 
 
 def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]:

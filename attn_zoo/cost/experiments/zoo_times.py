@@ -1,4 +1,4 @@
-"""Times of every mechanism alone beside PyTorch's fused softmax: what ``auto`` takes on a device, against one yardstick."""
+"""Times of every mechanism alone, as ``auto`` runs it on a device, beside PyTorch's fused softmax."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SOFTMAX = Cell("softmax:sdpa", "", 0, role="baseline", subject=Subject("softmax"
 
 
 class Benches:
-    """A bench of softmax and one of the mechanism asked for last: starting a process on a GPU takes longer than their steps."""
+    """Bench of softmax and of the last mechanism, in one process, whose start on a GPU takes longer than their steps."""
 
     def __init__(self, sizes: Sizes, device: torch.device, precision: str, protocol: TimingProtocol) -> None:
         self._sizes, self._how = sizes, {"device": device, "precision": precision, "protocol": protocol}
         self._benches: dict[str, tuple[Subject, Bench]] = {}
 
     def parts(self, role: str, subject: Subject, kind: str, batch: int, length: int) -> tuple[float, ...]:
-        """Seconds of a step, as of ``Bench``."""
+        """Seconds of a step by its parts; see ``Bench``."""
         known = self._benches.get(role)
         if known is None or known[0] != subject:
             rig = rig_for("mechanism", subject, self._sizes)
@@ -65,7 +65,7 @@ class ZooTimes(Timed):
         ]
 
     def _pair(self, name: str, length: int) -> list[Cell]:
-        """Softmax, and a mechanism with the implementation that ``auto`` takes."""
+        """Cells of softmax and of a mechanism with the implementation that ``auto`` takes."""
         entry, geometry = card(name), Geometry(self.heads, self.dim // self.heads, length, length)
         try:
             options = attention_options(entry, geometry, {})
@@ -76,7 +76,7 @@ class ZooTimes(Timed):
 
     def rig(self, cell: Cell) -> Rig:
         assert cell.subject is not None
-        return rig_for("mechanism", cell.subject, Sizes(self.dim, self.heads, 1, 1.0))
+        return rig_for("mechanism", cell.subject, Sizes(self.dim, self.heads))
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         return ()
@@ -88,7 +88,7 @@ class ZooTimes(Timed):
         return "all"
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
-        return Benches, Sizes(self.dim, self.heads, 1, 1.0), self.torch_device, self.precision, self.protocol
+        return Benches, Sizes(self.dim, self.heads), self.torch_device, self.precision, self.protocol
 
     @staticmethod
     def believed(found: Measurement) -> bool:

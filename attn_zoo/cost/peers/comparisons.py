@@ -30,8 +30,6 @@ class Peer:
 
     package: str
     """Name that pip knows."""
-    module: str
-    """Name that Python imports."""
     what: str
     """Class or function that is measured."""
     differs: str
@@ -41,8 +39,9 @@ class Peer:
 
     def missing(self) -> str | None:
         """Reason why the package cannot be used, or None."""
+        module = "fla" if self.package == "fla-core" else self.package.replace("-", "_")
         try:
-            there = importlib.util.find_spec(self.module) is not None
+            there = importlib.util.find_spec(module) is not None
         except ValueError:
             there = False
         return None if there else f"{self.package} is not installed"
@@ -88,13 +87,11 @@ _SAME = "the same map on the same weights"
 _LINEAR = "linear_attention_transformer"
 _SOFTMAX_LINEAR = Peer(
     "linear-attention-transformer",
-    _LINEAR,
     "SelfAttention",
     "queries are normalised over features and keys over positions: no divisor is left, and no map of ours is the same",
     lambda dim, heads, value, length: package(f"{_LINEAR}.{_LINEAR}").SelfAttention(dim, heads),
 )
 _LINFORMER = Peer(
-    "linformer",
     "linformer",
     "LinformerSelfAttention",
     _SAME,
@@ -102,7 +99,6 @@ _LINFORMER = Peer(
 )
 _PERFORMER = Peer(
     "performer-pytorch",
-    "performer_pytorch",
     "SelfAttention",
     "adds 1e-4 to every feature, where our stabilisers cancel exactly",
     lambda dim, heads, value, length: package("performer_pytorch").SelfAttention(
@@ -111,7 +107,6 @@ _PERFORMER = Peer(
 )
 _LOCAL = Peer(
     "local-attention",
-    "local_attention",
     "LocalMHA",
     f"{_SAME} (exact_windowsize, no rotary positions)",
     lambda dim, heads, value, length: package("local_attention").LocalMHA(
@@ -120,14 +115,12 @@ _LOCAL = Peer(
 )
 _LONGFORMER = Peer(
     "transformers",
-    "transformers",
     "LongformerSelfAttention",
     f"{_SAME}; three more projections, for global tokens, lie idle",
     layers.longformer,
 )
 _REFORMER = Peer(
     "reformer-pytorch",
-    "reformer_pytorch",
     "LSHSelfAttention",
     "the chunk before may be of another bucket; one chunk a bucket on average, ours two; hashes drawn at each call",
     lambda dim, heads, value, length: package("reformer_pytorch").LSHSelfAttention(
@@ -136,14 +129,12 @@ _REFORMER = Peer(
 )
 _LSH = Peer(
     "transformers",
-    "transformers",
     "LSHSelfAttention",
     "the chunk before may be of another bucket; half a chunk a bucket on average, ours two; hashes drawn at each call",
     layers.lsh,
 )
 _NYSTROM = Peer(
     "nystrom-attention",
-    "nystrom_attention",
     "NystromAttention",
     "the pseudo-inverse starts from maxima over the whole batch, not from each head's own",
     lambda dim, heads, value, length: package("nystrom_attention").NystromAttention(
@@ -152,20 +143,18 @@ _NYSTROM = Peer(
 )
 _FLA = Peer(
     "fla-core",
-    "fla",
     "naive_chunk_linear_attn",
     f"{_SAME}; its kernels need a GPU, this is its plain PyTorch form between our projections",
     layers.linear_causal,
 )
 _BIGBIRD = Peer(
     "transformers",
-    "transformers",
     "BigBirdBlockSparseAttention",
     "always makes all n × n weights as well; draws random blocks among the first ones of the sequence only, and in evaluation "
     "takes the first block for each of them",
     layers.bigbird,
 )
-_ENTMAX = Peer("entmax", "entmax", "entmax15", f"{_SAME}, between our projections", layers.entmax)
+_ENTMAX = Peer("entmax", "entmax15", f"{_SAME}, between our projections", layers.entmax)
 
 COMPARISONS: Mapping[str, Comparison] = {
     "linformer": Comparison("linformer", {"linformer": _LINFORMER}, "projected_length", 256, {"sharing": "headwise"}),

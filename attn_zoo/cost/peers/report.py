@@ -28,9 +28,9 @@ def peers_report(found: Measurement) -> str:
     rows = []
     for name, side, length in dict.fromkeys((cell.role, cell.group, cell.length) for cell in found.cells):
         for kind in KINDS if name in COMPARISONS and side != OURS else ():
-            sides = [by[name, each, kind, length] for each in (OURS, side)]
+            ours, theirs = (by[name, each, kind, length] for each in (OURS, side))
             full = by[BASELINE, "causal" if COMPARISONS[name].causal else "full", kind, length]
-            figures = _row(*sides, full, rates.get(length), found.protocol or TimingProtocol())
+            figures = _row(ours, theirs, full, rates.get(length), found.protocol or TimingProtocol())
             rows.append([name, side, str(length), KINDS[kind], *figures])
     notes = [failures(found.cells.values(), KINDS), *_left_out(found), *_differences(found)]
     table = markdown(HEAD, rows, words=(0, 1, 3))

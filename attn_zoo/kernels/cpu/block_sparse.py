@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.kernels.cpu._softmax import TILE, drop_, masked_softmax_, softmax_backward_
 from attn_zoo.kernels.cpu._tiling import untraced
 from attn_zoo.precision import autocast_dtype, without_autocast
@@ -85,8 +86,7 @@ def attend_summaries(
 
 def cut(tokens: Float[Tensor, "batch heads n head_dim"], block: int) -> Float[Tensor, "batch_heads blocks block head_dim"]:
     """Split tokens into blocks, padded with zeros; batch and heads become one axis."""
-    fill = -tokens.shape[2] % block
-    return (F.pad(tokens, (0, 0, 0, fill)) if fill else tokens).flatten(0, 1).unflatten(1, (-1, block))
+    return into_chunks(tokens, block).flatten(0, 1)
 
 
 def summary_blocks(n: int, block: int, summary: int) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from attn_zoo.leaderboard.heatmap.settings import shown_rows
+from attn_zoo.leaderboard.pareto import comparable, cost_of
 from attn_zoo.leaderboard.rows import Table
 
 LENGTH = 4096
@@ -20,18 +23,23 @@ class CostColumn:
     """One cost of every mechanism that has a known one."""
 
     cost: str
-    """``FLOPs`` or ``state``."""
-    length: int
-    """Tokens that it is of."""
+    """``FLOPs``, ``state``, ``time`` or ``memory``."""
+    length: int | None
+    """Number of tokens; None for costs of the tasks themselves."""
     said: str
-    """What is counted, at which sizes."""
-    cells: Mapping[str, str]
-    """By attention."""
+    """The quantity and its sizes."""
+    values: Mapping[str, float]
+    """Value by attention: of the state in bytes, of other costs as a multiple of softmax's."""
 
     @property
     def head(self) -> str:
         """Cost and length."""
-        return f"{self.cost} at {self.length:,}"
+        return self.cost if self.length is None else f"{self.cost} at {self.length:,}"
+
+    def written(self, attention: str) -> str:
+        """The value of one attention; empty where it is not known."""
+        value = self.values.get(attention)
+        return "" if value is None else byte_count(int(value)) if self.cost == "state" else _times(value)
 
 
 def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
@@ -49,13 +57,13 @@ def counted_columns(paths: Iterable[Path]) -> list[CostColumn]:
 def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     """FLOPs as a multiple of softmax's: of the mechanisms alone at 4,096 tokens, where records count them; else of the network, on
     the longest of the tasks that most rows tell them of; none where no record of softmax does."""
-    alone: dict[str, str] = {}
+    alone: dict[str, float] = {}
     for table in tables:
         rows = shown_rows(table)
         whole = rows["softmax"].costs.mechanism_flops_4096 if "softmax" in rows else None
         for name, row in rows.items():
             if whole and row.costs.mechanism_flops_4096 is not None:
-                alone.setdefault(name, _times(row.costs.mechanism_flops_4096 / whole))
+                alone.setdefault(name, row.costs.mechanism_flops_4096 / whole)
     if alone:
         said = f"FLOPs: forward pass of the mechanisms alone at {LENGTH:,} tokens, at the runs' hyperparameters, times softmax's"
         return [CostColumn("FLOPs", LENGTH, said, alone)]
@@ -65,10 +73,28 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     table = max(known, key=lambda table: (sum(row.costs.flops_per_example is not None for row in table.rows), table.task["length"]))
     assert table.softmax_flops, "only such tables are known"
     flops = {name: row.costs.flops_per_example for name, row in shown_rows(table).items()}
-    cells = {name: _times(count / table.softmax_flops) for name, count in flops.items() if count is not None}
+    cells = {name: count / table.softmax_flops for name, count in flops.items() if count is not None}
     length = int(table.task["length"])
     said = f"FLOPs: forward pass of the whole network on {table.task['title']} ({length:,} positions), times softmax's"
     return [CostColumn("FLOPs", length, said, cells)]
+
+
+def measured_columns(tables: Sequence[Table]) -> list[CostColumn]:
+    """Training time and peak memory as multiples of softmax's: geometric means over the tables in which both were measured in one
+    block; none where no record of softmax was."""
+    made = []
+    for cost, words in (("time", "training time"), ("memory", "peak memory of a training step")):
+        ratios: dict[str, list[float]] = defaultdict(list)
+        for rows in map(shown_rows, tables):
+            softmax = rows.get("softmax")
+            for name, row in rows.items() if softmax else ():
+                mine, whole = cost_of(row, cost), softmax and cost_of(softmax, cost)
+                if mine and whole and softmax and comparable(row, softmax, cost):
+                    ratios[name].append(mine / whole)
+        if ratios:
+            said = f"{cost.capitalize()}: {words} on the tasks here, times softmax's, geometric mean over tasks"
+            made.append(CostColumn(cost, None, said, {name: geometric_mean(found) for name, found in ratios.items()}))
+    return made
 
 
 def _read(path: Path) -> Mapping[str, Any]:
@@ -100,9 +126,9 @@ def _columns(found: Mapping[str, Any]) -> Iterator[CostColumn]:
     counts = {subject["attention"]: values[at, name] for at, subject in rows if (at, name) in values}
     if grid["causal"]:
         said = f"State: bytes carried from token to token, one sequence, float32, causal {where}"
-        yield CostColumn("state", length, said, {owner: byte_count(count) for owner, count in counts.items()})
+        yield CostColumn("state", length, said, counts)
     elif softmax:
-        told = {owner: _times(count / softmax) for owner, count in counts.items()}
+        told = {owner: count / softmax for owner, count in counts.items()}
         yield CostColumn("FLOPs", length, f"FLOPs: forward pass, times softmax's, {where}", told)
 
 

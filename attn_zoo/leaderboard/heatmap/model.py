@@ -99,7 +99,7 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatM
 
     def line(name: str) -> Line:
         own = tuple(cells.get((name, at), _EMPTY) for at in range(len(tables)))
-        beside = tuple(column.cells.get(name, "") for column in costs)
+        beside = tuple(column.written(name) for column in costs)
         return Line(name, controls[name], own, beside, _average(own, means))
 
     repeated = {name for table in tables for name in _repeated(table)}

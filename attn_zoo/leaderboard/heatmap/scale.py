@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from attn_zoo.leaderboard.plots.style import DARK, INK, PAPER
+from attn_zoo.plotting.theme import DARK, INK, PAPER
 
 LEVELS = 20
 """Shades besides none; each is five per cent of the way from the best control to the best mechanism."""

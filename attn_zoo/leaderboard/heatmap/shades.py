@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from attn_zoo.leaderboard.comparisons import resolution
 from attn_zoo.leaderboard.rows import Row, Table
 
 
@@ -25,8 +26,8 @@ def shades(table: Table, rows: Sequence[Row]) -> Mapping[str, float]:
 def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     """Why no score of a table can be shaded; None where some can.
 
-    A task on which no mechanism is beyond the best control, or beyond it by less than noise, measures no attention. One seed
-    cannot tell noise, and is believed.
+    A task on which no mechanism is beyond the best control, or beyond it by less than noise or than a point, measures no attention.
+    One seed cannot tell noise, and is believed from a point on.
     """
     best, sign = _best(table, rows), _sign(table)
     if best is None or best.scores.test is None:
@@ -39,6 +40,9 @@ def unshaded(table: Table, rows: Sequence[Row]) -> str | None:
     margins = [row.scores.margin for row in leaders if row.scores.margin]
     if margins and all(m.half_width is not None and sign * m.mean <= m.half_width for m in margins):
         return f"no mechanism is better than the control {table.control} beyond noise"
+    measured = resolution(table.task, table.data)
+    if measured.ties(best.scores.test.mean - table.best_control, abs(table.best_control)):
+        return f"no mechanism is better than the control {table.control} by {'a point' if measured.share else '1 %'}"
     return None
 
 

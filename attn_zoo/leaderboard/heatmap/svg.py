@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from html import escape
 
 from attn_zoo.leaderboard.heatmap.model import Cell, HeatMap
-from attn_zoo.leaderboard.heatmap.scale import LIGHT_SHADES, level
+from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES, level
 from attn_zoo.leaderboard.heatmap.words import brief, footnotes, gap, mean, metric, spread, told
-from attn_zoo.leaderboard.plots.style import GRID, INK, MUTED, PAPER
+from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, with_dark_colours
 
 _FONT = "'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 _LETTER = 0.6
@@ -32,7 +32,7 @@ _HATCH = (
 
 
 def heat_map_svg(found: HeatMap) -> str:
-    """The picture as the text of an SVG file, the same for the same map, in the colours of a light page.
+    """The picture as the text of an SVG file, the same for the same map, that follows the reader's light or dark page.
 
     Raises:
         ValueError: the map has no line.
@@ -43,10 +43,20 @@ def heat_map_svg(found: HeatMap) -> str:
     parts = (_heading(found), _heads(found, place), _lines(found, place), _chance(found, place), _notes(place))
     body = "\n".join(drawn for part in parts for drawn in part)
     width, height = f"{place.width:.0f}", f"{place.height:.0f}"
-    return (
+    text = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
         f'font-family="{_FONT}" style="font-variant-numeric:tabular-nums">\n<title>{escape(_title(found))}</title>\n{_HATCH}\n'
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>\n{body}\n</svg>\n'
+    )
+    return with_dark_colours(text, _dark_shades())
+
+
+def _dark_shades() -> str:
+    """Rules of style for shaded cells and the texts in them on a dark page."""
+    pairs = list(zip(LIGHT_SHADES, DARK_SHADES, strict=True))[1:]
+    return "".join(
+        f'[fill="{light.fill}"]{{fill:{dark.fill}}}.h{at} text{{fill:{dark.text}!important}}'
+        for at, (light, dark) in enumerate(pairs, 1)
     )
 
 
@@ -150,7 +160,9 @@ def _lines(found: HeatMap, place: _Layout) -> Iterator[str]:
                 else _scored(cell, mean(cell, column.table), spread(cell, column.table), x, y, place)
             )
             depth = "" if cell.shade is None else f' data-shade="{cell.shade:.3f}"'
-            yield f'<g class="cell"{depth}><title>{escape(told(line, cell, column))}</title>{drawn}</g>'
+            shade = level(cell.shade or 0.0)
+            kind = f"cell h{shade}" if shade else "cell"
+            yield f'<g class="{kind}"{depth}><title>{escape(told(line, cell, column))}</title>{drawn}</g>'
         for number, cost in enumerate(line.costs):
             x = place.costs + _COST * (number + 1) - 8
             yield _text(x, y + 14, cost or "–", _FIGURE, anchor="end", fill=fill if cost else MUTED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -15,9 +14,9 @@ from rich.text import Text
 from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES, level
 from attn_zoo.leaderboard.heatmap.words import brief, footnotes, gap, mean, metric, spread
-from attn_zoo.leaderboard.render.text import is_share
+from attn_zoo.leaderboard.render.text import is_share, lines
+from attn_zoo.terminal import COLUMNS, columns
 
-WIDTH = 100
 _NAME = 20
 """Letters of a mechanism's name, at most."""
 _DETAILS = ((1, True, 10), (1, False, 5), (0, False, 3))
@@ -44,25 +43,26 @@ def colours_here() -> str | None:
 
 
 def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
-    """The map as lines of at most ``WIDTH`` columns; columns for which there is no room side by side stand beneath.
+    """The map as lines that fit the terminal; columns for which there is no room side by side stand beneath.
 
     Without ``colours``, ``*`` marks the best of a task, and ``<`` what is no better than its best control.
 
     Args:
         colours: those of rich: ``truecolor``, ``256``, ``standard``, ``windows``.
     """
+    width = min(columns(), COLUMNS)
     name_width = min(_NAME, max(len(line.attention) + 4 * line.control for line in found.lines))
     several = any(count > 1 for count in found.seeds)
     heads: list[str] = []
     blocks: list[list[_Strip]] = []
     for places, intervals, letters in _DETAILS:
         heads = _heads(found, letters)
-        blocks = _blocks(_strips(found, heads, places, intervals and several, colours is not None), WIDTH - name_width)
+        blocks = _blocks(_strips(found, heads, places, intervals and several, colours is not None), width - name_width)
         if len(blocks) == 1:
             break
     out = io.StringIO()
     system = cast("Literal['standard', '256', 'truecolor', 'windows'] | None", colours)
-    console = Console(file=out, width=WIDTH, color_system=system, force_terminal=colours is not None, legacy_windows=False)
+    console = Console(file=out, width=width, color_system=system, force_terminal=colours is not None, legacy_windows=False)
     for block in blocks:
         for line in _written(found, block, name_width):
             console.print(line, no_wrap=True, crop=False)
@@ -72,9 +72,8 @@ def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
     notes[2:2] = [] if colours else ["<: no better than the best control of its task."]
     gaps = {gap(cell, column.table) for line in found.lines for cell, column in zip(line.cells, found.columns, strict=True)}
     notes += [f"{', '.join(f'{_GAPS[word]}: {word}' for word in sorted(gaps & _GAPS.keys()))}."] if gaps & _GAPS.keys() else []
-    legend = [line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in _legend(found, heads)]
-    told = [textwrap.fill(note, WIDTH, initial_indent="- ", subsequent_indent="  ") for note in notes]
-    return "\n\n".join(["Test scores", text, "\n".join(legend), "\n".join(told)])
+    legend = [line if len(line) <= width else f"{line[: width - 1]}…" for line in _legend(found, heads)]
+    return "\n\n".join(["Test scores", text, "\n".join(legend), lines(notes, "terminal")])
 
 
 def _strips(found: HeatMap, heads: Sequence[str], places: int, intervals: bool, coloured: bool) -> list[_Strip]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap, Line
 from attn_zoo.leaderboard.render.text import estimated, is_share, seed_count, unit
-from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.rows import Row, Table
 
 _SHORT = {"out_of_memory": "OOM", "timed_out": "time-out"}
 """Statuses that are told in fewer letters than their words."""
@@ -50,18 +50,21 @@ def gap(cell: Cell, table: Table) -> str:
 
 def told(line: Line, cell: Cell, column: Column) -> str:
     """All about a cell, for a pointer that rests on it."""
-    table, row = column.table, cell.row
-    if row is None:
+    if cell.row is None:
         return f"{line.attention} on {column.title}: not run"
+    return about(cell.row, column.table, f" on {column.title}")
+
+
+def about(row: Row, table: Table, where: str = "") -> str:
+    """Score, margin, rank and number of seeds of a row in a sentence; its failures where it has no score."""
     if row.scores.test is None:
-        return f"{row.label} on {column.title}: {'; '.join(map(str, row.scores.failures))}"
-    percent = unit(table, " %")
-    parts = [f"{row.label} on {column.title}: {table.task['metric']} {estimated(row.scores.test, table)}{percent}"]
+        return f"{row.label}{where}: {'; '.join(map(str, row.scores.failures))}"
+    parts = [f"{row.label}{where}: {table.task['metric']} {estimated(row.scores.test, table)}{unit(table, ' %')}"]
     if row.scores.margin:
         parts.append(f"{estimated(row.scores.margin, table, '+')} against the control {table.control}")
     if row.standing.rank is not None:
         parts.append(f"rank {row.standing.rank} {row.standing.ties}".strip())
-    parts.append("one seed" if len(row.scores.seeds) == 1 else f"{len(row.scores.seeds)} seeds")
+    parts.append(seed_count([len(row.scores.seeds)]))
     return "; ".join([*parts, *map(str, row.scores.failures)])
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
+from attn_zoo.leaderboard.heatmap.costs import CostColumn, measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES
 from attn_zoo.leaderboard.heatmap.words import footnotes as heat_notes
@@ -23,7 +23,7 @@ from attn_zoo.leaderboard.page.details import Runs
 from attn_zoo.leaderboard.page.inline import inlined, variables
 from attn_zoo.leaderboard.page.overview import attentions, overview, summary
 from attn_zoo.leaderboard.page.sections import Section, sections
-from attn_zoo.leaderboard.plots import Picture, missing_plots, pictures, svg, tradeoffs
+from attn_zoo.leaderboard.plots import Picture, overalls, pictures, svg, tradeoffs
 from attn_zoo.leaderboard.plots.style import Style, style_of
 from attn_zoo.leaderboard.render.costs import machine_names
 from attn_zoo.leaderboard.render.notes import footnotes
@@ -44,7 +44,7 @@ class _Figure:
     """What it is drawn along."""
     caption: str
     wide: bool
-    """Whether it has several panels."""
+    """Whether it takes the whole width."""
     svg: Markup
 
 
@@ -77,11 +77,12 @@ def html_page(
     script = here.joinpath("script.js").read_text(encoding="utf-8")
     styles = here.joinpath("style.css").read_text(encoding="utf-8")
     style = style_of(tables)
-    runs, found = Runs(records, records_at), heat_map(tables, costs or recorded_columns(tables))
+    found = heat_map(tables, [*(costs or recorded_columns(tables)), *measured_columns(tables)])
+    runs = Runs(records, records_at)
     machines = machine_names(tables)
     made = sections(tables, style, runs, machines)
-    unplotted = missing_plots() or ""
-    if not unplotted and len(tables) > _DRAWN_TASKS:
+    unplotted = ""
+    if len(tables) > _DRAWN_TASKS:
         unplotted = f"plots are drawn of the first {_DRAWN_TASKS} tables; attn-zoo leaderboard --plots FOLDER draws all"
     return environment.get_template("template.html.j2").render(
         summary=summary(tables, records),
@@ -95,7 +96,8 @@ def html_page(
         implementations=sorted(
             {row.provenance.implementation for table in tables for row in table.rows}, key=lambda name: (name != "eager", name)
         ),
-        tradeoffs=_tradeoffs(tables, style),
+        overalls=[_drawn(picture, style) for picture in overalls(found)],
+        tradeoffs=[_drawn(picture, style) for picture in tradeoffs(tables)],
         figures=_figures(tables, made, style),
         environments=runs.environments,
         damaged=[(item.path.name, item.reason) for item in damaged],
@@ -119,15 +121,8 @@ def records_from(page: Path, records: Path) -> str | None:
     return quote(way.as_posix()) + "/"
 
 
-def _tradeoffs(tables: Sequence[Table], style: Style) -> list[_Figure]:
-    """Curves of scores against each cost over hyperparameters."""
-    return [] if missing_plots() else [_drawn(picture, style) for picture in tradeoffs(tables)]
-
-
 def _figures(tables: Sequence[Table], made: Sequence[Section], style: Style) -> dict[str, dict[str, list[_Figure]]]:
-    """By section and kind of figure."""
-    if missing_plots():
-        return {}
+    """Figures by section and kind."""
     found: dict[str, dict[str, list[_Figure]]] = {}
     for number, section in islice(enumerate(made), _DRAWN_TASKS):
         kinds: dict[str, list[_Figure]] = {}
@@ -139,4 +134,4 @@ def _figures(tables: Sequence[Table], made: Sequence[Section], style: Style) -> 
 
 def _drawn(picture: Picture, style: Style) -> _Figure:
     drawn = inlined(svg(picture, style), picture.name, f"{picture.title}. {picture.caption}")
-    return _Figure(picture.axis, picture.caption, len(picture.tables) > 1, drawn)
+    return _Figure(picture.axis, picture.caption, picture.kind in ("overall", "tradeoff"), drawn)

@@ -6,7 +6,7 @@ import re
 
 from markupsafe import Markup, escape
 
-from attn_zoo.leaderboard.plots.style import DARK, GRID, INK, MUTED, PAPER, SERIES
+from attn_zoo.plotting.theme import DARK, GRID, INK, MUTED, PAPER, SERIES
 
 NAMES = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper", **{c: f"--s{at}" for at, c in enumerate(SERIES)}}
 """Variable of the page's style for each colour of the figures."""
@@ -28,7 +28,6 @@ def inlined(svg: str, name: str, said: str) -> Markup:
         said: what it shows, for those who do not see it.
     """
     body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\bid="([^"]+)"', rf'id="{name}.\1"', body)
     body = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}.", body)
     body = re.sub("#[0-9a-f]{6}", lambda found: f"var({NAMES[found[0]]})" if found[0] in NAMES else found[0], body)

@@ -109,7 +109,7 @@
       choice.append(button);
       figure.querySelector("h4").classList.add("told");
     });
-    group.querySelector("h3").after(choice);
+    group.querySelector("h2, h3").after(choice);
     show(0);
   }
 })();

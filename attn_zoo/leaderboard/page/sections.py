@@ -34,8 +34,6 @@ BoardView = tuple[Board, tuple[tuple[str, str, tuple[tuple[Entry, str, str], ...
 """A board, and of each of its blocks the name, the budget, and the entries with their score and what was spent."""
 _COLUMNS: tuple[str, ...] = ("rank", "margin", "chance", "gap", "published", "seeds", "trials", "parameters", "flops")
 _COLUMNS += ("block", "time", "speed", "memory", "front", "dominated")
-_LISTED_PAIRS = 120
-"""A table of more comparisons than this is left to the JSON format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,8 @@ class Section:
     parts: Grid
     """Scores of the parts of the test."""
     boards: tuple[BoardView, ...]
-    comparisons: tuple[tuple[Comparison, str], ...]
+    pairs: tuple[tuple[str, tuple[tuple[bool, str], ...]], ...]
+    """Label of each ranked row, and for every row above it whether they differ, with the difference and its corrected p value."""
     facts: tuple[tuple[str, str], ...]
     notes: tuple[str, ...]
     of_boards: tuple[str, ...]
@@ -114,7 +113,6 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         )
         for row in table.rows
     )
-    pairs = table.ranking.comparisons if len(table.ranking.comparisons) <= _LISTED_PAIRS else ()
     return Section(
         id=id,
         title=title,
@@ -126,12 +124,23 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         rows=rows,
         parts=parts_grid(table),
         boards=tuple(_board(board, table, machines) for board in (*table.boards.values(), *table.at)),
-        comparisons=tuple((pair, estimated(pair.difference, table, "+")) for pair in pairs),
+        pairs=_pairs(table),
         facts=_facts(table),
         notes=(*doubts(table), *tuned_notes(table, table.rows)),
         of_boards=tuple(budget_notes(table)[1:]),
         literature=tuple(_literature(table, compared)),
     )
+
+
+def _pairs(table: Table) -> tuple[tuple[str, tuple[tuple[bool, str], ...]], ...]:
+    """The lower half of the matrix of comparisons, rows and columns in the order of the table."""
+    known = {frozenset((c.better, c.worse)): c for c in table.ranking.comparisons}
+    labels = [row.label for row in table.rows if any(row.label in pair for pair in known)]
+
+    def cell(pair: Comparison) -> tuple[bool, str]:
+        return pair.apart, f"{pair.better} {estimated(pair.difference, table, '+')}, p = {pair.p:.2g}"
+
+    return tuple((one, tuple(cell(known[frozenset((one, other))]) for other in labels[:at])) for at, one in enumerate(labels))
 
 
 def _whisker(row: Row, ends: tuple[float, float]) -> tuple[float, float, float] | None:

@@ -1,23 +1,24 @@
-"""Figures of a leaderboard: scores against every cost, as points and as curves, and learning curves. They are drawn by matplotlib,
-the extra ``plots``."""
+"""Figures of a leaderboard: scores against every cost, over all tasks, as points and as curves, and learning curves."""
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.leaderboard.plots import cost, curves, tradeoff
-from attn_zoo.leaderboard.plots.style import DARK, MUTED, SIZE, Style, settings, style_of
+from attn_zoo.leaderboard.heatmap.costs import measured_columns, recorded_columns
+from attn_zoo.leaderboard.heatmap.model import HeatMap, heat_map
+from attn_zoo.leaderboard.plots import cost, curves, overall, tradeoff
+from attn_zoo.leaderboard.plots.style import SIZE, Style, style_of
 from attn_zoo.leaderboard.render.text import seed_count
 from attn_zoo.leaderboard.rows import COUNTED, Row, Table
+from attn_zoo.plotting.theme import MUTED, save, settings, svg_text
 
-__all__ = ["DARK", "Picture", "draw", "missing_plots", "pictures", "svg", "tradeoffs", "write"]
+__all__ = ["Picture", "draw", "overalls", "pictures", "svg", "tradeoffs", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,42 +26,50 @@ class Picture:
     """One figure that can be drawn."""
 
     name: str
-    """Of its files."""
-    tables: tuple[Table, ...]
-    """One, or a panel's each."""
+    """Stem of its files."""
     kind: str
-    """``cost``, ``curve`` or ``tradeoff``."""
+    """``overall``, ``tradeoff``, ``cost`` or ``curve``."""
     along: str
-    """What the horizontal axis shows: one of ``COSTS``, or of ``step``, ``seconds``, ``flops``."""
+    """Horizontal axis: one of ``COSTS``, of ``step``, ``seconds``, ``flops``, or a column of costs."""
     axis: str
     """The same in words."""
     title: str
     caption: str
-    """What the marks are, of how many seeds and of which machine, and what is not drawn."""
-
-
-def missing_plots() -> str | None:
-    """Why nothing can be drawn, or None."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return "no plots: the package matplotlib is not installed; pip install 'attn-zoo[plots]'"
-    return None
+    """Marks, number of seeds, machine, and rows that are not drawn."""
+    size: tuple[float, float]
+    """Width and height in inches, without the title."""
+    fill: Callable[..., None]
+    """Draws into a figure in a ``style``, up to the share ``top`` of its height."""
+    tables: tuple[Table, ...] = ()
 
 
 def draw(tables: Sequence[Table], folder: Path) -> list[Path]:
-    """Draw every figure into ``folder`` as PNG and as SVG; what is there under the same names is replaced.
+    """Draw every figure into ``folder`` as PNG and as SVG; files of the same names are replaced.
 
     Raises:
-        ValueError: matplotlib is not installed, or there is nothing to draw.
+        ValueError: there is nothing to draw.
         OSError: the folder cannot be written.
     """
-    if reason := missing_plots():
-        raise ValueError(reason)
-    wanted = [*tradeoffs(tables), *(picture for number in range(len(tables)) for picture in pictures(tables, number))]
+    columns = [*recorded_columns(tables), *measured_columns(tables)]
+    wanted = [*overalls(heat_map(tables, columns)), *tradeoffs(tables)]
+    wanted += [picture for number in range(len(tables)) for picture in pictures(tables, number)]
     if not wanted:
         raise ValueError("no plots: none of the records holds a score with its cost, or a learning curve")
     folder.mkdir(parents=True, exist_ok=True)
     style = style_of(tables)
     return [path for picture in wanted for path in write(picture, style, folder)]
+
+
+def overalls(found: HeatMap) -> Iterator[Picture]:
+    """The figures over all tasks, one for each column of costs beside the heat map that is a multiple of softmax's."""
+    for column in found.costs:
+        drawn = overall.points(found, column) if column.cost != "state" else []
+        if len(drawn) > 1:
+            name = re.sub(r"[^a-z0-9]+", "-", f"overall-{column.head}".lower())
+            axis = f"{column.head}{' tokens' if column.length else ''}, times softmax's"
+            fill = partial(overall.draw_overall, drawn=drawn, axis=axis)
+            title = f"Score against {column.cost}, all tasks"
+            yield Picture(name, "overall", column.head, column.head, title, overall.caption(found, column), overall.SIZE, fill)
 
 
 def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
@@ -78,13 +87,14 @@ def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
         told = [row for row in scored if cost.cost_of(row, name) is not None]
         if told:
             title = f"{table.task['title']}: {table.task['metric']} against {cost.AXES[name][0]}"
-            yield Picture(
-                f"{stem}-{name.lower()}", (table,), "cost", name, cost.AXES[name][0], title, _cost_caption(name, told, scored)
-            )
+            fill = partial(cost.draw_cost, table=table, cost=name)
+            words, caption = cost.AXES[name][0], _cost_caption(name, told, scored)
+            yield Picture(f"{stem}-{name.lower()}", "cost", name, words, title, caption, SIZE, fill, (table,))
     for name, (said, _) in curves.AXES.items():
         if drawn := curves.curves_of(table, name):
             title = f"{table.task['title']}: validation against {said}"
-            yield Picture(f"{stem}-curve-{name}", (table,), "curve", name, said, title, _curve_caption(name, drawn, table))
+            fill, caption = partial(curves.draw_curves, table=table, along=name), _curve_caption(name, drawn, table)
+            yield Picture(f"{stem}-curve-{name}", "curve", name, said, title, caption, SIZE, fill, (table,))
 
 
 def tradeoffs(tables: Sequence[Table]) -> Iterator[Picture]:
@@ -98,19 +108,16 @@ def tradeoffs(tables: Sequence[Table]) -> Iterator[Picture]:
             stem = f"tradeoff-{name.lower()}" + (f"-{first // tradeoff.PANELS + 1}" if many else "")
             axis = said + (f", tasks {first + 1} to {first + len(panels)}" if many else "")
             title = f"Score against {said}, by hyperparameter"
-            yield Picture(stem, panels, "tradeoff", name, axis, title, _tradeoff_caption(name, panels))
+            size, fill = tradeoff.size_of(len(panels)), partial(tradeoff.draw_tradeoff, tables=panels, cost=name)
+            yield Picture(stem, "tradeoff", name, axis, title, _tradeoff_caption(name, panels), size, fill, panels)
 
 
 def write(picture: Picture, style: Style, folder: Path) -> list[Path]:
-    """The picture's two files, drawn once: PNG at 160 dots an inch, and SVG that is the same at every drawing."""
+    """The picture's two files, PNG and SVG, drawn once."""
     import matplotlib
 
-    paths = [folder / f"{picture.name}.png", folder / f"{picture.name}.svg"]
-    with matplotlib.rc_context(settings(picture.name, outlined=True)):
-        figure = _figure(picture, style, titled=True)
-        figure.savefig(paths[0], dpi=160, metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"Date": None})
-    return paths
+    with matplotlib.rc_context(settings(picture.name)):
+        return save(_figure(picture, style, titled=True), folder / f"{picture.name}.png", folder / f"{picture.name}.svg")
 
 
 def svg(picture: Picture, style: Style) -> str:
@@ -119,18 +126,15 @@ def svg(picture: Picture, style: Style) -> str:
 
     with matplotlib.rc_context(settings(picture.name, outlined=False)):
         figure = _figure(picture, style, titled=False)
-        figure.patch.set_visible(False)
-        for axes in figure.axes:
-            axes.patch.set_visible(False)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return text.getvalue()
+        for part in (figure, *figure.axes):
+            part.patch.set_visible(False)
+        return svg_text(figure)
 
 
 def _figure(picture: Picture, style: Style, *, titled: bool) -> Any:
     from matplotlib.figure import Figure
 
-    width, height = tradeoff.size_of(len(picture.tables)) if picture.kind == "tradeoff" else SIZE
+    width, height = picture.size
     said = textwrap.wrap(picture.caption, int(84 * width / SIZE[0])) if titled else []
     heading = 0.24 * titled + 0.135 * len(said)
     height += heading
@@ -140,12 +144,7 @@ def _figure(picture: Picture, style: Style, *, titled: bool) -> Any:
         left = 0.094 / width
         figure.text(left, 1 - 0.06 / height, picture.title, fontsize=9.5, weight="bold", va="top")
         figure.text(left, 1 - 0.25 / height, "\n".join(said), fontsize=7, color=MUTED, va="top", linespacing=1.35)
-    if picture.kind == "tradeoff":
-        tradeoff.draw_tradeoff(figure, picture.tables, picture.along, style, top)
-    elif picture.kind == "cost":
-        cost.draw_cost(figure, picture.tables[0], picture.along, style, top)
-    else:
-        curves.draw_curves(figure, picture.tables[0], picture.along, style, top)
+    picture.fill(figure, style=style, top=top)
     return figure
 
 
@@ -174,7 +173,7 @@ def _cost_caption(name: str, told: Sequence[Row], scored: Sequence[Row]) -> str:
     else:
         parts.append(f"median over seeds, measured on {_machines(told)}")
     if len(told) > cost.NAMED:
-        parts.append(f"{cost.NAMED} of {len(told)} rows have names and intervals")
+        parts.append(f"at most {cost.NAMED} of {len(told)} rows have names and intervals")
     untold = [row.label for row in scored if row not in told]
     return "; ".join(parts) + (f". Not measured: {', '.join(untold)}." if untold else ".")
 

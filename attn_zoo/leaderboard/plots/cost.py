@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.leaderboard import pareto
-from attn_zoo.leaderboard.plots.labels import Box, beside_points, folded, overlap
-from attn_zoo.leaderboard.plots.style import INK, MUTED, PAPER, Style, counted, limits, measured, scale_of, score_axis
+from attn_zoo.leaderboard.heatmap.words import about
+from attn_zoo.leaderboard.plots.style import FIRST, Style, bar, interval, limits, scale_of, score_axis
 from attn_zoo.leaderboard.rows import COUNTED, Block, Row, Table
+from attn_zoo.plotting.labels import Box, beside_points, folded, overlap
+from attn_zoo.plotting.theme import INK, MUTED, PAPER, hover, plain, short
 
 AXES = {
     "FLOPs": ("forward FLOPs", "FLOPs of a forward pass, an example"),
@@ -21,8 +23,8 @@ AXES = {
 """By cost, its name in a title and on an axis."""
 _LOGARITHMIC_FROM = 8.0
 """Costs that differ by this factor stand on a logarithmic axis."""
-NAMED = 24
-"""Points that are given names and intervals: those on the front first, then the best."""
+NAMED = 16
+"""Points with names and intervals: softmax and linformer, those on the front, then the best."""
 _STEP = 0.07
 """Share of the axis between points that are beyond it, so that none hides another."""
 _ROOM = 3.0
@@ -44,8 +46,8 @@ class _Point:
     score: float
     y: float
     """At the end of the axis where the score is beyond it."""
-    spread: float
-    """Half of its interval."""
+    ends: tuple[float, float]
+    """Ends of its interval; both its mean beyond the axis."""
     name: str
     beyond: str
     """Marker that says so, empty where the score is within."""
@@ -63,18 +65,18 @@ def draw_cost(figure: Any, table: Table, cost: str, style: Style, top: float) ->
     axes = figure.add_axes((0.15, 0.22, 0.835, top - 0.22))
     axes.set_ylim(low, high)
     _cost_axis(axes, [point.x for point in points])
-    axes.xaxis.set_major_formatter(counted if cost in COUNTED else measured)
+    axes.xaxis.set_major_formatter(short if cost in COUNTED else plain)
     axes.xaxis.set_minor_formatter("")
     axes.set(xlabel=AXES[cost][1], ylabel=score_axis(table, "test"))
     axes.grid(linewidth=0.6)
     for front in _fronts(table, cost):
         _draw_front(axes, [(point.x, point.score) for point in points if point.row in front])
-    named = sorted(points, key=lambda point: cost not in point.row.standing.fronts)[:NAMED]
-    _draw_points(axes, points, named, style)
+    named = sorted(points, key=lambda p: (p.row.attention not in FIRST, cost not in p.row.standing.fronts))[:NAMED]
+    _draw_points(axes, table, points, named, style)
     _legend(figure, points, style)
     places = [(point.x, point.y) for point in named]
     chance, line = _draw_chance(figure, axes, table, ends, places)
-    bars = [_bar_box(figure, axes, point) for point in named if point.spread]
+    bars = [_bar_box(figure, axes, point) for point in named if point.ends[0] < point.ends[1]]
     beside_points(figure, axes, places, [point.name for point in named], chance, [*line, *bars])
 
 
@@ -87,11 +89,11 @@ def _points(table: Table, cost: str, rows: Sequence[Row], ends: tuple[float, flo
         assert x is not None and row.scores.test is not None, "only rows with both are drawn"
         y, name = row.scores.test.mean * scale, folded(row.label)
         if low <= y <= high:
-            points.append(_Point(row, x, y, y, (row.scores.test.half_width or 0.0) * scale, name, ""))
+            points.append(_Point(row, x, y, y, interval(row.scores.test, table), name, ""))
             continue
         step = (0.04 + _STEP * outside) * (high - low)
         edge, marker = (low + step, "v") if y < low else (high - step, "^")
-        points.append(_Point(row, x, y, edge, 0.0, f"{name} {y:.1f}", marker))
+        points.append(_Point(row, x, y, edge, (edge, edge), f"{name} {y:.1f}", marker))
         outside += 1
     return points
 
@@ -111,8 +113,7 @@ def _score_limits(table: Table, rows: Sequence[Row]) -> tuple[float, float]:
     held: list[float] = []
     for row in core:
         assert row.scores.test is not None
-        spread = row.scores.test.half_width or 0.0
-        held += [(row.scores.test.mean - spread) * scale, (row.scores.test.mean + spread) * scale]
+        held += interval(row.scores.test, table)
     room = _ROOM * (max(held) - min(held) or abs(held[0]) * 0.1 or 1.0)
     others = [row.scores.test.mean * scale for row in rows if row.control and row.scores.test]
     others += [] if table.chance is None else [table.chance * scale]
@@ -140,27 +141,23 @@ def _draw_front(axes: Any, points: Sequence[tuple[float, float]]) -> None:
     axes.plot(xs, ys, drawstyle="steps-post", color=MUTED, linewidth=5, alpha=0.22, zorder=1.2, solid_joinstyle="miter")
 
 
-def _draw_points(axes: Any, points: Sequence[_Point], named: Sequence[_Point], style: Style) -> None:
-    """Rows that look alike in one go; those without a name small, pale and without their interval."""
-    groups: dict[tuple[str, str, bool, bool], list[_Point]] = defaultdict(list)
-    known = {point.row.label for point in named}
-    for point in points:
-        marker = point.beyond or style.markers[point.row.provenance.implementation]
-        groups[style.colours[point.row.attention], marker, point.row.control, point.row.label in known].append(point)
-    for (colour, marker, control, bold), members in groups.items():
-        xs, ys = [point.x for point in members], [point.y for point in members]
-        bars = [point for point in members if point.spread] if bold else []
-        if bars:
-            of = [[point.x for point in bars], [point.y for point in bars], [point.spread for point in bars]]
-            axes.errorbar(*of, ecolor=colour, elinewidth=1.1, capsize=2.5, fmt="none", zorder=2)
+def _draw_points(axes: Any, table: Table, points: Sequence[_Point], named: Sequence[_Point], style: Style) -> None:
+    """Rows as points; those without a name small, pale and without their interval."""
+    for point in reversed(points):
+        colour, control, bold = style.colours[point.row.attention], point.row.control, point in named
+        if bold and point.ends[0] < point.ends[1] and point.row.scores.test:
+            error = bar(point.row.scores.test, table)
+            axes.errorbar([point.x], [point.y], error, ecolor=colour, elinewidth=1.1, capsize=2.5, fmt="none", zorder=2)
         look = {"markersize": 6.5, "zorder": 3} if bold else {"markersize": 4, "zorder": 1.4, "alpha": 0.45}
         face = {"markerfacecolor": PAPER if control else colour, "markeredgewidth": 1.4}
-        axes.plot(xs, ys, linestyle="none", color=colour, marker=marker, **face, **look)
+        marker = point.beyond or style.markers[point.row.provenance.implementation]
+        (drawn,) = axes.plot([point.x], [point.y], linestyle="none", color=colour, marker=marker, **face, **look)
+        hover(drawn, about(point.row, table))
 
 
 def _bar_box(figure: Any, axes: Any, point: _Point) -> Box:
     """Where a row's interval is, which no name shall cover."""
-    ends = [(point.x, point.y - point.spread), (point.x, point.y + point.spread)]
+    ends = [(point.x, end) for end in point.ends]
     (left, bottom), (right, top) = axes.transData.transform(ends)
     width = 3 * figure.dpi / 72
     return left - width, bottom, right + width, top

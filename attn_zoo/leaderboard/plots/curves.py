@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attn_zoo.leaderboard.plots.labels import at_ends, folded
-from attn_zoo.leaderboard.plots.style import MUTED, Style, counted, limits, measured, scale_of, score_axis
-from attn_zoo.leaderboard.rows import CurvePoint, Row, Table
+from attn_zoo.leaderboard.plots.style import FIRST, Style, interval, limits, scale_of, score_axis
+from attn_zoo.leaderboard.rows import Row, Table
+from attn_zoo.plotting.labels import at_ends, folded
+from attn_zoo.plotting.theme import MUTED, hover, plain, short
 
 AXES = {
     "step": ("steps", "training steps"),
@@ -15,8 +16,8 @@ AXES = {
     "flops": ("training FLOPs", "training FLOPs, forward and backward"),
 }
 """By what a curve is drawn against, its name in a title and on an axis."""
-DRAWN = 12
-"""Curves in one figure: the best row of each attention first, then the next best."""
+DRAWN = 8
+"""Curves in one figure: softmax and linformer, the best row of each other attention, then the next best."""
 _DASHES: Sequence[Any] = ("-", (0, (5, 1.6)), (0, (3, 1.2, 1, 1.2)), (0, (1, 1.2)))
 
 
@@ -25,6 +26,7 @@ def curves_of(table: Table, along: str) -> list[Row]:
     known = [row for row in table.rows if row.scores.curve and getattr(row.scores.curve[-1], along) is not None]
     firsts = {row.attention: row for row in reversed(known)}
     chosen = [row for row in known if firsts[row.attention] is row]
+    chosen.sort(key=lambda row: row.attention not in FIRST)
     chosen += [row for row in known if firsts[row.attention] is not row]
     kept = {row.label for row in chosen[:DRAWN]}
     return [row for row in known if row.label in kept]
@@ -41,16 +43,19 @@ def draw_curves(figure: Any, table: Table, along: str, style: Style, top: float)
     kinds = list(style.markers)
     values: list[float] = [] if table.chance is None else [table.chance * scale]
     for row in rows:
-        xs, means, lows, highs = _band(row.scores.curve, along, scale)
+        xs = [float(getattr(point, along)) for point in row.scores.curve]
+        means = [point.valid.mean * scale for point in row.scores.curve]
+        lows, highs = zip(*(interval(point.valid, table) for point in row.scores.curve), strict=True)
         values += [*means, *lows, *highs]
         line: Any = (0, (2, 1.5)) if row.control else _DASHES[kinds.index(row.provenance.implementation) % len(_DASHES)]
         colour = style.colours[row.attention]
-        axes.plot(xs, means, color=colour, linewidth=1.7, linestyle=line, solid_capstyle="round", zorder=3)
+        (drawn,) = axes.plot(xs, means, color=colour, linewidth=1.7, linestyle=line, solid_capstyle="round", zorder=3)
+        hover(drawn, row.label)
         axes.fill_between(xs, lows, highs, color=colour, alpha=0.13, linewidth=0, zorder=2)
     low, high = limits([v for v in values if v == v], 0.04, 0.04)
     axes.set_ylim(*((max(low, -3.0), min(high, 101.5)) if scale == 100 else (low, high)))
     axes.set_xlim(0, max(getattr(row.scores.curve[-1], along) for row in rows))
-    axes.xaxis.set_major_formatter(measured if along == "seconds" else counted)
+    axes.xaxis.set_major_formatter(plain if along == "seconds" else short)
     axes.xaxis.set_major_locator(_few_ticks())
     axes.set(xlabel=AXES[along][1], ylabel=score_axis(table, "validation"))
     axes.grid(linewidth=0.6)
@@ -61,15 +66,6 @@ def _few_ticks() -> Any:
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(5)
-
-
-def _band(curve: Sequence[CurvePoint], along: str, scale: float) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Places, means, and both ends of the interval; where there is none, both are the mean."""
-    xs = [float(getattr(point, along)) for point in curve]
-    means = [point.valid.mean * scale for point in curve]
-    spreads = [(point.valid.half_width or 0.0) * scale for point in curve]
-    lows = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
-    return xs, means, lows, [mean + spread for mean, spread in zip(means, spreads, strict=True)]
 
 
 def _name_ends(figure: Any, axes: Any, table: Table, rows: Sequence[Row], along: str, style: Style) -> None:

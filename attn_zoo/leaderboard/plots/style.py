@@ -1,33 +1,20 @@
-"""How a figure looks: one colour an attention, one marker an implementation, the same in every plot of a page."""
+"""Style of a leaderboard's figures: one colour an attention, one marker an implementation, the same in every figure of a page."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from attn_zoo.leaderboard.render.text import is_share, short, unit
+from attn_zoo.leaderboard.render.text import is_share, unit
 from attn_zoo.leaderboard.rows import Table
+from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.plotting.theme import INK, MARKERS, MUTED, SERIES, clipped
 
-INK = "#1b1f24"
-MUTED = "#69707d"
-GRID = "#e4e7eb"
-PAPER = "#ffffff"
-SERIES = ("#1a2fcf", "#2e9fb8", "#ee6325", "#b45cf0", "#9c2a17", "#5c1a73")
-"""Told apart with red-green and blue-yellow blindness, and each at least 3 : 1 against white. More attentions begin anew;
-every series is named beside its points, too."""
-DARK = {
-    INK: "#eef1f5",
-    MUTED: "#9aa4b2",
-    GRID: "#2c323b",
-    PAPER: "#14171c",
-    **dict(zip(SERIES, ("#5f84ff", "#5fd6e6", "#ff9a4d", "#d3a6ff", "#d8644d", "#b25cd2"), strict=True)),
-}
-"""The same for a dark page."""
 SIZE = (4.7, 3.5)
 """Inches of one figure."""
-_MARKERS = ("o", "^", "s", "D", "v", "P")
+FIRST = ("softmax", "linformer")
+"""Attentions with a name in every figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,57 +22,51 @@ class Style:
     """Colours and markers for all figures of the same tables."""
 
     colours: Mapping[str, str]
-    """By attention."""
+    """Colour by attention."""
     markers: Mapping[str, str]
-    """By implementation; eager's is a circle."""
+    """Marker by implementation, a circle for eager."""
     shapes: Mapping[str, str]
-    """Markers by attention, where implementations are no matter; no two attentions share colour and shape until 36 have them."""
+    """Marker by attention, where implementations do not matter."""
 
 
-def style_of(tables: Iterable[Table]) -> Style:
-    """Softmax is drawn in ink, controls in grey, each other attention in a colour by its place in the alphabet, those with several
-    settings in a table first, as they are drawn as curves side by side."""
-    tables = list(tables)
+def style_of(tables: Sequence[Table]) -> Style:
+    """Softmax in ink, controls in grey, and a colour each for attentions with several settings, linformer and the best others.
+
+    As there are six colours, all further attentions with one setting are grey, and those with several settings share a colour only
+    with a mechanism of another shape.
+    """
     rows = [row for table in tables for row in table.rows]
     several = {name for table in tables for name, count in Counter(row.attention for row in table.rows).items() if count > 1}
-    named = {row.attention for row in rows if not row.control and row.attention != "softmax"}
-    others = sorted(named, key=lambda name: (name not in several, name))
-    colours = {row.attention: MUTED for row in rows if row.control} | {"softmax": INK}
-    colours |= {name: SERIES[at % len(SERIES)] for at, name in enumerate(others)}
-    shapes = {name: _MARKERS[(at + at // len(SERIES)) % len(_MARKERS)] for at, name in enumerate(others)}
+    places: dict[str, list[float]] = defaultdict(list)
+    for table in tables:
+        for at, row in enumerate(table.rows):
+            places[row.attention] += [] if row.control or row.attention == "softmax" else [at / len(table.rows)]
+    names = [name for name, own in places.items() if own]
+    names.sort(key=lambda name: (name not in several, name != "linformer", sum(places[name]) / len(places[name]), name))
+    coloured = names[: max(len(SERIES), len(several & set(names)))]
+    colours = {row.attention: MUTED for row in rows} | {"softmax": INK}
+    colours |= {name: SERIES[at % len(SERIES)] for at, name in enumerate(coloured)}
+    shapes = {name: MARKERS[(at + at // len(SERIES)) % len(MARKERS)] for at, name in enumerate(names)}
     kinds = ["eager", *sorted({row.provenance.implementation for row in rows} - {"eager"})]
-    return Style(colours, {name: _MARKERS[at % len(_MARKERS)] for at, name in enumerate(kinds)}, {"softmax": "*"} | shapes)
-
-
-def settings(name: str, *, outlined: bool) -> dict[str, Any]:
-    """matplotlib's settings for the figure ``name``: the same figure is the same file, and two share no ids.
-
-    Args:
-        outlined: letters as outlines, which look alike everywhere; else as text, which is small and can be searched.
-    """
-    return {
-        "font.family": "DejaVu Sans",  # ships with matplotlib, so that every machine lays out alike
-        "font.size": 9,
-        "svg.hashsalt": f"attn-zoo {name}",
-        "svg.fonttype": "path" if outlined else "none",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": MUTED,
-        "axes.labelcolor": INK,
-        "axes.axisbelow": True,
-        "text.color": INK,
-        "xtick.color": MUTED,
-        "ytick.color": MUTED,
-        "grid.color": GRID,
-        "grid.linewidth": 0.6,
-        "legend.frameon": False,
-        "legend.fontsize": 8,
-    }
+    return Style(colours, {name: MARKERS[at % len(MARKERS)] for at, name in enumerate(kinds)}, {"softmax": "*"} | shapes)
 
 
 def scale_of(table: Table) -> float:
-    """What a score is multiplied by before it is drawn: shares are shown in per cent."""
+    """Factor of a score before it is drawn: shares are shown in per cent."""
     return 100.0 if is_share(table) else 1.0
+
+
+def interval(found: Estimate, table: Table) -> tuple[float, float]:
+    """Ends of an estimate's interval as drawn; of shares within 0 and 100 %."""
+    scale, width = scale_of(table), found.half_width
+    bounds = (0.0, 100.0) if is_share(table) else (-float("inf"), float("inf"))
+    return clipped(found.mean * scale, None if width is None else width * scale, bounds)
+
+
+def bar(found: Estimate, table: Table) -> tuple[list[float], list[float]]:
+    """Lengths of an error bar below and above the mean, as matplotlib takes them."""
+    mean, (low, high) = found.mean * scale_of(table), interval(found, table)
+    return [mean - low], [high - mean]
 
 
 def score_axis(table: Table, split: str, lower: str = "lower is better") -> str:
@@ -93,18 +74,8 @@ def score_axis(table: Table, split: str, lower: str = "lower is better") -> str:
     return f"{split} {table.task['metric']}{unit(table)}" + ("" if table.higher_is_better else f", {lower}")
 
 
-def counted(value: float, _: Any = None) -> str:
-    """A tick of an axis of counts: ``2.5 M``."""
-    return short(value)
-
-
-def measured(value: float, _: Any = None) -> str:
-    """A tick of an axis whose unit its label tells: ``1,200``."""
-    return f"{value:,.6g}"
-
-
 def limits(values: Sequence[float], low: float = 0.08, high: float = 0.08) -> tuple[float, float]:
-    """Ends of an axis that leaves room on both sides, in shares of what it spans."""
+    """Ends of an axis that leaves room on both sides, in shares of its span."""
     least, most = min(values), max(values)
     span = (most - least) or abs(most) or 1.0
     return least - low * span, most + high * span

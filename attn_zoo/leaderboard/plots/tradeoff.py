@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.leaderboard.plots.cost import AXES, cost_of
-from attn_zoo.leaderboard.plots.labels import at_ends
-from attn_zoo.leaderboard.plots.style import INK, MUTED, Style, counted, limits, measured, scale_of, score_axis
+from attn_zoo.leaderboard.plots.style import Style, bar, interval, limits, scale_of, score_axis
 from attn_zoo.leaderboard.rows import COUNTED, Block, Row, Table
 from attn_zoo.leaderboard.tuned import searched
+from attn_zoo.plotting.labels import at_ends
+from attn_zoo.plotting.theme import INK, MUTED, plain, short
 
 PANELS = 9
 """Tasks in one figure, in at most three columns."""
@@ -112,22 +113,23 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: str, style: Style, r
     ends: list[tuple[float, float]] = []
     for curve in curves:
         places = [cost_of(row, cost) for row in curve.rows]
-        means = [row.scores.test.mean * scale for row in curve.rows if row.scores.test]
-        spreads = [(row.scores.test.half_width or 0.0) * scale for row in curve.rows if row.scores.test]
+        scores = [row.scores.test for row in curve.rows if row.scores.test]
+        means, bars = [score.mean * scale for score in scores], [bar(score, table) for score in scores]
+        spreads = [[low[0] for low, _ in bars], [high[0] for _, high in bars]]
         look = {"color": style.colours[curve.attention], "marker": style.shapes[curve.attention], "markersize": 4.5}
         axes.errorbar(places, means, spreads, elinewidth=0.8, capsize=1.8, linewidth=1.6, zorder=3, **look)
         ends.append((places[-1] or math.nan, means[-1]))
     labels = [(curve.name, style.colours[curve.attention], style.shapes[curve.attention]) for curve in curves]
     end = axes.get_xlim()[1]
     if softmax and softmax.scores.test:
-        mean, spread = softmax.scores.test.mean * scale, (softmax.scores.test.half_width or 0.0) * scale
+        mean, spread = softmax.scores.test.mean * scale, bar(softmax.scores.test, table)
         axes.axhline(mean, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-        axes.errorbar([cost_of(softmax, cost)], [mean], [spread], color=INK, marker="*", markersize=8, elinewidth=0.8, zorder=4)
+        axes.errorbar([cost_of(softmax, cost)], [mean], spread, color=INK, marker="*", markersize=8, elinewidth=0.8, zorder=4)
         ends.append((end, mean))
         labels.append((_name(softmax), INK, "*"))
     if control and control.scores.test:
-        mean, spread = control.scores.test.mean * scale, (control.scores.test.half_width or 0.0) * scale
-        axes.axhspan(mean - spread, mean + spread, color=MUTED, alpha=0.18, linewidth=0, zorder=0.5)
+        mean = control.scores.test.mean * scale
+        axes.axhspan(*interval(control.scores.test, table), color=MUTED, alpha=0.18, linewidth=0, zorder=0.5)
         axes.axhline(mean, color=MUTED, linewidth=1.0, zorder=0.6)
         ends.append((end, mean))
         labels.append((f"{_name(control)} (c)", MUTED, "_"))
@@ -138,15 +140,14 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: str, style: Style, r
 def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cost: str) -> None:
     """Scales, ticks and titles; of a metric of which less is better the axis is turned, so that up is better in every panel."""
     scale = scale_of(table)
-    spreads = [(row.scores.test.mean * scale, (row.scores.test.half_width or 0.0) * scale) for row in rows if row.scores.test]
-    low, high = limits([mean + sign * spread for mean, spread in spreads for sign in (-1, 1)], 0.05, 0.05)
+    low, high = limits([end for row in rows if row.scores.test for end in interval(row.scores.test, table)], 0.05, 0.05)
     low, high = (max(low, -3.0), min(high, 102.0)) if scale == 100 else (low, high)
     axes.set_ylim((low, high) if table.higher_is_better else (high, low))
     least, most = min(xs) / 1.15, max(xs) * 1.15
     axes.set_xscale("log")
     axes.set_xlim(least, most)
     axes.set_xticks(log_ticks(least, most), minor=False)
-    axes.xaxis.set_major_formatter(counted if cost in COUNTED else measured)
+    axes.xaxis.set_major_formatter(short if cost in COUNTED else plain)
     axes.xaxis.set_minor_locator(_no_ticks())
     axes.set_title(str(table.task["title"]), fontsize=9, loc="left", weight="bold")
     axes.set_xlabel(AXES[cost][1], fontsize=8)

@@ -9,7 +9,7 @@ from attn_zoo.leaderboard.heatmap.costs import CostColumn, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.render.costs import budgets_grid, costs_grid, machine_names, times_grid
 from attn_zoo.leaderboard.render.data import as_csv, as_json
-from attn_zoo.leaderboard.render.notes import footnotes, table_notes
+from attn_zoo.leaderboard.render.notes import footnotes, short_legend, table_notes
 from attn_zoo.leaderboard.render.overview import overview_grid
 from attn_zoo.leaderboard.render.text import lines, tabulated
 from attn_zoo.leaderboard.rows import Table
@@ -27,6 +27,9 @@ def render(
     seeds: bool = False,
     costs: Sequence[CostColumn] = (),
     colours: str | None = None,
+    by: str = "score",
+    wide: bool = False,
+    legend: bool = False,
 ) -> str:
     """The tables in one of ``FORMATS``: an overview where there are several tasks, then each task with its costs and budgets.
 
@@ -36,6 +39,9 @@ def render(
     Args:
         costs: columns beside the heat map; those that the records hold where there are none.
         colours: of the terminal; None for plain text.
+        by: order of the rows.
+        wide: every column in the terminal, however narrow it is.
+        legend: in the terminal, how to read the columns; other formats always tell.
 
     Raises:
         ValueError: no such format.
@@ -50,10 +56,11 @@ def render(
     parts = [_overview(tables, format, costs, colours)] if overview or len(tables) > 1 else []
     for table in () if overview else tables:
         found = columns(table, machines)
-        grids = [scores_grid(table, found), costs_grid(table, found, machines), budgets_grid(table, machines)]
+        grids = [scores_grid(table, found, by), costs_grid(table, found, machines), budgets_grid(table, machines)]
         grids += [times_grid(table, machines), parts_grid(table), *([seeds_grid(table)] if seeds else [])]
-        parts += [*(tabulated(grid, format) for grid in grids), lines(table_notes(table), format)]
-    parts.append(lines(footnotes(tables, machines, overview), format))
+        parts += [*(tabulated(grid, format, wide) for grid in grids), lines(table_notes(table), format)]
+    whole = legend or format != "terminal"
+    parts.append(lines(footnotes(tables, machines, overview) if whole else short_legend(tables, machines), format))
     return "\n\n".join(part for part in parts if part)
 
 

@@ -19,7 +19,8 @@ def costs_grid(table: Table, found: Mapping[str, Column], machines: Mapping[str,
     """Scores against costs; rows whose measured costs must not be compared stand in blocks of their own."""
     names = ("attention", "mean", "parameters", "flops", "time", "speed", "memory", "front", "dominated")
     lines = [(row, [found[name].cell(row).text for name in names]) for row in table.rows]
-    return Grid(f"{table.task['title']}, costs", [found[name].head for name in names], _in_blocks(lines, machines))
+    optional = [found[name].head for name in ("dominated", "speed", "parameters", "front")]
+    return Grid(f"{table.task['title']}, costs", [found[name].head for name in names], _in_blocks(lines, machines), optional)
 
 
 def budgets_grid(table: Table, machines: Mapping[str, str]) -> Grid:

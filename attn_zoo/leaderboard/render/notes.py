@@ -52,7 +52,25 @@ def footnotes(tables: Sequence[Table], machines: Mapping[str, str], overview: bo
         notes += _of_averages(tables)
     if not overview:
         notes += _of_details(tables, machines)
-    return [*notes, f"Protocol {', '.join(sorted({table.protocol for table in tables}))}."]
+    return [*notes, _protocols(tables)]
+
+
+def machine_notes(machines: Mapping[str, str]) -> list[str]:
+    """The machines behind the names of blocks; empty where there is one."""
+    if len(machines) < 2:
+        return []
+    said = "Several machines took part: measured costs are compared within a block alone."
+    return [said, *(f"{short}: {machine}." for machine, short in machines.items())]
+
+
+def short_legend(tables: Sequence[Table], machines: Mapping[str, str]) -> list[str]:
+    """What the terminal tells of all tables without being asked: marks, machines and the protocol."""
+    said = "± is half of the 95 % interval over seeds; (c) marks a control; --legend tells how to read every column."
+    return [said, *machine_notes(machines), _protocols(tables)]
+
+
+def _protocols(tables: Sequence[Table]) -> str:
+    return f"Protocol {', '.join(sorted({table.protocol for table in tables}))}."
 
 
 def _of_averages(tables: Sequence[Table]) -> list[str]:
@@ -69,10 +87,7 @@ def _of_averages(tables: Sequence[Table]) -> list[str]:
 
 
 def _of_details(tables: Sequence[Table], machines: Mapping[str, str]) -> list[str]:
-    notes = []
-    if len(machines) > 1:
-        notes.append("Several machines took part: measured costs are compared within a block alone.")
-        notes += [f"{short}: {machine}." for machine, short in machines.items()]
+    notes = machine_notes(machines)
     for method in dict.fromkeys(table.ranking.method for table in tables if table.ranking.reason is None):
         notes.append(f"{method[0].upper()}{method[1:]}. Ranks are about this network, budget and test split.")
     notes.append("'over control' is the distance to the best control, paired by seed where there are several.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -13,8 +12,6 @@ from attn_zoo.leaderboard.render.data import csv_text, plain
 from attn_zoo.leaderboard.render.text import Grid, estimated, lines, tabulated, unit
 from attn_zoo.leaderboard.separation import RULE, Separation
 
-_WIDTH = 100
-"""Characters of a line in the terminal."""
 _NAMED = 6
 """Rows that are left out and named; of more, the number."""
 
@@ -29,8 +26,7 @@ def render_separations(found: Sequence[Separation], format: str) -> str:
     head = ["task", "rows", "seeds", "told apart", "tie groups", "over control", "separates"]
     body = [_cells(title, one) for title, one in zip(titles, found, strict=True)]
     table = tabulated(Grid("Separation", head, body), format)
-    notes = lines(_notes(titles, found), format)
-    return f"{table}\n\n{_wrapped(notes) if format == 'terminal' else notes}"
+    return f"{table}\n\n{lines(_notes(titles, found), format)}"
 
 
 def _cells(title: str, one: Separation) -> list[str]:
@@ -52,10 +48,6 @@ def _notes(titles: Sequence[str], found: Sequence[Separation]) -> list[str]:
         f"all tasks: {sum(one.separates for one in found)} of {len(found)} separate, {told:,} of {pairs:,} pairs told apart{share}"
     )
     return [*notes, f"told apart: at a false discovery rate of 5 % (Benjamini and Hochberg), controls included; {RULE}"]
-
-
-def _wrapped(text: str) -> str:
-    return "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") for line in text.splitlines())
 
 
 def _data(one: Separation) -> dict[str, Any]:

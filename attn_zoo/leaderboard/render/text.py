@@ -10,8 +10,12 @@ from tabulate import tabulate
 
 from attn_zoo.leaderboard.rows import SHARES, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
+from attn_zoo.plotting.theme import short
+from attn_zoo.terminal import fit, wrap
 
-_STYLES = {"terminal": "simple", "github": "github", "latex": "latex_booktabs"}
+_STYLES = {"github": "github", "latex": "latex_booktabs"}
+_TEXT = ("attention", "task", "dominated by")
+"""Columns that are aligned to the left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +25,27 @@ class Grid:
     title: str
     head: Sequence[str]
     body: Sequence[Sequence[str]]
+    optional: Sequence[str] = ()
+    """Heads of columns that a narrow terminal does without, the first to go first."""
 
 
-def tabulated(grid: Grid, format: str) -> str:
-    """A table under its title, empty without rows; columns ``attention``, ``task`` and ``dominated by`` are aligned to the left."""
+def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
+    """A table under its title, empty without rows.
+
+    Args:
+        wide: every column in the terminal, however narrow it is.
+    """
     if not grid.body:
         return ""
-    align = ["left" if name in ("attention", "task", "dominated by") else "right" for name in grid.head]
+    if format == "terminal":
+        right = [name for name in grid.head if name not in _TEXT]
+        optional = [name for name in grid.optional if name in grid.head]
+        return f"{wrap(grid.title)}\n\n{fit(grid.body, grid.head, optional=optional, right=right, wide=wide)}"
+    align = ["left" if name in _TEXT else "right" for name in grid.head]
     text = tabulate(grid.body, grid.head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
     if format == "latex":
         return f"% {grid.title}\n{text}"
-    return f"**{grid.title}**\n\n{text}" if format == "github" else f"{grid.title}\n\n{text}"
+    return f"**{grid.title}**\n\n{text}"
 
 
 def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
@@ -60,10 +74,9 @@ def spent(cost: str, amount: float | None) -> str:
 
 
 def lines(notes: Sequence[str], format: str) -> str:
-    """Notes, one a line."""
-    if format == "latex":
-        return "\n".join(f"% {note}" for note in notes)
-    return "\n".join(f"- {note}" for note in notes)
+    """Notes, one a line, in the terminal wrapped to its width."""
+    text = "\n".join(f"{'%' if format == 'latex' else '-'} {note}" for note in notes)
+    return wrap(text) if format == "terminal" else text
 
 
 def name(row: Row) -> str:
@@ -101,14 +114,6 @@ def unit(table: Table, written: str = " (%)") -> str:
 def is_share(table: Table) -> bool:
     """Whether the metric lies between 0 and 1."""
     return table.task["metric"] in SHARES
-
-
-def short(count: float) -> str:
-    """A count with three digits: ``2.39 M``."""
-    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:.3g} {letter}"
-    return f"{count:g}"
 
 
 def mebibytes(count: float) -> str:

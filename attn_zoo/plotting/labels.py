@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from attn_zoo.leaderboard.plots.style import MUTED
+from attn_zoo.plotting.theme import MUTED
 
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top, in pixels."""
@@ -97,7 +97,7 @@ def _free_place(
         if distance <= _LEADER:
             return box, None
         line = (place, (min(max(place[0], box[0]), box[2]), min(max(place[1], box[1]), box[3])))
-        if not any(_crosses(line, name) for name in names):
+        if not any(_crosses(line, name) for name in names) and not any(_meet(line, other) for other in leaders):
             return box, line
     return None
 
@@ -113,6 +113,16 @@ def _crosses(line: Leader, box: Box) -> bool:
     steps = max(2, int(max(abs(x1 - x0), abs(y1 - y0)) / 4))
     points = [(x0 + (x1 - x0) * at / steps, y0 + (y1 - y0) * at / steps) for at in range(steps + 1)]
     return any(box[0] < x < box[2] and box[1] < y < box[3] for x, y in points)
+
+
+def _meet(one: Leader, other: Leader) -> bool:
+    """Whether two lines cross."""
+
+    def side(line: Leader, point: tuple[float, float]) -> bool:
+        (x0, y0), (x1, y1) = line
+        return (x1 - x0) * (point[1] - y0) > (y1 - y0) * (point[0] - x0)
+
+    return side(one, other[0]) != side(one, other[1]) and side(other, one[0]) != side(other, one[1])
 
 
 def folded(name: str) -> str:
@@ -137,7 +147,7 @@ def at_ends(
 
     Args:
         ends: last point of each curve, in data.
-        marks: a marker before each name, for curves that end far from it, whose leaders then are pale; none where there are none.
+        marks: a marker before each name in place of a leader, for curves that end far from it.
         right: share of the figure's width at which the names end.
         size: of the letters, in points.
     """
@@ -155,12 +165,12 @@ def at_ends(
     free = {"clip_on": False, "scalex": False, "scaley": False}
     for at, (note, end, height, colour) in enumerate(zip(notes, ends, spread, colours, strict=True)):
         note.xy = note.xyann = to_data.transform((frame.x1 + begin, height))
-        stop = to_data.transform((frame.x1 + 11 * pixel, height))
-        pale = {"linewidth": 0.8, "linestyle": (0, (1, 1.5)), "alpha": 0.5 if marks else 1.0}
-        axes.plot([end[0], stop[0]], [end[1], stop[1]], color=colour, **pale, **free)
         if marks:
             x = to_data.transform((frame.x1 + (11 + _MARK / 2) * pixel, height))
             axes.plot(*x, color=colour, marker=marks[at], markersize=4.5, linestyle="none", **free)
+            continue
+        stop = to_data.transform((frame.x1 + 11 * pixel, height))
+        axes.plot([end[0], stop[0]], [end[1], stop[1]], color=colour, linewidth=0.8, linestyle=(0, (1, 1.5)), **free)
     return notes
 
 

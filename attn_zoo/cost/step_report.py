@@ -1,4 +1,4 @@
-"""Measured steps as Markdown: a table of time and throughput, one of memory, one of energy where there is a meter."""
+"""Report of measured steps: tables of time and throughput, of memory, and of energy where there is a meter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = {
 
 
 class Steps:
-    """Figures of a measurement of steps by label, length, direction and batch."""
+    """Figures by label, length, direction and batch."""
 
     def __init__(self, found: Measurement) -> None:
         assert found.protocol is not None
@@ -27,27 +27,27 @@ class Steps:
         self._by = {(cell.label, cell.length, cell.kind, cell.batch): figures for cell, figures in found.cells.items()}
 
     def one(self, label: str, length: int, kind: str) -> Figures:
-        """At a batch of one, which holds all that is measured once."""
+        """Figures at a batch of one, with all that is measured once."""
         return self._by[label, length, kind, 1]
 
     def best(self, label: str, length: int, kind: str) -> tuple[Figures, int | None]:
-        """At the best batch, and that batch; None where it is not known."""
+        """Figures at the best batch, and that batch; None where it is unknown."""
         alone = self.one(label, length, kind)
         batch = alone.one("best_batch")
         return (alone, None) if batch is None else (self._by.get((label, length, kind, int(batch)), alone), int(batch))
 
     def cell(self, found: Figures, quantity: str, factor: float) -> str:
-        """A figure of each round times a factor, or why there is none."""
+        """Figure of a quantity times a factor, or the reason of its absence."""
         values = [factor * value for value in found.all(quantity)]
         return figure(values, self.protocol) if values else reason(found, quantity, "seconds")
 
 
 def step_report(found: Measurement) -> str:
-    """The figures of one ``experiment=cost``."""
+    """Report of ``experiment=cost``."""
     steps = Steps(found)
     tables = [_times(steps, found.grid["level"]), _memory(steps)]
     tables += [_energy(steps)] if found.facts["energy"]["meter"] else []
-    return joined(found, *tables, failures(found.cells.values(), KINDS), _said(found))
+    return joined(found, *tables, failures(found.cells.values(), KINDS), _method(found))
 
 
 def _times(steps: Steps, level: str) -> str:
@@ -103,8 +103,7 @@ def _energy(steps: Steps) -> str:
     return "**Energy: a step of one sequence, and a token at the best batch**\n\n" + markdown(head, rows)
 
 
-def _said(found: Measurement) -> str:
-    """What was measured, where and how."""
+def _method(found: Measurement) -> str:
     grid, protocol, energy = found.grid, found.protocol, found.facts["energy"]
     assert protocol is not None
     cuda = protocol.device == "cuda"

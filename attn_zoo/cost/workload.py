@@ -1,36 +1,25 @@
-"""A module with all that a step of it needs: its optimiser, and inputs that take turns."""
+"""A module and its optimiser, as steps of inference and of training."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 CLIP_NORM = 1.0
-"""Of the gradient, before the optimiser's step; it is the runner's default."""
+"""Norm to which gradients are clipped before the optimiser's step, the runner's default."""
 
 Inputs = tuple[Tensor, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """A step as its parts, each of which gets what the one before returned; the first one None."""
-
-    parts: tuple[Callable[[Any], Any], ...]
-
-    def step(self) -> None:
-        """All of them, one after another."""
-        result = None
-        for part in self.parts:
-            result = part(result)
+Parts = tuple[Callable[[Any], Any], ...]
+"""Parts of a step; each gets the result of the part before, the first one None."""
 
 
-class Driven:
-    """A module and, where asked, AdamW over its parameters, its state there from the start and its learning rate 0."""
+class Workload:
+    """A module and, where asked, AdamW over its parameters, with its state from the start and a learning rate of 0."""
 
     def __init__(self, module: nn.Module, optimiser: bool) -> None:
         self.module = module
@@ -48,14 +37,14 @@ class Driven:
         return [value for entry in state.values() for value in entry.values() if isinstance(value, Tensor)]
 
     def forward(self, copies: Sequence[Inputs]) -> Parts:
-        """Inference on the copies of the inputs in turn."""
+        """Step of inference on the copies of the inputs in turn."""
         turns = itertools.cycle(copies)
 
         def forward(_: object) -> None:
             with torch.inference_mode():
                 self.module(*next(turns))
 
-        return Parts((forward,))
+        return (forward,)
 
     def training(self, copies: Sequence[Inputs], gradient: Tensor) -> Parts:
         """Forward, backward and the optimiser's step on the copies of the inputs in turn; no gradient is left.
@@ -79,13 +68,24 @@ class Driven:
             if self._optimiser is None:
                 self.module.zero_grad(set_to_none=True)
 
-        return Parts((forward, backward) if self._optimiser is None else (forward, backward, self._update))
+        return (forward, backward) if self._optimiser is None else (forward, backward, self._update)
 
     def _update(self, _: object) -> None:
         assert self._optimiser is not None
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), CLIP_NORM)
         self._optimiser.step()
         self._optimiser.zero_grad(set_to_none=True)
+
+
+def step_of(parts: Parts) -> Callable[[], None]:
+    """The parts as one call."""
+
+    def step() -> None:
+        result = None
+        for part in parts:
+            result = part(result)
+
+    return step
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

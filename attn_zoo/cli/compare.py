@@ -1,0 +1,128 @@
+"""``attn-zoo compare``: attentions of one's own beside the rows of the quickstart, which are not trained again."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+from attn_zoo import reference
+from attn_zoo.cli.config import in_words, store_groups
+from attn_zoo.cli.plan import Plan, plan
+from attn_zoo.cli.run import carry_out
+from attn_zoo.cli.search import refusal
+from attn_zoo.conformance import run_cases
+from attn_zoo.conformance.attention_suite import DEFAULT
+from attn_zoo.conformance.targets import cases_of
+from attn_zoo.contract import AttentionCard
+from attn_zoo.leaderboard import Row, Table, render, tables
+from attn_zoo.leaderboard.heatmap.terminal import colours_here
+from attn_zoo.leaderboard.render.text import estimated, unit
+from attn_zoo.leaderboard.reproduce import hydra_value
+from attn_zoo.records import RunRecord, Store
+from attn_zoo.registry import card, load_plugin
+from attn_zoo.rows import RowName, rows_of
+from attn_zoo.terminal import wrap
+
+FOLDER = "compare"
+"""Folder of the records, below which each version of the code has its own."""
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.description = (
+        "Train attentions as the quickstart trains its rows, with the same network, data, budget and seeds, and print their ranks "
+        "among these rows, whose records come with the package. Checks that fail are said first. Takes a minute or two on two "
+        "cores; the same command goes on from what is recorded, and changed code is trained anew."
+    )
+    words = "file or folder that registers attentions; or a row: NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...]"
+    parser.add_argument("targets", nargs="+", metavar="PATH | ROW", help=words)
+    default = f"folder of the new records (default: {FOLDER}/NAME-DIGEST, by the source code)"
+    parser.add_argument("--records", metavar="FOLDER", help=default)
+    parser.set_defaults(handler=_compare)
+
+
+def _compare(parsed: argparse.Namespace) -> int:
+    if "quickstart" not in reference.shipped():
+        raise ValueError("this installation has no records of the quickstart; attn-zoo run -m experiment=quickstart makes them")
+    rows = named_rows(parsed.targets)
+    store_groups()
+    folder = Path(parsed.records or _folder(rows))
+    words = [f"attention={','.join(map(str, rows))}", f"records={hydra_value(str(folder))}", "report=false", "device=cpu"]
+    with in_words():
+        planned = plan(["-m", "experiment=quickstart", *words])
+    proved = [_check(card(name)) for name in dict.fromkeys(row.attention for row in rows)]
+    for line in _refusals(planned):
+        print(wrap(line), flush=True)
+    status = carry_out(planned, ("attn-zoo", "compare", *parsed.targets))
+    made = tables(with_reference(Store(folder).load()[0]))
+    print(f"\n{render(made, 'terminal', overview=True, colours=colours_here())}\n")
+    names = {row.attention for row in rows}
+    places = [place(row, table) for table in made for row in table.rows if row.attention in names]
+    print("\n".join(map(wrap, places)))
+    print(wrap(f"Records: {folder}. Costs and learning curves: attn-zoo leaderboard --records {folder}"))
+    if not all(proved):
+        print(wrap("A check failed (above): what a mechanism does not keep of its card may be what its scores come from."))
+    return status or int(not all(proved))
+
+
+def named_rows(targets: Sequence[str]) -> list[RowName]:
+    """Rows of the targets: those that are named, else every attention that a path registers, at its defaults.
+
+    Raises:
+        FileNotFoundError: a path does not exist.
+        UnknownNameError: no such attention, implementation or option.
+        ValueError: a file cannot be loaded, or registers no attention.
+    """
+    paths = [target for target in targets if target.endswith(".py") or "/" in target or Path(target).is_dir()]
+    loaded = [entry for path in paths for entry in load_plugin(Path(path))]
+    if rows := [target for target in targets if target not in paths]:
+        return rows_of(rows)
+    names = [entry.name for entry in loaded if isinstance(entry, AttentionCard)]
+    if not names:
+        raise ValueError(f"compare takes attentions; {', '.join(paths)} registers tasks alone")
+    return rows_of(dict.fromkeys(names))
+
+
+def with_reference(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Records with those of the quickstart, of which runs that were done anew are left out."""
+    anew = {record.run_id for record in records}
+    shipped = Store(reference.packed_file("quickstart")).load()[0]
+    return [*(record for record in shipped if record.run_id not in anew), *records]
+
+
+def place(row: Row, table: Table) -> str:
+    """Score and rank of a row, and the rows that cannot be told apart from it."""
+    start = f"{row.label} on {table.task['title']}: "
+    if row.scores.test is None:
+        return start + "; ".join(map(str, row.scores.failures))
+    score = f"{estimated(row.scores.test, table)}{unit(table, ' %')}"
+    if row.standing.rank is None:
+        return f"{start}{score}, without a rank: {row.standing.unranked or table.ranking.reason or 'a control'}"
+    ranked = [other for other in table.rows if other.standing.rank is not None]
+    ties = [other.label for other in ranked if other is not row and set(other.standing.ties) & set(row.standing.ties)]
+    tied = f", not told apart from {', '.join(ties)}" if ties else ""
+    return f"{start}{score}, rank {row.standing.rank} of {len(ranked)}{tied}"
+
+
+def _folder(rows: Sequence[RowName]) -> str:
+    """Folder by the names of the attentions and a digest of the files that define them."""
+    names = list(dict.fromkeys(row.attention for row in rows))
+    source = b"".join(Path(inspect.getfile(card(name).build)).read_bytes() for name in names)
+    return f"{FOLDER}/{'-'.join(names)}-{hashlib.sha256(source).hexdigest()[:8]}"
+
+
+def _check(entry: AttentionCard) -> bool:
+    """Run the kit at the default options and print its summary and failures; whether everything claimed is proved."""
+    print(f"checking {entry.name} ...", flush=True)
+    report = run_cases(entry.name, [case for case in cases_of(entry) if case.variant in ("", DEFAULT)])
+    print(wrap("\n".join(line for line in str(report).split("\n") if not line.startswith("  skipped"))), flush=True)
+    return report.ok
+
+
+def _refusals(planned: Plan) -> list[str]:
+    """Reasons why rows do not take the quickstart's tasks, each once."""
+    found = {(job.spec.attention, job.spec.task): refusal(job.spec, job.locations) for job in planned.jobs}
+    return [f"{attention} refuses {task}: {reason}" for (attention, task), reason in found.items() if reason]

@@ -1,0 +1,213 @@
+"""Checks of modes: training, recorded and unrecorded gradients, other types and devices, copies in use."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_zoo.conformance.causality import FUTURES, LOUD_AND_QUIET, require_no_future
+from attn_zoo.conformance.harness import Violation, require
+from attn_zoo.conformance.requests import Request, answers, key_masks, weighed, without_padded_queries
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention
+
+
+@attention_check("implementation")
+def training_keeps_the_promises(subject: Subject) -> None:
+    """In training mode without dropout, no future, padding or other example has an influence, and outputs are those of eval mode
+    unless training draws or changes what the module holds."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        where = f"in training, causal={geometry.causal}"
+        call = partial(_trained, module)
+        request = subject.draw(module, batch=6)
+        if geometry.causal:
+            scenes = (FUTURES[0], FUTURES[2], LOUD_AND_QUIET[0])
+            require_no_future(subject, module, range(1, geometry.keys), scenes, call)
+        if subject.card.can.key_padding:
+            request = request.padded(key_masks(geometry.keys, subject.device))
+            clean = without_padded_queries(request, request(call))
+            for fill in (1e3, torch.nan):
+                other = request.filled_at_padding(partial(_noise, fill))
+                found = without_padded_queries(other, other(call))
+                subject.equal(found, clean, f"{where}, padded keys times {fill}", subject.exactness)
+        whole = request(call)
+        loud = request.changed(lambda _, tensor: torch.cat([tensor[:3], 30 * tensor[3:]]))
+        if not _draws(module, request):
+            subject.equal(whole, request(module), f"{where}, against eval mode")
+            subject.equal(loud(call)[:3], whole[:3], f"{where}, beside examples 30 times as large")
+
+
+def _noise(size: float, tensor: Tensor) -> Tensor:
+    return size * (tensor.flip(0) + 1)
+
+
+def _needs(asked: Sequence[str], name: str, tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(name in asked)
+
+
+def _trained(module: Attention, query: Any, key: Any, value: Tensor, **given: Any) -> Tensor:
+    """Call a copy of the module in training mode, from one seed, with inputs that need gradients."""
+    fresh = copy.deepcopy(module).train()
+    torch.manual_seed(5)
+    leaves = {id(x): x.detach().requires_grad_() for x in (query, key, value) if x is not None}
+    out: Tensor = fresh(leaves.get(id(query)), leaves.get(id(key)), leaves[id(value)], **given)
+    return out.detach()
+
+
+def _draws(module: Attention, request: Request) -> bool:
+    """True where a training call draws random numbers, or changes what the module holds."""
+    rates = [getattr(module.options, option.name) for option in fields(module.options) if "dropout" in option.name]
+    fresh = copy.deepcopy(module).train()
+    before, start = copy.deepcopy(fresh.state_dict()), torch.get_rng_state()
+    request(fresh)
+    changed = any(not torch.equal(tensor, before[name]) for name, tensor in fresh.state_dict().items())
+    return any(rates) or changed or not torch.equal(start, torch.get_rng_state())
+
+
+@attention_check("implementation")
+def recording_gradients_changes_nothing(subject: Subject) -> None:
+    """Outputs are the same with gradients, under no_grad and in inference mode; each gradient is the same whichever others are
+    asked for, and for a gradient of the output that is expanded or not contiguous."""
+    for geometry in subject.short_and_long():
+        module = subject.build(geometry)
+        request = subject.draw(module, batch=6 if geometry.keys == subject.length else 2)
+        if subject.card.can.key_padding:
+            request = request.padded(key_masks(geometry.keys, subject.device)[-len(request.value) :])
+        where = f"length={geometry.keys}, causal={geometry.causal}"
+        want = answers(request, module)
+        for mode in (torch.no_grad(), torch.inference_mode()):
+            with mode:
+                quiet = without_padded_queries(request, request(module))
+                subject.equal(quiet.clone(), want["output"], f"output under {type(mode).__name__}, {where}")
+        if geometry.keys == subject.length:
+            _require_each_gradient(subject, module, request, want, where)
+        _require_any_output_gradient(subject, module, request.padded(None), where)  # a mask copies the gradient on its way
+
+
+def _require_each_gradient(subject: Subject, module: Attention, request: Request, want: dict[str, Tensor], where: str) -> None:
+    for left_out in request.tensors:
+        asked = [name for name in request.tensors if name != left_out] or [left_out]
+        some = request.changed(partial(_needs, asked))
+        out = without_padded_queries(some, some(module))
+        subject.equal(out.detach(), want["output"], f"output where {left_out} needs no gradient, {where}")
+        grads = torch.autograd.grad(weighed(out), [some.tensors[name] for name in asked], allow_unused=True)
+        for name, grad in zip(asked, grads, strict=True):
+            found = torch.zeros_like(some.tensors[name]) if grad is None else grad
+            what = f"gradient of {name} where {left_out} needs none, {where}"
+            subject.equal(found, want[f"gradient of {name}"], what)
+
+
+def _require_any_output_gradient(subject: Subject, module: Attention, request: Request, where: str) -> None:
+    layouts: dict[str, Callable[[Tensor], Tensor]] = {
+        "expanded": _wide,
+        "transposed": lambda out: _wide(out).transpose(1, 2).contiguous().transpose(1, 2),
+        "strided": lambda out: _wide(out).repeat_interleave(2, dim=-1)[..., ::2],
+    }
+    found: dict[str, dict[str, Tensor]] = {}
+    for what, layout in {"contiguous": lambda out: _wide(out).contiguous(), **layouts}.items():
+        leaves = request.leaves()
+        out = without_padded_queries(leaves, leaves(module))
+        grads = torch.autograd.grad(out, list(leaves.tensors.values()), layout(out), allow_unused=True)
+        found[what] = {name: grad for name, grad in zip(leaves.tensors, grads, strict=True) if grad is not None}
+    for what in layouts:
+        for name, grad in found["contiguous"].items():
+            subject.equal(found[what][name], grad, f"gradient of {name} for a gradient of the output that is {what}, {where}")
+
+
+def _wide(out: Tensor) -> Tensor:
+    """Gradient of the output that differs by channel alone, expanded over the rest."""
+    return torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype, device=out.device).expand_as(out)
+
+
+@attention_check("implementation")
+def conversions_reach_everything(subject: Subject) -> None:
+    """After calls, ``.to()`` another type and back gives the outputs of a module built for that type."""
+    types = (torch.float32, torch.float64) if subject.dtype is torch.float64 else (subject.dtype,)
+    for geometry in subject.plain_and_causal():
+        module, request = subject.build(geometry), subject.draw(subject.build(geometry))
+        request(module)
+        answers(request, module)
+        for dtype in (*types, subject.dtype):
+            fresh = subject.build(geometry).to(dtype)
+            converted = request.cast(dtype)
+            found = converted(module.to(dtype))
+            where = f"used module converted to {dtype}, causal={geometry.causal}"
+            require(found.dtype == dtype, f"{where}: output {found.dtype}")
+            subject.equal(found, converted(fresh.to(dtype)), where, SINGLE if dtype is not subject.dtype else subject.tolerance)
+            module.to(subject.dtype)
+
+
+SINGLE = 1e-4
+"""Tolerance of parameters rounded to float32 and back."""
+
+
+@attention_check("variant")
+def shapes_flow_outside_a_device_context(subject: Subject) -> None:
+    """A module moved to the meta device runs there, with and without a mask, outside a device context: what it makes follows its
+    inputs."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = subject.draw(module, batch=6)
+        masks = [None, key_masks(geometry.keys)] if subject.card.can.key_padding else [None]
+        for mask in masks:
+            moved = request.changed(lambda _, tensor: tensor.to("meta")).padded(None if mask is None else mask.to("meta"))
+            try:
+                out = moved(copy.deepcopy(module).to("meta"))
+            except (NotImplementedError, RuntimeError) as error:
+                raise Violation(f"{geometry}, padded={mask is not None}: {type(error).__name__}: {error}") from error
+            require(out.device.type == "meta", f"{geometry}: the output is on {out.device}")
+            require(out.shape == moved.value.shape, f"{geometry}: shapes alone give {tuple(out.shape)}")
+
+
+@attention_check("implementation")
+def modules_in_use_can_be_copied(subject: Subject) -> None:
+    """After training calls and, where claimed, steps, a module can be copied, and its copy gives the same output."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = subject.draw(module)
+        answers(request, module.train())
+        module.eval()
+        if subject.card.can.stepwise and geometry.causal:
+            state = module.initial_state(len(request.value), dtype=subject.dtype, device=subject.device)
+            leaves = request.leaves()
+            module.step(leaves.query, leaves.key, leaves.value, state, **leaves.streams)
+        leaves = request.leaves()
+        out = leaves(module)
+        try:
+            twin = copy.deepcopy(module)
+        except Exception as error:  # a tensor with a history, a lock, a generator
+            raise Violation(f"a module in use cannot be copied: {type(error).__name__}: {error}") from error
+        subject.equal(request(twin), out.detach(), f"output of a copy made in use, causal={geometry.causal}", subject.exactness)
+        out.sum().backward()
+
+
+@attention_check("card")
+def compiled_agrees(subject: Subject) -> None:
+    """torch.compile gives the outputs and gradients of plain calls, with padding and without."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = subject.draw(module, batch=6)
+        padded = [request.padded(key_masks(geometry.keys, subject.device))] if subject.card.can.key_padding else []
+        for each in (*padded, request):
+            prove = partial(_require_compiled, subject, each, module, answers(each, module))
+            try:
+                prove("aot_eager")  # traces the call, as "eager" does, and its backward pass
+            except Exception:
+                prove("eager")  # fails here too if the forward trace is at fault
+                raise
+
+
+def _require_compiled(subject: Subject, request: Request, module: Attention, want: dict[str, Tensor], backend: str) -> None:
+    torch._dynamo.reset()
+    got = answers(request, module, torch.compile(module, backend=backend))
+    torch._dynamo.reset()
+    where = f"causal={module.geometry.causal}, padded={request.key_valid is not None}"
+    for name, answer in got.items():
+        subject.equal(answer, want[name], f"compiled by {backend}, {where}: {name}")

@@ -1,0 +1,139 @@
+"""Check of padding between real tokens, which amounts to its absence where no place enters the map."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attn_zoo.conformance.harness import NotApplicable
+from attn_zoo.conformance.requests import Request
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention, Geometry
+
+SCALES = (1.0, 100.0)
+"""Sizes of the inputs; a large finite fill in place of minus infinity shows only where scores are below it."""
+
+
+@attention_check("implementation")
+def padding_anywhere_amounts_to_its_absence(subject: Subject) -> str:
+    """Real tokens, padding and real tokens again give what the real tokens alone give, where the map does not depend on places:
+    permuting the tokens permutes the outputs, or a state of fixed size is carried, whose gates alone let it decay."""
+    can = subject.card.can
+    if not can.key_padding:
+        raise NotApplicable("key_padding is not claimed")
+    if not can.any_length:
+        raise NotApplicable("any_length is not claimed: weights are stored by place")
+    proved, told = 0, []
+    for geometry in _lengths(subject):
+        if reason := _place_enters(subject, geometry):
+            told.append(f"{geometry.keys} tokens, causal={geometry.causal}: {reason}")
+            continue
+        for scale in SCALES:
+            _require_absence(subject, subject.build(geometry), scale)
+        proved += 1
+    if not proved:
+        raise NotApplicable(f"places enter the map; {told[0]}")
+    return f"{proved} lengths and forms" + (f"; places enter at {'; '.join(told)}" if told else "")
+
+
+def _lengths(subject: Subject) -> list[Geometry]:
+    """Geometries at the length of the check, and narrow ones at the drawn sizes from 6 tokens on."""
+    sized = [replace(each, heads=1, head_dim=subject.geometry().head_dim) for each in subject.sized(shortest=6)]
+    return [*subject.plain_and_causal(), *(each for each in sized if each.keys <= max(129, subject.sizes.blocks))]
+
+
+@torch.no_grad()
+def _require_absence(subject: Subject, module: Attention, scale: float) -> None:
+    geometry = module.geometry
+    request = subject.draw(module, batch=len(_patterns(geometry.keys))).changed(lambda _, tensor: scale * tensor)
+    for row, (what, mask) in enumerate(_patterns(geometry.keys).items()):
+        own, valid = request.rows(slice(row, row + 1)), mask.to(subject.device)
+        padded = own.padded(valid[None])(module)[:, :, valid]
+        alone = _taken(own, valid)(module)
+        where = f"{geometry}, {what}" + (f", inputs {scale:.0f} times as large" if scale > 1 else "")
+        subject.equal(padded, alone, f"the real tokens beside padding against alone: {where}")
+
+
+def _patterns(length: int) -> dict[str, Tensor]:
+    """Masks by their description: padding on either side, in the middle, in holes, and across a border of 64."""
+    third, half = max(1, length // 3), length // 2
+    spans = {
+        f"padding from {third} to {2 * third}": (third, 2 * third),
+        f"padding at {half} alone": (half, half + 1),
+        f"padding up to {third}": (0, third),
+        f"padding from {length - third} on": (length - third, length),
+    }
+    if length > 70:
+        spans["padding from 60 to 68"] = (60, 68)
+    masks = {}
+    for what, (start, stop) in spans.items():
+        masks[what] = torch.ones(length, dtype=torch.bool)
+        masks[what][start:stop] = False
+    holes = torch.ones(length, dtype=torch.bool)
+    holes[1::3] = False
+    return {**masks, "every third token padding": holes}
+
+
+def _taken(request: Request, valid: Tensor) -> Request:
+    return request.changed(lambda _, tensor: tensor[:, :, valid[: tensor.shape[2]]]).padded(None)
+
+
+def _place_enters(subject: Subject, geometry: Geometry) -> str | None:
+    """Reason why the map without padding depends on places, by ``eager``; None where it does not."""
+    eager = subject.as_eager()
+    module = eager.build(replace(geometry, causal=False))
+    if any(stream.first is not None for stream in subject.card.streams(geometry, subject.options)):
+        return "the first places have inputs of their own"
+    request = eager.draw(module, batch=2)
+    with torch.no_grad():
+        gap = max(_gap_when_permuted(module, request, seed) for seed in range(4))
+    if gap <= subject.tolerance:
+        return None
+    if geometry.causal and subject.card.can.stepwise:
+        return _decays_by_place(eager)
+    return f"permuting the tokens moves the outputs by {gap:.2g} of the largest"
+
+
+def _gap_when_permuted(module: Attention, request: Request, seed: int) -> float:
+    """Largest change of an output, relative to the largest, by a random permutation of the tokens."""
+    device = request.value.device
+    order = torch.randperm(request.positions, generator=torch.Generator().manual_seed(seed)).to(device)
+    before = request(module)[:, :, order]
+    after = request.changed(lambda _, tensor: tensor[:, :, order])(module)
+    return ((after - before).abs().max() / before.abs().max().clamp(min=1e-30)).item()
+
+
+def _decays_by_place(subject: Subject) -> str | None:
+    """Reason why a carried state depends on places; None where it has a fixed size and decays by the content of tokens alone."""
+    cost, plain = subject.card.cost, subject.geometry(causal=True)
+    bytes_held = [cost(replace(plain, queries=n, keys=n), subject.options).state_bytes for n in (1024, 4096)]
+    if bytes_held[0] is None or bytes_held[0] != bytes_held[1]:
+        return "the state grows with the tokens read"
+    n = subject.sizes.blocks
+    reach = _influences(subject, subject.geometry(n, heads=1, causal=True), seed=1)
+    if reach[0] == 0:
+        return f"the first of {n} tokens is forgotten whole, as in a window"
+    # The ratio of the influences of two tokens on a later one changes with what lies between only if that gates the first.
+    ratios = [found[0] / found[2] for found in (_influences(subject, subject.geometry(4, heads=1, causal=True), s) for s in (1, 2))]
+    if abs(ratios[0] - ratios[1]) <= 1e-6 * abs(ratios[0]):
+        return "the state decays by places, whatever the tokens between"
+    return None
+
+
+def _influences(subject: Subject, geometry: Geometry, seed: int) -> list[float]:
+    """Sizes of the last output's gradient by each value; ``seed`` draws the second token anew, and all else stays."""
+    module = subject.build(geometry)
+    request, other = subject.draw(module, batch=1), subject.draw(module, batch=1, seed=10 + seed)
+    second = torch.arange(geometry.keys, device=subject.device)[:, None] == 1
+    leaves = request.changed(lambda name, tensor: torch.where(second, other.tensors[name], tensor)).leaves()
+    values = [leaves.value]
+    streams = subject.card.streams(geometry, subject.options)
+    values += [leaves.streams[stream.name] for stream in streams if stream.starts_as == "value"]
+    grads = torch.autograd.grad(leaves(module)[:, :, -1].sum(), values, allow_unused=True)
+    found = torch.zeros(geometry.keys, dtype=subject.dtype, device=subject.device)
+    for grad in grads:
+        found += 0 if grad is None else grad.square().sum(dim=(0, 1, 3))
+    sizes: list[float] = found.sqrt().tolist()
+    return sizes

@@ -1,0 +1,240 @@
+"""Checks of promises that no number shows: arguments, heads, the process, errors, and what a resized module keeps."""
+
+from __future__ import annotations
+
+import copy
+import random
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attn_zoo.conformance.harness import Violation, require
+from attn_zoo.conformance.requests import Request, answers, key_masks
+from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.contract import Attention, Geometry, UnsupportedError
+
+
+@attention_check("twin")
+def some_setting_is_served(subject: Subject) -> None:
+    """The implementation serves some setting of the card: it does not refuse all of them."""
+    reasons = set()
+    for options in (subject.options, *subject.variants()):
+        forms = [subject.geometry(subject.length, causal=causal) for causal in (False, *([True] if subject.causal else []))]
+        found = [subject.card.build.refuses(subject.implementation, geometry, options) for geometry in forms]
+        if None in found:
+            return
+        reasons.update(found)
+    raise Violation(f"{subject.implementation} refuses every setting: {'; '.join(map(str, sorted(map(str, reasons))))}")
+
+
+@attention_check("implementation")
+def heads_keep_to_themselves(subject: Subject) -> None:
+    """No head influences another, unless the card claims ``mixes_heads``, which shows."""
+    largest = 0.0
+    for geometry in subject.plain_and_causal():
+        module = subject.build(replace(geometry, heads=3))
+        request = subject.draw(module, batch=6 if subject.card.can.key_padding else 2)
+        masked = request.padded(key_masks(geometry.keys, subject.device)) if subject.card.can.key_padding else request
+        for each in (request, masked):
+            before = each(module)
+            for what, factor in (("other numbers", 1.0), ("numbers 100 times as large", 100.0)):
+                after = each.changed(partial(_with_head, 1, factor))(module)
+                if subject.card.can.mixes_heads:
+                    largest = max(largest, (after[:, 0] - before[:, 0]).abs().max().item())
+                    continue
+                for head in (0, 2):
+                    what_moved = f"head {head} when head 1 holds {what}, causal={geometry.causal}"
+                    subject.equal(after[:, head], before[:, head], what_moved)
+    require(largest > 0 or not subject.card.can.mixes_heads, "the card claims mixes_heads, but no head influences another")
+
+
+def _with_head(head: int, factor: float, name: str, tensor: Tensor) -> Tensor:
+    changed = tensor.clone()
+    changed[:, head] = factor * (tensor[:, head].flip(-1) + 1)
+    return changed
+
+
+@attention_check("implementation")
+def the_process_is_left_as_it_was(subject: Subject) -> None:
+    """Building, calls and training leave random states, threads and other settings of the process; torch's generator may advance
+    where something is drawn, and is never seeded."""
+    draws = subject.card.can.random_at_build
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request, training = subject.draw(module), copy.deepcopy(module).train()
+        runs: dict[str, tuple[Callable[[], object], bool]] = {
+            "building": (partial(_built, subject, geometry), draws or any(True for _ in module.parameters())),
+            "a call": (partial(request, module), False),
+            "a call in training": (partial(answers, request, training), draws),
+        }
+        for what, (run, may_draw) in runs.items():
+            with _Unchanged(f"{what}, causal={geometry.causal}"):
+                run()
+            _require_generator(run, what, may_draw)
+
+
+def _built(subject: Subject, geometry: Geometry) -> Attention:
+    return subject.card.build(geometry, copy.deepcopy(subject.options), subject.implementation)
+
+
+class _Unchanged:
+    """Context at whose end the settings of the process are as they were."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def __enter__(self) -> None:
+        self.before = _settings()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            changed = [name for name, found in _settings().items() if found != self.before[name]]
+            require(not changed, f"{self.what} changed {', '.join(changed)}")
+
+
+def _settings() -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "the state of random": hash(random.getstate()),
+        "the number of threads": torch.get_num_threads(),
+        "the default dtype": torch.get_default_dtype(),
+        "whether gradients are recorded": torch.is_grad_enabled(),
+        "the search for anomalies": torch.is_anomaly_enabled(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "the precision of float32 products": torch.get_float32_matmul_precision(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cpu")),
+        "filters of warnings": len(warnings.filters),
+        "flushing of denormal numbers": (torch.tensor(2.0**-140) * 0.5).item() > 0,
+        "oneDNN": torch.backends.mkldnn.enabled,
+        "fused attention": (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()),
+        "tf32": (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark),
+    }
+    try:
+        import numpy
+    except ImportError:
+        return found
+    found["the state of numpy.random"] = repr(numpy.random.get_state())
+    return found
+
+
+def _require_generator(run: Callable[[], object], what: str, may_draw: bool) -> None:
+    """Require that torch's generator is not seeded, and does not advance where nothing is to be drawn."""
+    ends = []
+    for seed in (11, 12):
+        torch.manual_seed(seed)
+        start = torch.get_rng_state()
+        run()
+        ends.append(torch.get_rng_state())
+        moved = not torch.equal(start, ends[-1])
+        require(may_draw or not moved, f"{what} draws from torch's global generator, where nothing is to be drawn")
+    require(not torch.equal(*ends), f"{what} seeds torch's global generator")
+
+
+@attention_check("variant")
+def resizing_keeps_what_was_trained(subject: Subject) -> None:
+    """``resize_length`` carries trained weights over: those of the same shape bit by bit, and of others each old weight counts; a
+    resize to the present length changes no output."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = subject.draw(module)
+        before = request(module)
+        try:
+            module.resize_length(geometry.keys)
+            subject.equal(request(module), before, "output after a resize to the present length", subject.exactness)
+        except UnsupportedError:
+            pass
+        for length in (2 * geometry.keys + 1, geometry.keys - 2):
+            _require_kept(subject, subject.build(geometry), length)
+
+
+def _require_kept(subject: Subject, module: Attention, length: int) -> None:
+    old = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    trained = {name for name, _ in module.named_parameters()}
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1)
+    try:
+        for each in (module, other):
+            torch.manual_seed(8)
+            each.resize_length(length)
+    except UnsupportedError:
+        return  # that any_length is not refused is the check of the new length's
+    dtypes = {parameter.dtype for parameter in module.parameters()}
+    require(dtypes <= {subject.dtype} and not module.training, f"resize_length({length}) changed the dtype or the mode to {dtypes}")
+    for name, new in module.state_dict().items():
+        if name in old and new.shape == old[name].shape:
+            require(torch.equal(new, old[name]), f"resize_length({length}) changed {name}, whose shape is the same")
+        elif name in trained:
+            kept = int((other.state_dict()[name] != new).sum())
+            least = min(new.numel(), old[name].numel()) if name in old else 0
+            message = f"resize_length({length}): {kept} of {new.numel()} numbers of {name} follow what was trained"
+            require(kept >= least, f"{message}, and {old[name].numel()} were")
+    moved = [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+    require(not moved, f"resize_length({length}) froze {', '.join(moved)}")
+
+
+@attention_check("implementation")
+def calls_recover_from_errors(subject: Subject) -> None:
+    """After a request that is refused, and after an error inside a call, the next call gives what it gave before."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = subject.draw(module)
+        before = request(module)
+        bad = [replace(request, value=request.value[0]), request.padded(request.value[:, 0, :, 0]), request.first(0)]
+        for each in bad:
+            with suppress(Exception):  # any error may come; the next call is what counts
+                each(module)
+        counted = _FailsAt(-1)
+        with counted:
+            request(module)
+        for place in sorted({1, counted.seen // 2, counted.seen}):
+            with suppress(Exception), _FailsAt(place):
+                request(module)
+            where = f"the call after an error at operation {place} of {counted.seen}, causal={geometry.causal}"
+            subject.equal(request(module), before, where, subject.exactness)
+        require(request.leaves()(module).requires_grad, "after an error inside a call, no gradient reaches any input")
+
+
+class _FailsAt(TorchDispatchMode):
+    """Dispatch mode in which one operation fails, as for want of memory."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+        self.place, self.seen = place, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += 1
+        if self.seen == self.place:
+            raise RuntimeError("the operation fails, as for want of memory")
+        return func(*args, **(kwargs or {}))
+
+
+@attention_check("implementation")
+def empty_inputs_are_answered_or_refused(subject: Subject) -> None:
+    """No examples, or no positions, give an empty output with empty gradients, or are refused by ValueError or UnsupportedError."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = subject.draw(module)
+        none = request.rows(slice(0, 0))
+        cases: dict[str, Request] = {"no examples": none, "no positions": request.first(0)}
+        if subject.card.can.key_padding:
+            mask = torch.ones(0, geometry.keys, dtype=torch.bool, device=subject.device)
+            cases["no examples, padded"] = none.padded(mask)
+        for what, empty in cases.items():
+            leaves = empty.leaves()
+            try:
+                out = leaves(module)
+            except (ValueError, UnsupportedError):
+                continue
+            like = leaves.value if leaves.query is None else leaves.query
+            require(out.shape == like.shape, f"{what}: output {tuple(out.shape)}, queries {tuple(like.shape)}")
+            require(out.dtype == like.dtype, f"{what}: output {out.dtype}, inputs {like.dtype}")
+            require(out.requires_grad, f"{what}: no gradient reaches any input")
+            out.sum().backward()

@@ -1,0 +1,73 @@
+"""Sizes that the checks meet: lengths, heads and widths of heads, drawn once for each entry and version of the zoo."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+
+BORDERS = (63, 64, 65, 127, 128, 129)
+"""Lengths around the usual sizes of blocks, which every entry meets."""
+
+CUTS = (1, *BORDERS, 255, 256, 257, 511, 512, 513, 1023, 1024)
+"""Positions at which a block could end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Sizes of one call: positions, heads and width of a head."""
+
+    length: int
+    heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Drawn sizes of one entry."""
+
+    entry: str
+    version: str
+    all: tuple[Size, ...]
+    """From short to long: 1, 2, odd, even, a power of two, ``BORDERS``, and the three below."""
+
+    @property
+    def blocks(self) -> int:
+        """Length of several blocks, a multiple of none: odd, from 291 to 319."""
+        return self.all[-3].length
+
+    @property
+    def long(self) -> int:
+        """Length beyond 512 steps, around 700."""
+        return self.all[-2].length
+
+    @property
+    def longest(self) -> int:
+        """Length of 1,025 to 1,090."""
+        return self.all[-1].length
+
+    def __str__(self) -> str:
+        lengths = ", ".join(str(size.length) for size in self.all)
+        widths = ", ".join(str(width) for width in sorted({size.head_dim for size in self.all}))
+        return f"sizes drawn from {self.entry!r} and version {self.version}: lengths {lengths}; heads as wide as {widths}"
+
+
+@lru_cache
+def drawn_sizes(entry: str) -> Sizes:
+    """Draw the sizes of an entry from its name and the version of the zoo; the same on every machine."""
+    number = version("attn-zoo")
+    digest = hashlib.sha256(f"{entry} {number}".encode()).digest()
+    dice = random.Random(int.from_bytes(digest[:8], "big"))
+    odd, even, power = dice.choice((3, 5, 7, 9, 11, 13)), dice.choice((6, 10, 12, 14, 18, 20)), dice.choice((4, 8, 16, 32))
+    far = dice.randrange(291, 320, 2), dice.randrange(680, 720), dice.randrange(1025, 1091)
+    lengths = sorted({1, 2, odd, even, power, *BORDERS, *far})
+    widths = [dice.choice((5, 7, 9, 11, 13, 15)), dice.choice((33, 63, 65, 127)), dice.choice((10, 12, 24, 48, 96)), 64, 128]
+    dice.shuffle(widths)
+    sizes = []
+    for place, length in enumerate(lengths):
+        near = length <= max(BORDERS)
+        width = widths[place % len(widths)] if near else dice.choice((8, 9, 12, 16))
+        sizes.append(Size(length, dice.choice((1, 2, 3)) if near else 1, width))
+    return Sizes(entry, number, tuple(sizes))

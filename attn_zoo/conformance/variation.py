@@ -1,0 +1,88 @@
+"""Check of options that stand in no variant, with values drawn from their types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from enum import Enum
+from typing import Any
+
+from attn_zoo.conformance.harness import NotApplicable, Violation
+from attn_zoo.conformance.subject import ATTENTION_CHECKS, DEFAULTS_AT, Subject, attention_check, home_of
+from attn_zoo.contract import UnsupportedError
+from attn_zoo.registry import attention_options
+
+PROVED = (
+    "building_leaves_its_options_alone",
+    "output_is_like_the_queries",
+    "eager_agrees_with_the_definition",
+    "causal_output_ignores_the_future",
+    "padding_has_no_influence",
+    "batch_mates_have_no_influence",
+    "steps_answer_as_one_call",
+    "state_dict_restores_the_output",
+    "every_parameter_gets_a_gradient",
+    "gradients_match_finite_differences",
+    "cost_formula_is_exact",
+)
+"""Checks of ``eager`` for each value."""
+
+
+@attention_check("card")
+def options_hold_beyond_the_variants(subject: Subject) -> str:
+    """Each option in no variant, set to other values of its type that its rules allow, keeps the promises of the card."""
+    covered = {name for given in subject.card.variants.values() for name in given}
+    names = [option.name for option in fields(subject.options) if option.name not in covered and "dropout" not in option.name]
+    if not names:
+        raise NotApplicable("every option is in a variant")
+    tried = []
+    for name in names:
+        for value in values(getattr(subject.options, name)):
+            told = f"{name}={value.name if isinstance(value, Enum) else value}"
+            varied = _varied(subject, name, value, told)
+            if varied is not None:
+                tried.append(told)
+                _prove(varied, told)
+    return f"tried {', '.join(tried) or 'none, since their rules allow no other value'}"
+
+
+def values(now: Any) -> Iterator[Any]:
+    """Values of an option's type other than the present one; none for text."""
+    if isinstance(now, bool):
+        yield not now
+    elif isinstance(now, Enum):
+        yield from (member for member in type(now) if member is not now)
+    elif isinstance(now, int):
+        yield from dict.fromkeys(value for value in (now + 1, max(1, now // 2)) if value != now)
+    elif isinstance(now, float):
+        yield from (now / 2, now * 2) if now else (0.1, 1.0)
+
+
+def _varied(subject: Subject, name: str, value: Any, told: str) -> Subject | None:
+    """Subject with another value of one option; None where the rules refuse it."""
+    given = value.name if isinstance(value, Enum) else value
+    try:
+        options = attention_options(subject.card, DEFAULTS_AT, {name: given})
+        varied = replace(subject, variant=told, options=options, brief=True, traces={})
+        varied.build()
+    except (ValueError, UnsupportedError):
+        return None
+    except Exception as error:
+        raise Violation(f"{told}: neither built nor refused by ValueError: {type(error).__name__}: {error}") from error
+    return varied
+
+
+def _prove(subject: Subject, told: str) -> None:
+    twins = [name for name in subject.card.implementations[1:] if home_of(name, subject.device)[0] is not None]
+    cases = [(name, subject) for name in PROVED]
+    cases += [("implementation_agrees_with_eager", replace(subject, implementation=name, traces={})) for name in twins]
+    for name, each in cases:
+        if each.interpreted:
+            continue
+        try:
+            ATTENTION_CHECKS[name].prove(each)
+        except NotApplicable:
+            continue
+        except Exception as error:
+            kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
+            raise Violation(f"{told}: {name}: {kind}{error}") from error

@@ -1,0 +1,105 @@
+"""All tasks in one figure: the mean way from the best control to the best mechanism, against a cost as a multiple of softmax's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from attn_zoo.leaderboard.heatmap.costs import CostColumn
+from attn_zoo.leaderboard.heatmap.model import HeatMap
+from attn_zoo.leaderboard.plots.style import FIRST, Style
+from attn_zoo.plotting.labels import beside_points
+from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, hover, plain
+
+SIZE = (11.0, 4.6)
+"""Inches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One mechanism over the tasks that it was run on."""
+
+    attention: str
+    cost: float
+    """Cost as a multiple of softmax's."""
+    share: float
+    """Mean way from the best control, 0, to the best mechanism of a task, 100; 0 for a task on which it failed."""
+    tasks: int
+    whole: bool
+    """Whether it was run on every task that counts."""
+
+
+def points(found: HeatMap, column: CostColumn) -> list[Point]:
+    """Mechanisms with a cost that were run on at least half of the shaded tasks, the best first; none for a single task,
+    whose own figures tell more."""
+    if len(found.columns) < 2:
+        return []
+    shaded = [at for at, task in enumerate(found.columns) if task.unshaded is None]
+    made = []
+    for line in found.lines:
+        shades = [line.cells[at].shade or 0.0 for at in shaded if line.cells[at].row]
+        cost = column.values.get(line.attention)
+        if not line.control and cost is not None and shades and 2 * len(shades) >= len(shaded):
+            made.append(Point(line.attention, cost, 100 * fmean(shades), len(shades), len(shades) == len(shaded)))
+    return sorted(made, key=lambda point: -point.share)
+
+
+def caption(found: HeatMap, column: CostColumn) -> str:
+    """Tasks and mechanisms that count, and those left out."""
+    shaded = [task for task in found.columns if task.unshaded is None]
+    drawn = points(found, column)
+    tasks = "one task" if len(shaded) == 1 else f"{len(shaded)} tasks"
+    said = f"Mean over {tasks} of the way from the best control (0 %) to the best mechanism (100 %)."
+    if any(not point.whole for point in drawn):
+        said += " Hollow: mean over the tasks that it was run on, whose number stands behind the name."
+    mechanisms = sum(not line.control for line in found.lines)
+    if len(drawn) < mechanisms:
+        said += f" {mechanisms - len(drawn)} mechanisms were run on less than half of the tasks or have no known cost."
+    return f"{said} {column.said}."
+
+
+def draw_overall(figure: Any, drawn: Sequence[Point], axis: str, style: Style, top: float) -> None:
+    """Fill ``figure`` with ``drawn``, which holds at least one point; free ones stand at the left edge.
+
+    Args:
+        axis: label of the axis of costs.
+        top: share of the figure's height that the axes may reach.
+    """
+    paid = [point.cost for point in drawn if point.cost] or [1.0]
+    free = min(paid) / 2
+    left, below = 0.62 / SIZE[0], 0.5 / SIZE[1]
+    axes = figure.add_axes((left, below, 0.985 - left, top - below))
+    axes.set_xscale("log")
+    axes.set(
+        xlim=(min(free if any(not point.cost for point in drawn) else min(paid), 1.0) / 1.4, max(*paid, 1.0) * 1.8), ylim=(-4, 106)
+    )
+    axes.set(xlabel=axis, ylabel="mean way to the best of a task (%)")
+    axes.xaxis.set_major_formatter(lambda value, at: f"{plain(value, at)}×")
+    axes.xaxis.set_minor_formatter("")
+    axes.grid(color=GRID)
+    axes.axvline(1.0, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+    named = sorted(drawn, key=lambda point: point.attention not in FIRST)
+    for point in drawn:
+        colour, words = (
+            style.colours[point.attention],
+            f"{point.attention}: {point.share:.0f} % at {point.cost:.3g} times softmax's",
+        )
+        look = {"marker": style.shapes[point.attention], "markersize": 10 if point.attention == "softmax" else 7}
+        face = {"markerfacecolor": colour if point.whole else PAPER, "markeredgewidth": 1.4, "linestyle": "none"}
+        (mark,) = axes.plot([point.cost or free], [point.share], color=colour, zorder=3, **look, **face)
+        hover(mark, f"{words}, {point.tasks} tasks")
+    front = _front(drawn, free)
+    axes.step(*zip(*front, strict=True), where="post", color=MUTED, linewidth=5, alpha=0.22, zorder=1.2)
+    places = [(point.cost or free, point.share) for point in named]
+    beside_points(figure, axes, places, [point.attention + ("" if point.whole else f" ({point.tasks})") for point in named])
+
+
+def _front(drawn: Sequence[Point], free: float) -> list[tuple[float, float]]:
+    """Points that no cheaper one reaches, by ascending cost."""
+    front: list[tuple[float, float]] = []
+    for point in sorted(drawn, key=lambda point: (point.cost, -point.share)):
+        if not front or point.share > front[-1][1]:
+            front.append((point.cost or free, point.share))
+    return front

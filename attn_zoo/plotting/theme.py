@@ -1,0 +1,115 @@
+"""Theme of every picture: colours in the light and in the dark, settings of matplotlib, and files of a figure."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+INK = "#1b1f24"
+MUTED = "#69707d"
+GRID = "#e4e7eb"
+PAPER = "#ffffff"
+SERIES = ("#1a2fcf", "#2e9fb8", "#ee6325", "#b45cf0", "#9c2a17", "#5c1a73")
+"""Colours told apart with red-green and blue-yellow blindness, each at least 3 : 1 against white."""
+DARK = {
+    INK: "#eef1f5",
+    MUTED: "#9aa4b2",
+    GRID: "#2c323b",
+    PAPER: "#14171c",
+    **dict(zip(SERIES, ("#5f84ff", "#5fd6e6", "#ff9a4d", "#d3a6ff", "#d8644d", "#b25cd2"), strict=True)),
+}
+"""Colours on a dark page, by those on a light one."""
+MARKERS = ("o", "^", "s", "D", "v", "P")
+
+
+def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
+    """Settings of matplotlib for the figure ``name``: equal figures give equal files, and two share no ids.
+
+    Args:
+        outlined: True for letters as outlines, which look alike everywhere; False for text, which is small and searchable.
+    """
+    return {
+        "font.family": "DejaVu Sans",  # ships with matplotlib, so that every machine lays out alike
+        "font.size": 9,
+        "svg.hashsalt": f"attn-zoo {name}",
+        "svg.fonttype": "path" if outlined else "none",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": MUTED,
+        "axes.labelcolor": INK,
+        "axes.axisbelow": True,
+        "text.color": INK,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "grid.color": GRID,
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "legend.fontsize": 8,
+    }
+
+
+def save(figure: Any, *paths: Path) -> list[Path]:
+    """Write a figure to each path: PNG at 160 dots an inch, or SVG that follows the reader's light or dark page.
+
+    Raises:
+        OSError: a path cannot be written.
+    """
+    for path in paths:
+        if path.suffix == ".svg":
+            path.write_text(with_dark_colours(svg_text(figure)), encoding="utf-8")
+        else:
+            figure.savefig(path, dpi=160, metadata={"Software": None})
+    return list(paths)
+
+
+def svg_text(figure: Any) -> str:
+    """The figure as SVG without a date; elements whose id begins with ``title:`` get the rest of it as their title."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    body = re.sub(r"<metadata>.*?</metadata>\s*", "", text.getvalue(), flags=re.DOTALL)
+    return re.sub(r'<g id="title:([^"]*)">', r"<g><title>\1</title>", body)
+
+
+def with_dark_colours(svg: str, more: str = "") -> str:
+    """An SVG file with the theme's dark colours for readers who prefer them.
+
+    Args:
+        more: further rules of style in the dark.
+    """
+    rules = "".join(_dark_rule(light, dark) for light, dark in DARK.items() if light in svg)
+    end = svg.index(">", svg.index("<svg")) + 1
+    return f"{svg[:end]}\n<style>@media (prefers-color-scheme:dark){{{rules}{more}}}</style>{svg[end:]}"
+
+
+def _dark_rule(light: str, dark: str) -> str:
+    """Rules for a colour as an attribute and as matplotlib's inline style."""
+    return "".join(
+        f'[{name}="{light}"]{{{name}:{dark}}}[style*="{name}: {light}"]{{{name}:{dark}!important}}' for name in ("fill", "stroke")
+    )
+
+
+def clipped(mean: float, half_width: float | None, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Ends of an interval around a mean, none beyond ``bounds``."""
+    low, high = bounds
+    spread = half_width or 0.0
+    return max(low, mean - spread), min(high, mean + spread)
+
+
+def hover(artist: Any, words: str) -> None:
+    """Give a drawn element a title, which a browser shows under the pointer."""
+    artist.set_gid(f"title:{words}")
+
+
+def short(count: float, _: Any = None) -> str:
+    """A count with three digits, such as ``2.39 M``; also a formatter of ticks."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g} {letter}"
+    return f"{count:g}"
+
+
+def plain(value: float, _: Any = None) -> str:
+    """A tick of an axis whose label tells the unit: ``1,200``."""
+    return f"{value:,.6g}"

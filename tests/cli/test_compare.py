@@ -1,0 +1,107 @@
+"""``attn-zoo compare``: which rows are trained, beside which records, and how their rank is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attn_zoo import reference
+from attn_zoo.cli import compare, main
+from attn_zoo.cli.compare import named_rows, place, with_reference
+from attn_zoo.conformance import Report
+from attn_zoo.leaderboard import tables
+from attn_zoo.records import Store
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return Store(reference.packed_file("quickstart")).load()[0]
+
+
+@pytest.fixture
+def trained(shipped, tmp_path, monkeypatch):
+    """Runs of the command, recorded with Linformer's scores instead of being trained."""
+    planned_runs = []
+
+    def carry_out(planned, command):
+        planned_runs.append((planned, command))
+        like = {(r.spec.task, r.spec.seed): r for r in shipped if r.spec.attention == "linformer"}
+        for job in planned.jobs:
+            record = like[job.spec.task, job.spec.seed]
+            card = {**record.attention_card, "name": job.spec.attention}
+            Store(planned.settings.records).add(replace(record, spec=job.spec, run_id=job.run_id, attention_card=card))
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare, "carry_out", carry_out)
+    return planned_runs
+
+
+def test_it_trains_as_the_quickstart_did_and_prints_ranks_beside_its_rows(shipped, trained, monkeypatch, capsys):
+    monkeypatch.setattr(compare, "cases_of", lambda card: [])
+    assert main(["compare", "linear"]) == 1, "no check ran"
+    printed = capsys.readouterr().out
+    ((planned, command),) = trained
+    assert command == ("attn-zoo", "compare", "linear")
+    known = {(r.spec.task, r.spec.seed): r.spec for r in shipped if r.spec.attention == "softmax"}
+    assert len(planned.jobs) == len(known) == 6
+    for spec in planned.specs:
+        like = known[spec.task, spec.seed]
+        assert replace(spec, attention=like.attention, options=like.options) == like
+    assert planned.settings.records.startswith("compare/linear-")
+    assert "linear on Digits (patches): 95.9 ± 0.8 %, rank 1 of 6, not told apart from" in printed
+    assert "reformer" in printed and "none (c)" in printed
+    assert "A check failed (above)" in printed
+
+
+def test_changed_code_has_a_folder_of_its_own(trained, monkeypatch):
+    monkeypatch.setattr(compare, "_check", lambda entry: True)
+    source = Path("mine.py")
+    monkeypatch.setattr(compare.inspect, "getfile", lambda kind: source)
+    for text in ("first", "second", "first"):
+        source.write_text(text, encoding="utf-8")
+        assert main(["compare", "linear"]) == 0
+    folders = [planned.settings.records for planned, _ in trained]
+    assert folders[0] == folders[2] != folders[1]
+
+
+def test_a_failed_check_and_a_refused_task_are_said_before_the_first_run(trained, monkeypatch, capsys):
+    def carry_out(planned, command):
+        print("TRAINING")
+        return 0
+
+    monkeypatch.setattr(compare, "carry_out", carry_out)
+    monkeypatch.setattr(compare, "run_cases", lambda name, cases: Report(name, ()))
+    monkeypatch.setattr(compare, "refusal", lambda spec, locations: f"{spec.attention} takes even lengths")
+    assert main(["compare", "linear"]) == 1
+    before, _, after = capsys.readouterr().out.partition("TRAINING")
+    assert "linear: no check ran" in before and before.count("linear refuses") == 2 and after
+
+
+def test_rows_that_are_done_anew_take_the_place_of_the_reference(shipped):
+    anew = [r for r in shipped if r.spec.attention == "linformer"]
+    assert sorted(r.run_id for r in with_reference(anew)) == sorted(r.run_id for r in shipped)
+
+
+def test_a_control_and_a_failed_run_have_no_rank(shipped):
+    failed = [
+        replace(r, status="diverged", reason="loss is nan", scores={}) if r.spec.attention == "softmax" else r for r in shipped
+    ]
+    table = tables(failed)[0]
+    rows = {row.attention: row for row in table.rows}
+    assert "without a rank: a control" in place(rows["none"], table)
+    assert "loss is nan" in place(rows["softmax"], table)
+
+
+def test_targets_are_rows_or_what_paths_register():
+    assert [str(row) for row in named_rows(["linformer[projected_length=4|8]"])] == [
+        "linformer[projected_length=4]",
+        "linformer[projected_length=8]",
+    ]
+    uniform = Path(compare.__file__).parents[1] / "attention" / "controls" / "uniform.py"
+    assert [str(row) for row in named_rows([str(uniform)])] == ["uniform"]
+    assert [str(row) for row in named_rows([str(uniform), "linear"])] == ["linear"]
+    with pytest.raises(FileNotFoundError, match=r"no file nosuch.py"):
+        named_rows(["nosuch.py"])
