@@ -72,6 +72,9 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
 
 def _softmax(found: Recommendation) -> Iterator[str]:
     yield f"Why: {_why_softmax(found)}."
+    if found.slower:
+        yield "More tokens could change it: attn-zoo measure experiment=crossover finds from which length on."
+        return
     nearest = found.choice
     near = nearest and found.candidate(nearest.attention)
     if nearest and near:
