@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from attn_zoo.checks import check_flag, check_number, check_whole
 from attn_zoo.contract import (
     Attention,
     CarriedState,
@@ -126,7 +127,15 @@ class MultiHeadAttention(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if heads < 1 or dim < 1 or dim % heads:
+        counts = {"dim": dim, "heads": heads, "length": length, "context_length": context_length, "context_dim": context_dim}
+        for name, count in counts.items():
+            if count is not None or name not in ("context_length", "context_dim"):
+                check_whole(name, count)
+        for name, flag in {"causal": causal, "fused": fused, "bias": bias}.items():
+            check_flag(name, flag)
+        check_number("output_dropout", output_dropout)
+        check_whole("short_convolution", short_convolution, 0)
+        if dim % heads:
             raise ValueError(f"dim must be divisible by heads, both at least 1; got dim={dim} and heads={heads}")
         if not 0.0 <= output_dropout < 1.0:
             raise ValueError(f"output_dropout is the share of outputs set to zero, so it lies in [0, 1); got {output_dropout}")

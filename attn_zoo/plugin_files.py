@@ -74,14 +74,14 @@ def _module(file: Path) -> ModuleType:
     sys.path.insert(0, str(root))
     try:
         module = importlib.import_module(name)
-    except Exception as error:  # a file outside the zoo may raise anything
+    except (Exception, SystemExit) as error:  # a file outside the zoo may raise anything
         raise ValueError(f"{file} cannot be imported: {type(error).__name__}: {error} ({_where(error, root)})") from error
     if file_of(module) != file:
         raise ValueError(f"{file} would be module {name!r}, which is another file here ({module.__file__}); rename it")
     return module
 
 
-def _where(error: Exception, root: Path) -> str:
+def _where(error: BaseException, root: Path) -> str:
     """File and line of an error: the last below ``root``, as an error may be raised in a library that it calls."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from attn_zoo import plugin_files
+from attn_zoo.checks import check_name, check_printed, check_text, check_types
 from attn_zoo.contract import (
     IMPLEMENTATIONS,
     Attention,
@@ -26,6 +27,7 @@ from attn_zoo.contract import (
     length_rules,
     plain_options,
 )
+from attn_zoo.escapes import terminal
 
 A = TypeVar("A", bound=type[Attention])
 T = TypeVar("T", bound=type[Task])
@@ -55,11 +57,15 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
         **facts: the remaining fields of ``AttentionCard``.
 
     Raises:
-        ValueError: the name is taken, an implementation is unknown, or a method that the card promises is missing.
+        ValueError: the name is taken or no identifier, an implementation is unknown, or a method that the card promises is
+            missing.
     """
 
     def decorate(cls: A) -> A:
+        check_name("an attention", name)
         card = AttentionCard(name=name, build=cls, time=Growth(time), memory=Growth(memory), **facts)
+        for field in ("title", "paper", "equation"):
+            check_printed(f"attention {name!r}", field, getattr(card, field))
         for implementation in card.implementations:
             if implementation not in IMPLEMENTATIONS:
                 raise ValueError(f"attention {name!r}: implementation {implementation!r} is none of {', '.join(IMPLEMENTATIONS)}")
@@ -83,11 +89,14 @@ def register_task(name: str, **facts: Any) -> Callable[[T], T]:
     """Class decorator that puts a task into the zoo; ``facts`` are the fields of ``TaskCard``.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: the name is taken or no identifier.
     """
 
     def decorate(cls: T) -> T:
+        check_name("a task", name)
         card = TaskCard(name=name, build=cls, **facts)
+        for field in ("title", "version", "summary", "source", "licence", "metric"):
+            check_printed(f"task {name!r}", field, getattr(card, field))
         _refuse_reserved(card.origin, card.options, ("name",))
         _refuse_second(_TASKS, "task", name, card.origin)
         cls.card = _TASKS[name] = card
@@ -115,6 +124,7 @@ def card(name: str) -> AttentionCard:
         UnknownNameError: no attention has this name; the nearest one is suggested.
     """
     _look_for_plugins()
+    check_text("the name of an attention", name)
     if name not in _ATTENTIONS:
         raise UnknownNameError("attention", name, _ATTENTIONS)
     return _ATTENTIONS[name]
@@ -127,6 +137,7 @@ def task_card(name: str) -> TaskCard:
         UnknownNameError: no task has this name; the nearest one is suggested.
     """
     _look_for_plugins()
+    check_text("the name of a task", name)
     if name not in _TASKS:
         raise UnknownNameError("task", name, _TASKS)
     return _TASKS[name]
@@ -157,6 +168,9 @@ def build_attention(
         UnsupportedError: the geometry needs what the card does not claim.
     """
     entry = card(name)
+    if not isinstance(geometry, Geometry):
+        raise ValueError(f"geometry is a Geometry(heads, head_dim, queries, keys); got {geometry!r}")
+    check_text("implementation", implementation)
     chosen = attention_options(entry, geometry, options)
     if implementation != "auto":
         return entry.build(geometry, chosen, implementation)
@@ -183,6 +197,7 @@ def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
     for name in given:
         if name not in known:
             raise UnknownNameError(f"option of {owner}", name, known)
+    check_types(owner.partition(" ")[2] or owner, kind, given)
     return kind(**given)
 
 
@@ -227,17 +242,18 @@ def load_plugins() -> Mapping[str, str]:
         before = dict(_ATTENTIONS), dict(_TASKS)
         try:
             point.load()
-        except Exception as error:  # a plugin may raise anything; the failure is reported
+        except (Exception, SystemExit) as error:  # a plugin may raise anything; the failure is reported
             _restore(_ATTENTIONS, before[0])
             _restore(_TASKS, before[1])
             where = traceback.extract_tb(error.__traceback__)[-1]
-            _FAILURES[point.name] = f"{point.value}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            reason = f"{point.value}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            _FAILURES[terminal(point.name)] = terminal(reason)
     for path in plugin_files.handed_on():
         if ("", str(path)) not in _LOADED:
             try:
                 _load_file(path)
             except (ValueError, OSError) as error:
-                _FAILURES[str(path)] = str(error)
+                _FAILURES[terminal(str(path))] = terminal(str(error))
     return dict(_FAILURES)
 
 

@@ -13,7 +13,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "sweeps": ("optuna", "ray", "submitit"),
     "text": ("datasets", "tokenizers", "transformers"),
     "trackers": ("mlflow", "sqlalchemy", "tensorboard", "wandb"),
-    "dev": ("beartype", "build", "mypy", "setuptools"),
+    "dev": ("beartype", "build", "hypothesis", "mypy", "setuptools"),
 }
 """Modules that tests import, by the extra that installs them. Those of ``peers`` are skipped where they are imported."""
 

@@ -12,20 +12,23 @@ ROOT = Path(__file__).parents[1]
 
 ALLOWED = {
     "shapes": set(),
+    "checks": set(),
+    "escapes": set(),
     "terminal": set(),
     "plugin_files": set(),
-    "contract": {"precision", "shapes"},  # the type of products under autocast, which an implementation may be bound to
-    "registry": {"contract", "attention", "plugin_files"},  # attention only to register the built-in entries, inside load_plugins
+    "contract": {"checks", "precision", "shapes"},  # the type of products under autocast, which an implementation may be bound to
+    # attention only to register the built-in entries, inside load_plugins
+    "registry": {"checks", "escapes", "contract", "attention", "plugin_files"},
     "rows": {"contract", "registry"},
     "attention": {"contract", "registry", "kernels", "precision", "shapes"},
     "precision": set(),
     "kernels": {"precision", "shapes"},
     "short_convolution": set(),
-    "layer": {"contract", "registry", "short_convolution"},
+    "layer": {"checks", "contract", "registry", "short_convolution"},
     "integrations": {"contract", "registry", "layer", "short_convolution"},
     "encoder": {"contract", "layer", "integrations"},
     "cost": {"contract", "registry", "layer", "encoder", "integrations", "plotting", "published", "rows", "terminal"},
-    "records": {"plugin_files"},
+    "records": {"checks", "plugin_files"},
     "published": set(),
     "plotting": set(),
     "reference": set(),
@@ -47,12 +50,13 @@ ALLOWED = {
     },
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
-    "runner": {"contract", "registry", "layer", "encoder", "cost", "records"},
-    "leaderboard": {"records", "plotting", "published", "rows", "terminal"},
+    "runner": {"checks", "contract", "registry", "layer", "encoder", "cost", "records"},
+    "leaderboard": {"escapes", "records", "plotting", "published", "rows", "terminal"},
     "recommend": {"contract", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
     "conformance": {"contract", "registry", "cost", "plugin_files"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
-    | {"conformance", "analysis", "export", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"},
+    | {"conformance", "analysis", "export", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
+    | {"checks", "escapes"},
     "configs": set(),
     "data": {"contract"},
     "tasks": {"contract", "registry", "data"},

@@ -294,3 +294,32 @@ def test_broken_plugin_registers_nothing_and_is_reported(tmp_path: Any, monkeypa
     finally:
         for name in ("broken_plugin", "sound_plugin"):
             sys.modules.pop(name, None)
+
+
+HOSTILE = {
+    "leaving": "raise SystemExit(3)",
+    "climbing": "register_attention('../../x', **FACTS)(fresh())",
+    "nameless": "register_attention('', **FACTS)(fresh())",
+    "several": "register_attention('a b,c=1', **FACTS)(fresh())",
+    "numbered": "register_attention('5', **FACTS)(fresh())",
+    "coloured": "register_attention('fine', **{**FACTS, 'title': '\\x1b[31mred'})(fresh())",
+    "after": "register_attention('half_done', **FACTS)(fresh()); register_attention('\\x1b[2J', **FACTS)(fresh())",
+}
+
+
+@pytest.mark.usefixtures("scratch_registry")
+def test_a_plugin_that_leaves_or_registers_no_name_is_left_out(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = attentions()
+    for name, code in HOSTILE.items():
+        header = "from attn_zoo import register_attention\nfrom test_registry import FACTS, fresh\n"
+        (tmp_path / f"hostile_{name}.py").write_text(f"{header}{code}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "test_registry", sys.modules[__name__])
+    points = [EntryPoint(f"\x1b[31m{name}", f"hostile_{name}", registry.ENTRY_POINT_GROUP) for name in HOSTILE]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    failures = load_plugins()
+    assert attentions() == before
+    assert [name for name in failures if "hostile" in failures[name]] == [f"\\x1b[31m{name}" for name in HOSTILE]
+    assert "\x1b" not in "".join([*failures, *failures.values()])
+    assert "SystemExit: 3" in failures["\\x1b[31mleaving"] and "is an identifier" in failures["\\x1b[31mclimbing"]
+    assert "no control characters" in failures["\\x1b[31mcoloured"]

@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attn_zoo import registry
 from attn_zoo.contract import Level, TaskCard, UnknownNameError
+from attn_zoo.escapes import terminal
 from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.rows import typed_options
 from attn_zoo.runner import resolve_spec
@@ -152,7 +153,7 @@ def store_groups() -> Mapping[str, str]:
         try:
             OmegaConf.structured(entry.options)
         except Exception as error:  # a stranger's options may hold anything
-            failures[f"{group} {name}"] = f"its options cannot be typed: {error}"
+            failures[f"{group} {name}"] = terminal(f"its options cannot be typed: {error}")
             continue
         store.store(group=group, name=name, node={"name": name, **_ungiven(entry.options)})
         if group == "attention":

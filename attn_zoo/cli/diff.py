@@ -7,7 +7,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from attn_zoo.cli.records_of import name_left_out, records_of
+from attn_zoo.cli.records_of import left_out, name_left_out, records_of
+from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard.difference import COST_TOLERANCE, TOLERANCE, difference
 from attn_zoo.leaderboard.difference_text import render_difference
 from attn_zoo.leaderboard.gate import REGRESSIONS
@@ -54,7 +55,7 @@ def diff(parsed: argparse.Namespace) -> int:
         print(json.dumps({**asdict(found), "fails": bool(failing)}, indent=1))
         name_left_out(damaged)
     else:
-        print(render_difference(found, kinds, parsed.format))
+        print(terminal_lines(render_difference(found, kinds, parsed.format)))
         for item in damaged:
-            print(f"- left out, as it is no whole record: {item.path}: {item.reason}")
+            print(left_out(item))
     return 1 if failing else 0

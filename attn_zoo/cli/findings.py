@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.cli.records_of import add_records, records_root
+from attn_zoo.cli.records_of import add_records, left_out, records_root
+from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.findings.abilities import ACCEPT
 from attn_zoo.leaderboard.findings.page import findings
@@ -38,9 +39,9 @@ def _findings(parsed: argparse.Namespace) -> int:
     transplant = parsed.transplant or (None if parsed.reference is None else TRANSPLANT)
     found = None if transplant is None else read_transplant(transplant)
     recurrent = [name for name in attentions() if card(name).can.stepwise]
-    print(findings(tables(records), found, accept=parsed.accept, recurrent=recurrent))
+    print(terminal_lines(findings(tables(records), found, accept=parsed.accept, recurrent=recurrent)))
     for item in damaged:
-        print(f"- left out, as it is no whole record: {item.path}: {item.reason}")
+        print(left_out(item))
     return 0
 
 

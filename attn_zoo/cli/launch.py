@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from attn_zoo.checks import check_number, check_whole
 from attn_zoo.cli.config import Settings
 from attn_zoo.cli.job import Job, Order, one_run
 from attn_zoo.records import RunRecord
@@ -63,18 +64,38 @@ def kind_of(settings: Settings) -> str | None:
     return None if settings.launcher is None else str(settings.launcher["kind"])
 
 
+def _check_launcher(launcher: object) -> None:
+    """Refuse options that are none of a launcher.
+
+    Raises:
+        ValueError: the kind is unknown, or a key would name what is called.
+    """
+    if launcher is None:
+        return
+    if not isinstance(launcher, Mapping) or launcher.get("kind") not in _LAUNCHERS:
+        raise ValueError(f"launch= names a launcher, {', '.join(_LAUNCHERS)}, and launcher.KEY= its options; got {launcher!a}")
+    for part in (launcher, *(value for value in launcher.values() if isinstance(value, Mapping))):
+        if hidden := [key for key in part if str(key).startswith("_")]:
+            raise ValueError(f"launcher.{hidden[0]} is no option of a launcher; leave it out")
+
+
 def check_launch(settings: Settings) -> None:
     """Refuse what no launcher could do, before anything starts.
 
     Raises:
         ValueError: a number breaks its rule, or what a launcher or sampler needs is not here.
     """
+    _check_launcher(settings.launcher)
     kind = kind_of(settings)
-    for counted in ("threads", "restarts"):
-        if getattr(settings, counted) < 0:
-            raise ValueError(f"{counted} counts something, so it is not negative; got {getattr(settings, counted)}")
+    check_whole("threads", settings.threads, 0, 4096)
+    check_whole("restarts", settings.restarts, 0)
+    check_whole("checkpoint.every", settings.checkpoint.every, 0)
+    check_number("checkpoint.minutes", settings.checkpoint.minutes, 0)
+    check_whole("tracking.every", settings.tracking.every)
     if settings.workers is not None and settings.workers < 1:
         raise ValueError(f"workers counts processes, so it is at least 1; got {settings.workers}")
+    if not settings.records:
+        raise ValueError("records names the folder that records are added to; it is empty")
     if kind is None and settings.workers is not None:
         raise ValueError(
             "workers= is for a sweep on several processes; add launch=joblib, ray, submitit_local or slurm, or leave it out"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from attn_zoo.cli.parsing import Parser, add_plugin
 from attn_zoo.cli.renamed import KEY_VALUE, refuse_old_spelling
+from attn_zoo.escapes import terminal_lines
 from attn_zoo.terminal import wrap
 
 
@@ -91,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if _comes_of_an_interrupt(error):
             return _say_interrupted(arguments)
-        print(wrap(f"attn-zoo: {error}") if sys.stderr.isatty() else f"attn-zoo: {error}", file=sys.stderr)
+        said = terminal_lines(f"attn-zoo: {error}")
+        print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return _say_interrupted(arguments)

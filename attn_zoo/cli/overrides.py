@@ -3,14 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
+from hydra.errors import HydraException
 
+from attn_zoo.cli.config import RunConfig
+from attn_zoo.contract import UnknownNameError
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.rows import read_rows, split
 
 _KEYS = ("attention", "attentions", "layer", "mechanisms")
 """Keys whose values are rows."""
+
+
+_GROUPS = ("attention", "task", "experiment", "launch")
+"""Keys whose values are names."""
+
+
+def parse_overrides(words: Sequence[str], further: Sequence[str] = ()) -> list[Override]:
+    """Overrides of a run, rows among them quoted.
+
+    Args:
+        further: keys of the command beside those of a run.
+
+    Raises:
+        UnknownNameError: a run has no such setting.
+        ValueError: a word is no override, or a name is none.
+    """
+    return [_parsed(word, further) for word in words]
+
+
+def _parsed(word: str, further: Sequence[str]) -> Override:
+    key = word.partition("=")[0].lstrip("+")
+    try:
+        override: Override = OverridesParser.create().parse_override(quote_rows(word))
+    except HydraException as error:
+        where = str(error).splitlines()[0].partition(":")[0]
+        raise ValueError(f"{word!a} cannot be read as KEY=VALUE ({where}); a value with other signs stands in quotes") from error
+    if override.is_delete():
+        raise ValueError(f"{word!a}: a setting cannot be taken away; give it another value")
+    top = str(override.key_or_group).replace("/", ".").partition(".")[0]
+    known = [*(f.name for f in fields(RunConfig)), "experiment", "launch", "hydra", *further]
+    if top not in known:
+        raise UnknownNameError("setting of a run", top, known)
+    if key in _GROUPS and not _names_only(override):
+        raise ValueError(f"{key} takes a name, or with -m several with commas between; got {word!a}")
+    return override
+
+
+def _names_only(override: Override) -> bool:
+    """Return whether every value of an override is text; a glob is."""
+    value = override.value()
+    if isinstance(value, ChoiceSweep):
+        return all(isinstance(choice, str | QuotedString) for choice in value.list)
+    return isinstance(value, str | QuotedString) or override.is_sweep_override()
 
 
 def quote_rows(word: str) -> str:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from attn_zoo.cli.config import Settings, locations_from, settings_from, spec_from
 from attn_zoo.cli.job import Job
 from attn_zoo.cli.launch import check_launch, kind_of
-from attn_zoo.cli.overrides import quote_rows, unfold_row
+from attn_zoo.cli.overrides import parse_overrides, quote_rows, unfold_row
 from attn_zoo.cli.search import Study, study_of
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import trials_of
@@ -88,7 +88,7 @@ def plan(words: Sequence[str]) -> Plan:
     several = any(word in ("-m", "--multirun") for word in words)
     if flags := [word for word in words if word.startswith("-") and word not in ("-m", "--multirun")]:
         raise ValueError(f"runs are told by KEY=VALUE, with -m where they are several; got {flags[0]!r}")
-    given = OverridesParser.create().parse_overrides([quote_rows(word) for word in words if not word.startswith("-")])
+    given = parse_overrides([word for word in words if not word.startswith("-")])
     swept = [str(override.input_line) for override in given if override.is_sweep_override()]
     fixed = unfold_row([str(override.input_line) for override in given if not override.is_sweep_override()])
     with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):

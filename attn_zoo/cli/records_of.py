@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from attn_zoo import reference
+from attn_zoo.escapes import terminal
 from attn_zoo.records import Damaged, RecordError, RunRecord, Store, read_record
 from attn_zoo.records.packed import is_packed
 
@@ -56,7 +57,12 @@ def loaded(root: str | Path) -> list[RunRecord]:
 def name_left_out(damaged: Iterable[Damaged]) -> None:
     """Name files that tables leave out, with the reason, on standard error."""
     for item in damaged:
-        print(f"attn-zoo: left out, as it is no whole record: {item.path}: {item.reason}", file=sys.stderr)
+        print(left_out(item, "attn-zoo: "), file=sys.stderr)
+
+
+def left_out(item: Damaged, mark: str = "- ") -> str:
+    """Line that names a file which tables leave out, with the reason."""
+    return mark + terminal(f"left out, as it is no whole record: {item.path}: {item.reason}")
 
 
 def existing(folder: str | None) -> Path:

@@ -24,7 +24,7 @@ from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.plugin_files import handed_on
-from attn_zoo.records import Store, Tuning
+from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.registry import attentions, task_names
 from attn_zoo.rows import FORM
 from attn_zoo.runner.processes import speaks
@@ -39,7 +39,8 @@ def run_command(words: Sequence[str]) -> int:
     """Check every run that ``words`` ask for, do them, and print the leaderboard.
 
     Returns:
-        Exit status: 0, or 1 where workers died more often than they are started again.
+        Exit status: 0; 1 where a run ended without a score (refused beside other runs excepted), or workers died more often than
+        they are started again.
 
     Raises:
         ValueError: a key, value or name in the words is wrong; the message lists the right ones.
@@ -68,22 +69,33 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
         command: what was typed, which records keep.
 
     Returns:
-        Exit status: 0, or 1 where workers died more often than they are started again.
+        Exit status: 0; 1 where a run ended without a score (refused beside other runs excepted), or workers died more often than
+        they are started again.
 
     Raises:
         OSError: records cannot be written, or a launcher failed.
     """
     settings = planned.settings
     Store(settings.records).check_writable()
+    if speaks():
+        Store(settings.records).clear_leftovers()
     planned.read_data()
     print(planned.announcement(), flush=True)
     order = Order(tuple(command), os.getcwd(), settings, tuple(handed_on()))
-    status = _until_done(planned, order)
-    if status == 0 and settings.report and not planned.study:  # trials are no rows
+    records = _until_done(planned, order)
+    if records is None:
+        return 1
+    if settings.report and not planned.study:  # trials are no rows
         _report(settings)
     if missing := planned.missing():
         print(f"{missing} runs are not recorded: another process is at them, or was; the same command will show", flush=True)
-    return status
+    return exit_status(records)
+
+
+def exit_status(records: Sequence[RunRecord | None]) -> int:
+    """Exit status of runs: 1 where one has no score, but for those that are refused beside others."""
+    outcomes = [record.status for record in records if record is not None]
+    return int(outcomes == ["refused"] or bool(set(outcomes) - {"done", "refused"}))
 
 
 def run_help(words: Sequence[str] = ()) -> str:
@@ -109,10 +121,11 @@ def run_help(words: Sequence[str] = ()) -> str:
         + wrap(
             f"One training run, or with -m a sweep over the lists in values (a,b). A row is {FORM}; attention=NAME "
             "attention.OPTION=VALUE says the same, and dials.NAME.OPTION=VALUE sets an option of NAME in a sweep. plugin=PATH "
-            "loads a file or folder that registers attentions or tasks, with no package to install."
+            "loads a file or folder that registers attentions or tasks, with no package to install. Exit status: 0; 1 where a run "
+            "failed, diverged, timed out or ran out of memory, or the only run asked for was refused; 2 for bad input."
         )
-        + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (those of a task and its level; attn-zoo run task=NAME --help shows "
-        f"others):\n{keys}"
+        + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (with task=NAME --help, those of another task):"
+        f"\n{keys}"
     )
 
 
@@ -144,15 +157,15 @@ def hush() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
 
 
-def _until_done(planned: Plan, order: Order) -> int:
+def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | None:
+    """Records of the runs; none of a study, whose trials may fail, and None where workers died too often."""
     restarts = order.settings.restarts
     for again in range(restarts + 1):
         try:
             if planned.study:
                 _search(planned.study, order)
-            else:
-                launch(order, planned.jobs)
-            return 0
+                return []
+            return launch(order, planned.jobs)
         except Exception as error:
             if not is_death_of_a_worker(error):
                 if is_of_a_launcher(error):
@@ -161,7 +174,7 @@ def _until_done(planned: Plan, order: Order) -> int:
             then = "what is missing is started again" if again < restarts else "the same command does what is missing"
             said = f"a worker ended before its run did ({in_short(error)}); what is recorded is kept, and {then}"
             print(f"attn-zoo: {said}", file=sys.stderr)
-    return 1
+    return None
 
 
 def _search(study: Study, order: Order) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_zoo.cli.records_of import FOLDER, existing, loaded, records_of
+from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
 from attn_zoo.terminal import columns
 
@@ -41,7 +42,7 @@ def show(parsed: argparse.Namespace) -> int:
     found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, loaded(existing(parsed.records)))
     reports = _checked(found) if parsed.check else {}
     texts = [describe(shown, _said(shown, reports), whole=parsed.all or parsed.check) for shown in found]
-    print(f"\n\n{'=' * columns()}\n\n".join(texts))
+    print(terminal_lines(f"\n\n{'=' * columns()}\n\n".join(texts)))
     return 0 if all(report.ok for report in reports.values()) else 1
 
 

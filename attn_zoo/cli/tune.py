@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 
 from attn_zoo.cli.config import TuningConfig, in_words, settings_from, store_groups
 from attn_zoo.cli.job import Job, searched_values
-from attn_zoo.cli.overrides import quote_rows
+from attn_zoo.cli.overrides import parse_overrides
 from attn_zoo.cli.plan import Plan, plan
 from attn_zoo.cli.run import carry_out, hush, plugin_words
 from attn_zoo.cli.search import RefusedSearchError, Study
@@ -57,7 +57,7 @@ def tune(words: Sequence[str]) -> int:
     """Do what was typed after ``attn-zoo tune``.
 
     Returns:
-        Exit status: 0, or 1 where workers died more often than they are started again.
+        Exit status: 0, or 1 where a run with the best settings failed, or workers died more often than they are started again.
 
     Raises:
         ValueError: a word is wrong, or no trial of a study has a score.
@@ -71,12 +71,13 @@ def tune(words: Sequence[str]) -> int:
         asked = read_request(words)
         planned = plan_searches(asked)  # so that nothing starts if one is wrong
     command = ("attn-zoo", "tune", *words, *plugin_words())
+    status = 0
     for searched in planned:
-        status = carry_out(searched, command) or carry_out(_best(searched, asked.seeds), command)
-        if status:
-            return status
+        if carry_out(searched, command):
+            return 1
+        status = carry_out(_best(searched, asked.seeds), command) or status
     print(f"\n{leaderboard(planned[0].settings.records, colours=colours_here())}")
-    return 0
+    return status
 
 
 def read_request(words: Sequence[str]) -> Request:
@@ -85,7 +86,7 @@ def read_request(words: Sequence[str]) -> Request:
     Raises:
         ValueError: a word is wrong or missing.
     """
-    given = OverridesParser.create().parse_overrides([quote_rows(w) for w in words if w not in ("-m", "--multirun")])
+    given = parse_overrides([word for word in words if word not in ("-m", "--multirun")], _OWN)
     by_key = {str(override.get_key_element()): override for override in given}
     for key in ("attention", "task"):
         if f"tuning.{key}" in by_key:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from attn_zoo.checks import check_flag, check_whole
+
 FLOAT = 4
 """Bytes of a number in float32, the unit of ``Cost``."""
 
@@ -28,9 +30,8 @@ class Geometry:
 
     def __post_init__(self) -> None:
         for name in ("heads", "head_dim", "queries", "keys"):
-            size = getattr(self, name)
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(f"geometry.{name} counts something, so it is a whole number of at least 1; got {size!r}")
+            check_whole(f"geometry.{name}", getattr(self, name))
+        check_flag("geometry.causal", self.causal)
         if self.causal and self.queries != self.keys:
             raise ValueError(
                 f"causal attention needs as many queries as keys to know which keys are past; got {self.queries} and {self.keys}"

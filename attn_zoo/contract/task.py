@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
+from attn_zoo.checks import check_flag, check_text, check_whole
 from attn_zoo.contract.dataset import DataSet
 
 Split = Literal["train", "valid", "test"]
@@ -25,12 +27,18 @@ class Tokens:
 
     vocabulary: int
 
+    def __post_init__(self) -> None:
+        check_whole("vocabulary", self.vocabulary)
+
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """Inputs are two sequences of integers below ``vocabulary``, which one network encodes separately; 0 is padding."""
 
     vocabulary: int
+
+    def __post_init__(self) -> None:
+        check_whole("vocabulary", self.vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,10 @@ class Patches:
     width: int
     patch: int
 
+    def __post_init__(self) -> None:
+        for name in ("channels", "height", "width", "patch"):
+            check_whole(f"patches.{name}", getattr(self, name))
+
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
@@ -50,7 +62,8 @@ class TaskSpec:
     ``length`` counts tokens or patches; the class token that a model puts before them is not counted.
 
     Raises:
-        ValueError: labels by position of anything but one token sequence, or a causal task without them.
+        ValueError: a field has the wrong type, a count is below 1, labels by position are of anything but one token sequence, or
+            a causal task has none.
     """
 
     inputs: Tokens | Pairs | Patches
@@ -62,6 +75,12 @@ class TaskSpec:
     """Position i may see positions up to i only."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.inputs, Tokens | Pairs | Patches):
+            raise ValueError(f"inputs of a task are Tokens, Pairs or Patches; got {self.inputs!r}")
+        check_whole("length of a task", self.length)
+        check_whole("classes of a task", self.classes)
+        check_text("labels of a task", self.labels, ("example", "position"))
+        check_flag("causal of a task", self.causal)
         if self.labels == "position" and not isinstance(self.inputs, Tokens):
             raise ValueError(f"labels by position are of one token sequence; got inputs {type(self.inputs).__name__}")
         if self.causal and self.labels == "example":
@@ -151,6 +170,17 @@ class TaskCard:
         return f"{self.build.__module__}:{self.build.__qualname__}"
 
 
+def _with_known_split(method: Callable[[Any, Split], Any]) -> Callable[[Any, Split], Any]:
+    """Method of a task that refuses an unknown split."""
+
+    @wraps(method)
+    def checked(self: Any, split: Split) -> Any:
+        check_text("split", split, SPLITS)
+        return method(self, split)
+
+    return checked
+
+
 class Task(ABC):
     """A classification problem. Same options, same bytes, on every run and machine.
 
@@ -158,6 +188,12 @@ class Task(ABC):
     """
 
     card: ClassVar[TaskCard]
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        """Check the split in every call of ``examples`` and ``slices``."""
+        super().__init_subclass__(**given)
+        for name in {"examples", "slices"} & set(vars(cls)):
+            setattr(cls, name, _with_known_split(vars(cls)[name]))
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -172,6 +208,7 @@ class Task(ABC):
         """All examples of a split.
 
         Raises:
+            ValueError: no such split.
             FileNotFoundError: data that cannot be generated is missing; the message says what to put where.
             ValueError: a file of the data is damaged, or not what its name says; the message says which.
         """

@@ -1,10 +1,11 @@
-"""What is shown: pure functions of records. Needs no tensor library."""
+"""Leaderboard: tables, pages and figures as pure functions of records. Needs no tensor library."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.assemble import tables
 from attn_zoo.leaderboard.heatmap.costs import counted_columns
 from attn_zoo.leaderboard.orders import ORDERS, ordered
@@ -60,5 +61,5 @@ def leaderboard(
         text = render(made, format, costs=counted_columns(map(Path, costs)), colours=colours, by=by, **shown)
     if damaged and format not in ("csv", "json"):
         text += "\n\nFiles that are no whole records and were left out:\n"
-        text += "\n".join(f"- {item.path.name}: {item.reason}" for item in damaged)
+        text += "\n".join(f"- {terminal(f'{item.path.name}: {item.reason}')}" for item in damaged)
     return text

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from attn_zoo.checks import check_number, check_types, check_whole
+
 PROTOCOL = "2.0"
 """Version of the training and timing rules. Results share a table only if their versions are equal.
 
@@ -50,9 +52,9 @@ class ModelSpec:
     network can infer the order without it, and on test sequences longer than those of training has no untrained vectors."""
 
     def __post_init__(self) -> None:
+        check_types("model", self)
         for name in ("dim", "depth", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"model.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+            check_whole(f"model.{name}", getattr(self, name))
         if self.dim % self.heads:
             raise ValueError(f"model.dim must be divisible by model.heads; got dim={self.dim} and heads={self.heads}")
         if self.mlp_ratio <= 0:
@@ -95,15 +97,15 @@ class Budget:
     is larger; ``constant`` stays, so that a run stopped at any step equals a run of that length."""
 
     def __post_init__(self) -> None:
+        check_types("budget", self)
         for name in ("steps", "batch_size", "evaluate_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"budget.{name} counts something, so it is at least 1; got {getattr(self, name)}")
+            check_whole(f"budget.{name}", getattr(self, name))
+        for name in ("warmup_steps", "pretrain_steps"):
+            check_whole(f"budget.{name}", getattr(self, name), 0)
         for name in ("learning_rate", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"budget.{name} must be above 0; got {getattr(self, name)}")
-        for name in ("weight_decay", "warmup_steps", "max_seconds", "seconds", "pretrain_steps"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"budget.{name} cannot be negative; got {getattr(self, name)}")
+            check_number(f"budget.{name}", getattr(self, name), above=0)
+        for name in ("weight_decay", "max_seconds", "seconds"):
+            check_number(f"budget.{name}", getattr(self, name), 0)
         if self.schedule not in ("cosine", "constant"):
             raise ValueError(f"budget.schedule is cosine or constant; got {self.schedule!r}")
         if self.seconds and self.max_seconds:

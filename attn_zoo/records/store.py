@@ -7,13 +7,15 @@ import os
 import re
 import secrets
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attn_zoo.records.claim import claimed
+from attn_zoo.records.claim import SUFFIX as CLAIM
+from attn_zoo.records.claim import claimed, is_claimed
 from attn_zoo.records.errors import RecordError
 from attn_zoo.records.judge import read_record
 from attn_zoo.records.packed import is_packed, unpack
@@ -25,6 +27,9 @@ ROOM = 2**18
 
 TRY, HALF = ".try-", ".half"
 """Prefix of test files, and suffix of incomplete files."""
+
+_WRITING_SECONDS = 3600
+"""Age at which an incomplete file is that of a dead writer; writing one takes seconds."""
 
 CHECKPOINT, UNUSED = ".checkpoint", ".unused"
 """Suffixes of the checkpoint of a run that is not recorded yet, and of an unusable checkpoint."""
@@ -87,6 +92,7 @@ class Store:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
+            sync_folder(self.root)
         except OSError as error:
             with suppress(OSError):  # a folder that cannot be written may refuse removal, too
                 temporary.unlink(missing_ok=True)
@@ -141,6 +147,27 @@ class Store:
         """Return whether ``find`` returns a record."""
         return self.find(run_id, tuning) is not None
 
+    def clear_leftovers(self) -> None:
+        """Remove checkpoints of recorded runs, and files of writers that were killed more than an hour ago."""
+        with suppress(OSError):
+            for path in self.root.glob(".*"):
+                run_id = path.name.strip(".").removesuffix(CHECKPOINT)
+                written = path.name.startswith(TRY) or path.name.endswith(HALF)
+                if (path.name.endswith(CHECKPOINT) and self._is_over(run_id)) or (
+                    written and time.time() - path.stat().st_mtime > _WRITING_SECONDS
+                ):
+                    path.unlink(missing_ok=True)
+
+    def _is_over(self, run_id: str) -> bool:
+        """Return whether a run has a record with a final status, in whichever role, and no process is at it."""
+        if is_claimed(self.root / f".{run_id}{CLAIM}"):
+            return False
+        for path in self._files(f"*{run_id}*.json"):
+            with suppress(OSError, RecordError):
+                if (record := read_record(path)).run_id == run_id and record.status in FINAL_STATUSES:
+                    return True
+        return False
+
     def claim(self, run_id: str) -> AbstractContextManager[bool]:
         """Context that yields True if this process, among all that write into the folder, is to do the run (see ``claimed``)."""
         return claimed(self.root, run_id)
@@ -151,6 +178,16 @@ class Store:
             yield from sorted(
                 (path for path in self.root.rglob(pattern) if not path.name.startswith(".")), key=lambda path: (path.name, path)
             )
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder to the disk, so that a file renamed in it keeps its name when the machine loses power."""
+    with suppress(OSError):  # Windows and some network file systems cannot
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _role(tuning: Tuning | None) -> tuple[str, bool] | None:

@@ -62,7 +62,7 @@ def verify(root: str | Path) -> Verdict:
         *_repeated(valid),
         *_different_data(valid),
         *_foreign(valid),
-        *_left_over(root),
+        *_left_over(root, valid),
         *_old(valid, root),
     ]
     return Verdict(len(valid), len({record.run_id for record in valid}), tuple(findings))
@@ -154,22 +154,25 @@ def _foreign(records: Iterable[RunRecord]) -> Iterator[Finding]:
         yield Finding("old protocol" if old else "foreign protocol", _files(members), words, harmless=old)
 
 
-def _left_over(root: Path) -> Iterator[Finding]:
-    """Findings for files of interrupted writers and runs."""
+def _left_over(root: Path, valid: Sequence[RunRecord]) -> Iterator[Finding]:
+    """Findings for files of interrupted writers and runs: none is read as a record, and ``attn-zoo run`` clears what it can."""
+    final = {record.run_id for record in valid if record.status in FINAL_STATUSES}
     for path in sorted(root.rglob(".*")):
-        name = (path.relative_to(root).as_posix(),)
+        kind, words = "leftover", ""
         if path.name.startswith(TRY) or path.name.endswith(HALF):
-            yield Finding(
-                "leftover", name, "of a write that was cut short; nothing reads it, and it may be deleted when no run is on"
-            )
+            words = "of a write that was cut short; nothing reads it, and attn-zoo run removes it after an hour"
         elif path.name.endswith(SUFFIX) and is_claimed(path):
-            yield Finding("running", name, "a process is doing this run now", harmless=True)
+            kind, words = "running", "a process is doing this run now"
         elif path.name.endswith(SUFFIX):
-            yield Finding("leftover", name, "of a run that was killed; it claims nothing, and the same command does the run again")
+            words = "of a run that was killed; it claims nothing, and the same command does the run again"
+        elif path.name.endswith(CHECKPOINT) and path.name.strip(".").removesuffix(CHECKPOINT) in final:
+            words = "the checkpoint of a run that is recorded; the next attn-zoo run removes it"
         elif path.name.endswith(CHECKPOINT):
-            yield Finding("checkpoint", name, "of a run that was cut short; the same command goes on from there", harmless=True)
+            kind, words = "checkpoint", "of a run that was cut short; the same command goes on from there"
         elif path.name.endswith(UNUSED):
-            yield Finding("leftover", name, "a checkpoint that could not be used; nothing reads it")
+            words = "a checkpoint that could not be used; nothing reads it, and it may be deleted"
+        if words:
+            yield Finding(kind, (path.relative_to(root).as_posix(),), words, harmless=True)
 
 
 def _old(records: Iterable[RunRecord], root: Path) -> Iterator[Finding]:

@@ -19,7 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from attn_zoo.records.store import CHECKPOINT, UNUSED
+from attn_zoo.checks import check_number, check_whole
+from attn_zoo.records.store import CHECKPOINT, UNUSED, sync_folder
 from attn_zoo.runner.chance import generator_states
 from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.state import Training, pack, unpack
@@ -42,14 +43,12 @@ class Checkpoint:
         minutes: minutes between two checkpoints, taken after the next step; 0 for checkpoints by ``every`` only.
 
     Raises:
-        ValueError: ``every`` or ``minutes`` is negative.
+        ValueError: ``every`` or ``minutes`` is negative or infinite.
     """
 
     def __init__(self, root: str | Path, run_id: str, every: int = 0, minutes: float = 10.0) -> None:
-        if every < 0:
-            raise ValueError(f"checkpoint.every counts steps, 0 for none; got {every}")
-        if not minutes >= 0:
-            raise ValueError(f"checkpoint.minutes is a time, 0 for none; got {minutes}")
+        check_whole("checkpoint.every", every, 0)
+        check_number("checkpoint.minutes", minutes, 0)
         self.path = Path(root) / f".{run_id}{CHECKPOINT}"
         self.run_id, self.every, self.minutes = run_id, every, minutes
         self.environment: dict[str, Any] = {}
@@ -143,6 +142,7 @@ class Checkpoint:
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(self.path)
+            sync_folder(self.path.parent)
         except (OSError, SafetensorError):
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import traceback
 from collections.abc import Mapping
@@ -58,6 +59,8 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
         ValueError: an option, size, device or precision is out of its range.
     """
     entry, task_entry = card(spec.attention), task_card(spec.task)
+    if type(spec.seed) is not int or not 0 <= spec.seed < 2**63:
+        raise ValueError(f"seed is a whole number, at least 0 and below 2**63; got {spec.seed!r}")
     task_options = plain_options(make_options(f"task {spec.task}", task_entry.options, spec.task_options))
     task_options = {name: value for name, value in task_options.items() if name not in task_entry.locations}
     if spec.precision not in _PRECISIONS:
@@ -190,11 +193,14 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
     train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws)
     model.load_state_dict(trained.best_weights)
     assert trained.best_valid is not None
-    found.scores = {
+    scores = {
         "valid": trained.best_valid,
         "train": evaluate(model, splits["train"], task.spec, measure, accelerator, limit=len(splits["valid"])),
         **_test_scores(model, task, splits["test"], measure, accelerator),
     }
+    if lost := [name for name, score in scores.items() if not math.isfinite(score)]:
+        raise DivergedError(f"the score {lost[0]!r} is {scores[lost[0]]}")
+    found.scores = scores
 
 
 def _implementation(spec: RunSpec, task: TaskSpec) -> str:

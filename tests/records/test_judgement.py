@@ -122,7 +122,7 @@ def test_every_command_names_what_it_leaves_out_and_why(tmp_path, monkeypatch, c
 
 def test_a_file_is_no_folder_of_records(tmp_path, capsys):
     path = Store(tmp_path).add(make_record())
-    for command in (["leaderboard"], ["findings"], ["show", "softmax"], ["recommend", "--length", "64"]):
+    for command in (["leaderboard"], ["findings"], ["show", "softmax"]):
         assert main([*command, "--records", str(path)]) == 2
         assert str(path) in capsys.readouterr().err
 

@@ -162,6 +162,25 @@ def test_leftovers_of_killed_writers_are_named(tmp_path):
     assert {(f.kind, f.files) for f in findings} == {
         ("leftover", (name,)) for name in (f".{path.name}.half", ".try-abc", ".0123456789abcdef.claim")
     }
+    assert verify(tmp_path).clean, "what nothing reads is named and is no fault"
+
+
+def test_the_next_command_clears_what_interrupted_ones_left(tmp_path):
+    path = filled(tmp_path)[0]
+    recorded = f".{make_record(seed=1).run_id}.checkpoint"
+    names = [recorded, ".0123456789abcdef.checkpoint", f".{path.name}.half", ".try-abc", ".try-now", ".claimed.checkpoint.1.unused"]
+    for name in names:
+        (tmp_path / name).write_text("", encoding="utf-8")
+    for name in names[2:4]:
+        os.utime(tmp_path / name, (0, 0))
+    found = {finding.files[0]: finding for finding in verify(tmp_path).findings}
+    assert "the next attn-zoo run removes it" in found[recorded].words and found[names[1]].kind == "checkpoint"
+    with Store(tmp_path).claim(make_record(seed=1).run_id):
+        Store(tmp_path).clear_leftovers()
+        assert (tmp_path / recorded).exists(), "a process is at the run"
+    Store(tmp_path).clear_leftovers()
+    assert {item.name for item in tmp_path.glob(".*")} == {names[1], names[4], names[5]}
+    assert verify(tmp_path).records == 3
 
 
 def test_a_checkpoint_is_no_fault_and_one_of_no_use_is_named(tmp_path):
@@ -170,7 +189,7 @@ def test_a_checkpoint_is_no_fault_and_one_of_no_use_is_named(tmp_path):
         (tmp_path / name).write_bytes(b"")
     found = {f.kind: f for f in verify(tmp_path).findings}
     assert set(found) == {"checkpoint", "leftover"}
-    assert found["checkpoint"].harmless and not found["leftover"].harmless
+    assert found["checkpoint"].harmless and found["leftover"].harmless
 
 
 def _claim(folder: Path, claimed: Any, go_on: Any) -> None:
@@ -203,15 +222,15 @@ def test_a_claim_is_one_process_s_until_it_ends_however_that_be(tmp_path):
 def test_the_command_reports_and_changes_nothing(tmp_path, capsys):
     first, second, _ = filled(tmp_path)
     assert main(["records", "verify", "--records", str(tmp_path)]) == 0
-    assert "3 records of 3 runs; nothing is wrong" in capsys.readouterr().out
+    assert "3 records of 3 runs; nothing is wrong" in " ".join(capsys.readouterr().out.split())
     second.write_text("{", encoding="utf-8")
     shutil.copy(first, tmp_path / f"copy-{first.name}")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert main(["records", "verify", "--records", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
     assert "3 records of 2 runs; 2 findings" in said
     assert "damaged: not readable as JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1); " in said
-    assert f"\n    copy-{first.name}\n" in said
+    assert f" copy-{first.name}" in said
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert main(["records", "verify", "--records", str(tmp_path / "nowhere")]) == 2
     assert "there is no folder" in capsys.readouterr().err

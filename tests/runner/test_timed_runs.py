@@ -116,7 +116,7 @@ def test_ids_tell_timed_runs_apart_and_are_as_before_without_a_time():
     ("change", "words"),
     [
         ({"seconds": -1.0}, "budget.seconds cannot be negative; got -1"),
-        ({"seconds": math.nan}, "budget.seconds cannot be negative; got nan"),
+        ({"seconds": math.nan}, "budget.seconds is a finite number; got nan"),
         ({"schedule": "linear"}, "budget.schedule is cosine or constant; got 'linear'"),
         ({"seconds": 60.0, "max_seconds": 90.0}, r"ends a run as done, .* got seconds=60 and max_seconds=90"),
     ],

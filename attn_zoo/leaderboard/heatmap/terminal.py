@@ -11,6 +11,7 @@ from typing import Literal, cast
 from rich.console import Console
 from rich.text import Text
 
+from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LIGHT_SHADES, level
 from attn_zoo.leaderboard.heatmap.words import brief, footnotes, gap, mean, metric, spread
@@ -72,7 +73,7 @@ def heat_map_text(found: HeatMap, colours: str | None = None) -> str:
     notes[2:2] = [] if colours else ["<: no better than the best control of its task."]
     gaps = {gap(cell, column.table) for line in found.lines for cell, column in zip(line.cells, found.columns, strict=True)}
     notes += [f"{', '.join(f'{_GAPS[word]}: {word}' for word in sorted(gaps & _GAPS.keys()))}."] if gaps & _GAPS.keys() else []
-    legend = [line if len(line) <= width else f"{line[: width - 1]}…" for line in _legend(found, heads)]
+    legend = [terminal(line if len(line) <= width else f"{line[: width - 1]}…") for line in _legend(found, heads)]
     return "\n\n".join(["Test scores", text, "\n".join(legend), lines(notes, "terminal")])
 
 
@@ -117,7 +118,7 @@ def _blocks(strips: Sequence[_Strip], room: int) -> list[list[_Strip]]:
 
 def _written(found: HeatMap, block: Sequence[_Strip], name_width: int) -> Iterator[Text]:
     yield Text(" " * name_width + "".join(strip.head.rjust(strip.width) for strip in block))
-    names = [(line.attention, " (c)" if line.control else "") for line in found.lines] + [("chance", "")]
+    names = [(terminal(line.attention), " (c)" if line.control else "") for line in found.lines] + [("chance", "")]
     controls = next((at for at, line in enumerate(found.lines) if line.control), len(found.lines))
     for at, (name, mark) in enumerate(names):
         if at == controls:
@@ -134,7 +135,7 @@ def _written(found: HeatMap, block: Sequence[_Strip], name_width: int) -> Iterat
 
 def _heads(found: HeatMap, letters: int) -> list[str]:
     """The first letters of each task's name; the last of them is a number where others begin alike."""
-    heads = [str(column.table.task["name"]).replace("_", "")[:letters] for column in found.columns]
+    heads = [terminal(str(column.table.task["name"])).replace("_", "")[:letters] for column in found.columns]
     return [
         head if heads.count(head) == 1 else f"{head[: letters - 1]}{heads[: at + 1].count(head)}" for at, head in enumerate(heads)
     ]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from attn_zoo.escapes import csv_cell
 from attn_zoo.leaderboard.rows import Block, Board, Failure, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
 
@@ -35,7 +36,7 @@ def csv_text(names: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({n: json.dumps(v) if isinstance(v, list | dict) else v for n, v in line.items()} for line in lines)
+    writer.writerows({n: json.dumps(v) if isinstance(v, list | dict) else csv_cell(v) for n, v in line.items()} for line in lines)
     return out.getvalue()
 
 

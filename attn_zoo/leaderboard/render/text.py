@@ -8,6 +8,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from attn_zoo.escapes import escaped
 from attn_zoo.leaderboard.rows import SHARES, Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.plotting.theme import short
@@ -37,15 +38,16 @@ def tabulated(grid: Grid, format: str, wide: bool = False) -> str:
     """
     if not grid.body:
         return ""
+    title, head, *body = ([escaped(cell, format) for cell in row] for row in ([grid.title], grid.head, *grid.body))
     if format == "terminal":
-        right = [name for name in grid.head if name not in _TEXT]
-        optional = [name for name in grid.optional if name in grid.head]
-        return f"{wrap(grid.title)}\n\n{fit(grid.body, grid.head, optional=optional, right=right, wide=wide)}"
-    align = ["left" if name in _TEXT else "right" for name in grid.head]
-    text = tabulate(grid.body, grid.head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
+        right = [name for name in head if name not in _TEXT]
+        optional = [name for name in grid.optional if name in head]
+        return f"{wrap(title[0])}\n\n{fit(body, head, optional=optional, right=right, wide=wide)}"
+    align = ["left" if name in _TEXT else "right" for name in head]
+    text = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)  # escapes LaTeX's characters
     if format == "latex":
-        return f"% {grid.title}\n{text}"
-    return f"**{grid.title}**\n\n{text}"
+        return f"% {title[0]}\n{text}"
+    return f"**{title[0]}**\n\n{text}"
 
 
 def grouped(said: Iterable[tuple[str, str]]) -> list[str]:
@@ -75,7 +77,8 @@ def spent(cost: str, amount: float | None) -> str:
 
 def lines(notes: Sequence[str], format: str) -> str:
     """Notes, one a line, in the terminal wrapped to its width."""
-    text = "\n".join(f"{'%' if format == 'latex' else '-'} {note}" for note in notes)
+    mark = "%" if format == "latex" else "-"
+    text = "\n".join(f"{mark} {escaped(note, format)}" for note in notes)
     return wrap(text) if format == "terminal" else text
 
 
@@ -107,7 +110,7 @@ def _style(table: Table) -> tuple[str, float]:
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """What follows a figure or the name of a metric; nothing for metrics that are no shares."""
+    """Unit after a figure or the name of a metric; empty for metrics that are no shares."""
     return written if is_share(table) else ""
 
 

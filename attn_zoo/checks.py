@@ -1,0 +1,112 @@
+"""Checks of single arguments: types, bounds and names, each refused by a ValueError that names the argument."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any
+
+MOST = 2**31 - 1
+"""Bound of counts: lengths, widths, steps."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_VALUES = ("true", "false", "null", "nan", "inf", "infinity")
+"""Words that the command line reads as values, not as names."""
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def check_whole(name: str, value: object, least: int = 1, most: int = MOST) -> None:
+    """Refuse what is no whole number from ``least`` to ``most``; True and 2.0 are none.
+
+    Raises:
+        ValueError: naming the argument, the rule and the value.
+    """
+    if type(value) is not int or value < least:
+        rule = "is a whole number and cannot be negative" if least == 0 else f"is a whole number of at least {least}"
+        raise ValueError(f"{name} counts something, so it {rule}; got {value!r}")
+    if value > most:
+        raise ValueError(f"{name} is at most {most}; got {value}")
+
+
+def check_number(name: str, value: object, least: float = -math.inf, *, above: float = -math.inf) -> None:
+    """Refuse what is no finite number, below ``least``, or not above ``above``.
+
+    Raises:
+        ValueError: naming the argument, the rule and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} is a finite number; got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} cannot be negative; got {value}" if least == 0 else f"{name} is at least {least}; got {value}")
+    if not value > above:
+        raise ValueError(f"{name} must be above {above:g}; got {value}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False.
+
+    Raises:
+        ValueError: naming the argument and the value.
+    """
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is True or False; got {value!r}")
+
+
+def check_text(name: str, value: object, known: Collection[str] = ()) -> None:
+    """Refuse what is no text, or none of ``known``, where these are given.
+
+    Raises:
+        ValueError: naming the argument, the rule and the value.
+    """
+    if not isinstance(value, str) or (known and value not in known):
+        raise ValueError(f"{name} is {' or '.join(map(repr, known)) or 'text'}; got {value!r}")
+
+
+def check_name(kind: str, name: object) -> None:
+    """Refuse a name that cannot be written on a command line or in the name of a file.
+
+    Raises:
+        ValueError: naming the kind of thing, the rule and the name.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.lower() in _VALUES:
+        rule = "an identifier: letters, digits and underscores, no digit first, 64 at most"
+        raise ValueError(f"the name of {kind} is {rule}, and none of {', '.join(_VALUES)}; got {name!a}")
+
+
+def check_printed(owner: str, name: str, text: object) -> None:
+    """Refuse text of a card that would steer a terminal.
+
+    Raises:
+        ValueError: naming the card and the field.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"{owner}: {name} is text; got {text!r}")
+    if _CONTROL.search(text):
+        raise ValueError(f"{owner}: {name} is printed, so it holds no control characters; got {text!a}")
+
+
+def check_types(owner: str, kind: Any, given: Mapping[str, Any] | None = None) -> None:
+    """Refuse values of a dataclass's fields that do not have the type of their annotation: int, float, bool or str.
+
+    Args:
+        kind: the dataclass; an instance of it where no values are ``given``.
+
+    Raises:
+        ValueError: naming the owner, the field, the type and the value.
+    """
+    values = {field.name: getattr(kind, field.name) for field in fields(kind)} if given is None else given
+    for field in fields(kind):
+        if field.name not in values:
+            continue
+        annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
+        name, value = f"{owner}.{field.name}", values[field.name]
+        if annotation == "int" and (type(value) is not int or abs(value) > MOST):
+            raise ValueError(f"{name} is a whole number of at most {MOST}; got {value!r}")
+        if annotation == "float":
+            check_number(name, value)
+        if annotation == "bool":
+            check_flag(name, value)
+        if annotation == "str":
+            check_text(name, value)

@@ -1,0 +1,83 @@
+"""Bad words of ``attn-zoo run`` are refused before work, and a run without a score is told by the exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from make import make_record
+
+from attn_zoo.cli import main
+from attn_zoo.cli.run import exit_status
+
+RUN = ["run", "attention=uniform", "task=needle", "level=smoke", "device=cpu"]
+
+WORDS = {
+    "+budgett.steps=3": "no setting of a run is called 'budgett'; did you mean 'budget'?",
+    "+x._target_=os.getcwd": "no setting of a run is called 'x'",
+    "~budget": "cannot be taken away",
+    "attention={}": "attention takes a name",
+    "attention=[1,2]": "attention takes a name",
+    "attention=[uniform,none]": "attention takes a name",
+    "attention=5": "attention takes a name",
+    "attention=null": "attention takes a name",
+    "attention=ソフト": "cannot be read as KEY=VALUE",
+    "task=[1]": "task takes a name",
+    "task={}": "task takes a name",
+    "experiment=[1]": "experiment takes a name",
+    "seed=-1": "seed is a whole number, at least 0 and below 2**63; got -1",
+    f"seed={10**23}": "seed is a whole number, at least 0",
+    "budget.learning_rate=inf": "budget.learning_rate is a finite number; got inf",
+    "budget.weight_decay=nan": "budget.weight_decay is a finite number; got nan",
+    "budget.seconds=inf": "budget.seconds is a finite number; got inf",
+    "model.mlp_ratio=inf": "model.mlp_ratio is a finite number; got inf",
+    f"budget.batch_size={10**20}": "budget.batch_size is at most",
+    "checkpoint.minutes=inf": "checkpoint.minutes is a finite number; got inf",
+    "threads=-1": "threads counts something",
+    "records=": "records names the folder",
+    "launcher={_target_: os.getcwd}": "launch= names a launcher",
+    "+launcher.x=1": "launch= names a launcher",
+    "launcher=[1]": "launch= names a launcher",
+}
+
+
+@pytest.mark.parametrize(("word", "message"), WORDS.items(), ids=WORDS)
+def test_a_bad_word_is_refused_by_name_before_work(tmp_path, monkeypatch, capsys, word, message):
+    monkeypatch.chdir(tmp_path)
+    words = [*RUN[:1], *(other for other in RUN[1:] if other.partition("=")[0] != word.partition("=")[0]), word]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert message in said.err and said.out == ""
+    assert list(Path().iterdir()) == [], "nothing was begun"
+
+
+def test_options_of_a_launcher_name_nothing_to_call(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*RUN, "launch=joblib", "+launcher._target_=os.getcwd"]) == 2
+    assert "launcher._target_ is no option of a launcher" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status"),
+    [
+        ([], 0),
+        (["done"], 0),
+        (["done", "done"], 0),
+        (["refused"], 1),
+        (["done", "refused"], 0),
+        (["refused", "refused"], 0),
+        *((["done", bad], 1) for bad in ("failed", "diverged", "timed_out", "out_of_memory")),
+    ],
+)
+def test_the_exit_status_says_whether_runs_have_scores(outcomes, status):
+    assert exit_status([None, *(make_record(status=outcome) for outcome in outcomes)]) == status
+
+
+def test_a_run_that_is_refused_alone_ends_with_1_and_in_a_sweep_with_0(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    few = ["task=needle", "level=smoke", "device=cpu", "budget.steps=2"]
+    assert main(["run", "attention=fnet", *few]) == 1
+    assert "refused: " in capsys.readouterr().out
+    assert main(["run", "-m", "attention=fnet,uniform", *few]) == 0
+    assert main(["run", "attention=uniform", *few, "budget.max_seconds=1e-9"]) == 1
+    assert "timed_out: " in capsys.readouterr().out
