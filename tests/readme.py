@@ -26,7 +26,7 @@ from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.recommend import recommend
-from attn_zoo.recommend.text import as_text
+from attn_zoo.recommend.text import sentences
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.packed import pack, unpack
 from attn_zoo.registry import attentions, card
@@ -102,7 +102,8 @@ def renewed(page: Path, text: str) -> str:
         place = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)
         if place is None:
             raise ValueError(f"{page.relative_to(ROOT)} has no place for the table {name!r}")
-        text = f"{text[: place.start(1)]}\n{printed[name].strip()}\n\n{text[place.end(1) :]}"
+        table = printed[name].strip()
+        text = text[: place.start(1)] + (f"\n{table}\n\n" if table else "") + text[place.end(1) :]
     return text
 
 
@@ -135,9 +136,9 @@ def five_needs() -> str:
     made, transplant = leaderboard_tables(records_in("profile")), _measured("transplant")
     for need, words in FIVE_NEEDS.items():
         parsed = parser("recommend").parse_args(["recommend", "--device", "cpu", *words.split()])
-        take, why, *more = as_text(recommend(required_of(parsed), made, transplant)).splitlines()
-        near = " ".join(line for line in more if line.startswith("Nearest"))
-        lines.append(f"| {need} | `{words}` | {take.removeprefix('Take ').rstrip('.')} | {why.removeprefix('Why: ')} {near} |")
+        take, *more = sentences(recommend(required_of(parsed), made, transplant))
+        why = " ".join(line.removeprefix("Why: ") for line in more if line.startswith(("Why", "Nearest", "Cost")))
+        lines.append(f"| {need} | `{words}` | {take.removeprefix('Take ').rstrip('.')} | {why} |")
     return "\n".join(lines)
 
 

@@ -84,7 +84,7 @@ def required_of(parsed: argparse.Namespace) -> Requirements:
 
 def _recommend(parsed: argparse.Namespace) -> int:
     from attn_zoo.cli.findings import read_transplant
-    from attn_zoo.cli.records_of import name_left_out, records_of
+    from attn_zoo.cli.records_of import existing, loaded
     from attn_zoo.cost.grid import resolve_device
     from attn_zoo.leaderboard import tables
     from attn_zoo.recommend import recommend
@@ -103,13 +103,11 @@ def _recommend(parsed: argparse.Namespace) -> int:
     rows = rows_of(parsed.attention) if parsed.attention else []
     if controls := [str(row) for row in rows if card(row.attention).control]:
         raise ValueError(f"controls are never recommended; leave {', '.join(controls)} out of --attention")
-    records = Path(parsed.records) if parsed.records else reference.default()
+    records = existing(parsed.records) if parsed.records else reference.default()
     transplant = read_transplant(parsed.transplant or reference.TRANSPLANT) if parsed.trained else None
-    known, damaged = records_of(records)
-    name_left_out(damaged)
     found = recommend(
         required,
-        tables(known),
+        tables(loaded(records)),
         transplant,
         rows=rows,
         timer=(lambda required, layers: times(required, layers, _tell)) if parsed.measure else None,

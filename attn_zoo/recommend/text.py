@@ -29,11 +29,12 @@ def as_text(found: Recommendation, whole: bool = False) -> str:
     Args:
         whole: add the tasks, every candidate, every refusal and every doubt.
     """
-    lines = [line for said in _said(found) for line in _wrapped(said)]
+    lines = [line for said in sentences(found) for line in _wrapped(said)]
     return "\n".join([*lines, *(_evidence(found) if whole else [])])
 
 
-def _said(found: Recommendation) -> Iterator[str]:
+def sentences(found: Recommendation) -> Iterator[str]:
+    """What to take, why, at which cost, and the doubt; a command is indented."""
     taken = found.taken
     if taken is None:
         yield "Nothing meets these requirements, softmax neither."
@@ -60,7 +61,8 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
     assert choice is not None, "taken by its evidence"
     worst = min(choice.gains, key=_low)
     at = _deciding(found).removesuffix(" that decide")
-    yield f"Why: surely within {found.required.accept:g} points of softmax at {at}; least sure {_gain(worst)}."
+    least = f"least sure {_gain(worst)}" if len(choice.gains) > 1 else gain_words(worst.amount, worst.unit)
+    yield f"Why: surely within {found.required.accept:g} points of softmax at {at}: {least}."
     timed = f"; {_milliseconds(found, taken)}, softmax {_milliseconds(found, found.softmax)}" if found.seconds else ""
     yield f"Cost: {taken.cost.words}{timed}."
     others = [each.label for each in found.qualified if each is not taken]
@@ -70,6 +72,9 @@ def _other(found: Recommendation, taken: Candidate) -> Iterator[str]:
 
 def _softmax(found: Recommendation) -> Iterator[str]:
     yield f"Why: {_why_softmax(found)}."
+    if found.slower:
+        yield "More tokens could change it: attn-zoo measure experiment=crossover finds from which length on."
+        return
     nearest = found.choice
     near = nearest and found.candidate(nearest.attention)
     if nearest and near:
