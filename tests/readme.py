@@ -20,11 +20,11 @@ from attn_zoo.cost.experiments import report
 from attn_zoo.export import table as export_table
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
-from attn_zoo.leaderboard.beside_text import render_published
 from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.leaderboard.heatmap.costs import recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
+from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.recommend import recommend
 from attn_zoo.recommend.text import as_text
 from attn_zoo.records import RunRecord, Store

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from attn_zoo.conformance import run_cases
+from attn_zoo.cli.progress import Work
+from attn_zoo.conformance import Report, run_cases
 from attn_zoo.conformance.attention_suite import DEFAULT
-from attn_zoo.conformance.targets import cases_of, entries, note_of
+from attn_zoo.conformance.targets import Card, cases_of, entries, note_of
+from attn_zoo.terminal import wrap
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +34,20 @@ def check(targets: Sequence[str], device: str | None = None, *, defaults: bool =
     """
     status = 0
     for card in entries(targets):
-        cases = cases_of(card, None if device is None else torch.device(device))
-        chosen = [case for case in cases if not defaults or case.variant in ("", DEFAULT)]
-        report = run_cases(card.name, chosen, note=note_of(card))
-        print(report, flush=True)
+        report = prove(card, device, defaults=defaults)
+        print(wrap(str(report)), flush=True)
         status = status if report.ok else 1
     return status
+
+
+def prove(card: Card, device: str | None = None, *, defaults: bool = False) -> Report:
+    """Run the kit on an attention or task, with its progress.
+
+    Args:
+        device: type of device on which every implementation is proved; None for the CPU, and a GPU for what needs one.
+        defaults: prove the default options alone.
+    """
+    cases = list(cases_of(card, None if device is None else torch.device(device)))
+    cases = [case for case in cases if not defaults or case.variant in ("", DEFAULT)]
+    with Work(f"check {card.name}", len(cases)) as work:
+        return run_cases(card.name, cases, note=note_of(card), tell=lambda case: work.update(note=case.setting))

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attn_zoo import reference
+from attn_zoo.cli.check import prove
 from attn_zoo.cli.config import in_words, store_groups
 from attn_zoo.cli.plan import Plan, plan
 from attn_zoo.cli.run import carry_out
 from attn_zoo.cli.search import refusal
-from attn_zoo.conformance import run_cases
-from attn_zoo.conformance.attention_suite import DEFAULT
-from attn_zoo.conformance.targets import cases_of
 from attn_zoo.contract import AttentionCard
 from attn_zoo.leaderboard import Row, Table, render, tables
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
@@ -116,8 +114,7 @@ def _folder(rows: Sequence[RowName]) -> str:
 
 def _check(entry: AttentionCard) -> bool:
     """Run the kit at the default options and print its summary and failures; whether everything claimed is proved."""
-    print(f"checking {entry.name} ...", flush=True)
-    report = run_cases(entry.name, [case for case in cases_of(entry) if case.variant in ("", DEFAULT)])
+    report = prove(entry, defaults=True)
     print(wrap("\n".join(line for line in str(report).split("\n") if not line.startswith("  skipped"))), flush=True)
     return report.ok
 

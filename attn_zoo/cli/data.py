@@ -10,7 +10,7 @@ from typing import Any
 from attn_zoo import registry
 from attn_zoo.contract import DamagedDataError, DataSet, MissingDataError, UnknownNameError
 from attn_zoo.data import data_root, sha256
-from attn_zoo.terminal import fit
+from attn_zoo.terminal import WIDE, fit, wrap
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -23,6 +23,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     ):
         below = actions.add_parser(action, help=said)
         below.add_argument("--root", default="", metavar="FOLDER", help="data folder (default: $ATTN_ZOO_DATA, else data)")
+        if action == "list":
+            below.add_argument("--wide", action="store_true", help=WIDE)
         if count:
             below.add_argument("names", nargs=count, metavar="NAME")
         below.set_defaults(handler=_data, action=action)
@@ -30,11 +32,11 @@ def fill(parser: argparse.ArgumentParser) -> None:
 
 def _data(parsed: argparse.Namespace) -> int:
     if parsed.action == "list":
-        return data_list(parsed.root)
+        return data_list(parsed.root, parsed.wide)
     return (data_prepare if parsed.action == "prepare" else data_verify)(parsed.names, parsed.root)
 
 
-def data_list(root: str) -> int:
+def data_list(root: str, wide: bool = False) -> int:
     """Print every data set, the tasks that read it, and where it stands. Returns the exit status."""
     folder = data_root(root)
     rows = []
@@ -45,8 +47,8 @@ def data_list(root: str) -> int:
             [dataset.name, state, "yes" if dataset.download else "by hand", ", ".join(tasks), dataset.licence, dataset.source]
         )
     head = ["data set", f"in {folder}", "fetched", "tasks", "licence", "source"]
-    print(fit(rows, head, whole=["data set"]))
-    print("\n'attn-zoo data prepare NAME' fetches one that can be fetched, and says of any other what to put where.")
+    print(fit(rows, head, optional=["source", "licence"], whole=["data set"], wide=wide))
+    print("\n" + wrap("'attn-zoo data prepare NAME' fetches one that can be fetched, and says of any other what to put where."))
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from attn_zoo.cli.config import Settings
-from attn_zoo.cli.progress import RichProgress
+from attn_zoo.cli.progress import RunProgress
 from attn_zoo.escapes import terminal
 from attn_zoo.plugin_files import digests
 from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
@@ -149,7 +149,7 @@ def _do(order: Order, job: Job) -> RunRecord:
     if told.to and is_main:
         trackers = Tracking(told.to, job.spec, run_id, project=told.project, folder=told.folder, every=told.every)
     with trackers as tracking:
-        watchers: list[Progress] = [RichProgress(by_time=bool(job.spec.budget.seconds))] if is_main else []
+        watchers: list[Progress] = [RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None)] if is_main else []
         progress = Watchers(*watchers, *([tracking] if tracking else []))
         record = with_tuning(run(job.spec, progress, job.locations, checkpoint), job.tuning)
         record = replace(record, environment={**record.environment, "command": command_line(order.command)})

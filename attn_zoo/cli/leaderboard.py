@@ -11,11 +11,11 @@ from pathlib import Path
 
 from attn_zoo.cli.records_of import add_records, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
-from attn_zoo.leaderboard.beside_text import render_published
 from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.heatmap.terminal import colours_here
+from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.leaderboard.plots import draw
 from attn_zoo.leaderboard.render.separation import render_separations

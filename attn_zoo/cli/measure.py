@@ -8,11 +8,13 @@ import math
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import hydra
+import psutil
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -20,6 +22,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attn_zoo.cli.overrides import quote_rows
+from attn_zoo.cli.progress import Work
 from attn_zoo.cli.run import explain
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
@@ -101,9 +104,12 @@ def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> in
         if output is not None:
             found.write(output)
 
+    rounds = 0 if grid.protocol is None else grid.protocol.rounds
     try:
-        Session(grid, found, save=save, tell=tell, ends=ends).run()
+        with Work(found.experiment, sum(len(cells) + rounds for cells in grid.groups())) as work:
+            Session(grid, found, save=save, tell=lambda line: work.update(note=line), ends=ends).run()
     except KeyboardInterrupt:
+        _kill_fork_server()
         kept = f"; what was found is in {output}, and the same command goes on from there" if output and found.cells else ""
         print(f"attn-zoo: interrupted{kept}", file=sys.stderr)
         return 130
@@ -115,9 +121,12 @@ def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> in
     return 0 if grid.believed(found) else 1
 
 
-def tell(line: str) -> None:
-    """Print progress beside the table."""
-    print(line, file=sys.stderr, flush=True)
+def _kill_fork_server() -> None:
+    """Kill the process that workers are forked from: it ignores interrupts, and keeps pipes open while it imports."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if any("multiprocessing.forkserver" in word for word in child.cmdline()):
+                child.kill()
 
 
 def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
@@ -186,7 +195,7 @@ def _go_on(grid: Grid, found: Measurement, output: Path) -> None:
         return
     if not earlier.finished and _identity(grid, earlier) == _identity(grid, found):
         found.take_over(earlier)
-        tell(f"{output} holds {sum(1 for _ in found.rows())} rows of this measurement; going on from there")
+        Work(found.experiment).say(f"{output} holds {sum(1 for _ in found.rows())} rows of this measurement; going on from there")
 
 
 def _identity(grid: Grid, found: Measurement) -> str:

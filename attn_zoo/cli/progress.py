@@ -1,45 +1,124 @@
-"""A progress bar with the remaining time, on a terminal only."""
+"""Progress of long work: a bar with the remaining time on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from attn_zoo.terminal import COLUMNS
+
+EVERY = 30.0
+"""Seconds between two lines where there is no terminal."""
+FIRST = 5.0
+"""Seconds until the first of them."""
+T = TypeVar("T")
 
 
-class RichProgress:
-    """Shows a run's steps, last loss and last validation score; silent where nobody watches.
+class Work:
+    """Context of long work, which reports to standard error.
 
     Args:
-        by_time: a time ends the run, so that its number of steps is not known.
+        label: name of the work.
+        total: number of its parts; None where it is unknown.
+        bar: draw a bar on a terminal; False prints lines there, too, as several processes cannot share one line.
+        first: seconds until the first line.
     """
 
-    def __init__(self, by_time: bool = False) -> None:
-        self._by_time = by_time
+    def __init__(self, label: str, total: int | None = None, *, bar: bool = True, first: float = FIRST) -> None:
+        self.label, self.total, self._done, self._note, self._first = label, total, 0, "", first
+        self._started, self._over = time.monotonic(), threading.Event()
         console = Console(stderr=True)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.3f}  valid {task.fields[valid]}"),
-            TimeRemainingColumn(),
-        )
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task: TaskID | None = None
+        self._bar: Progress | None = None
+        if bar and console.is_terminal:
+            counted = () if total is None else (MofNCompleteColumn(), TimeRemainingColumn(compact=True))
+            columns = (TextColumn("{task.description}"), BarColumn(20), *counted, TimeElapsedColumn())
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._task = self._bar.add_task(label, total=total)
+
+    def __enter__(self) -> Work:
+        if self._bar is not None:
+            self._bar.start()
+        else:
+            threading.Thread(target=self._tick, daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, done: int | None = None, note: str = "") -> None:
+        """Report the number of parts that are done, one more unless said, and what is being done."""
+        self._done, self._note = self._done + 1 if done is None else done, note
+        if self._bar is not None:
+            room = max(20, self._bar.console.width - 55)
+            described = f"{self.label}: {note}" if note else self.label
+            self._bar.update(self._task, completed=self._done, description=described[:room])
+
+    def say(self, line: str) -> None:
+        """Print a line that stays."""
+        if self._bar is not None:
+            self._bar.console.print(line, highlight=False, markup=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def line(self) -> str:
+        """Progress in a line, with the time that is left by the parts that are done."""
+        seconds = time.monotonic() - self._started
+        parts = f"{self._done} of {self.total}" if self.total else str(self._done or "")
+        left = seconds * (self.total - self._done) / self._done if self.total and 0 < self._done < self.total else None
+        times = f"{seconds:.0f} s" + ("" if left is None else f", about {left:.0f} s left")
+        return f"{self.label}: {', '.join(filter(None, [parts, self._note, times]))}"[:COLUMNS]
+
+    def _tick(self) -> None:
+        wait = self._first
+        while not self._over.wait(wait):
+            print(self.line(), file=sys.stderr, flush=True)
+            wait = EVERY
+
+
+def tracked(items: Iterable[T], label: str) -> Iterator[T]:
+    """The items, one after the other, with their progress."""
+    counted = list(items)
+    with Work(label, len(counted)) as work:
+        for item in counted:
+            yield item
+            work.update()
+
+
+class RunProgress:
+    """Progress of a training run: its steps, last loss and last validation score.
+
+    Args:
+        by_time: a time ends the run, so that its number of steps is unknown.
+        bar: draw a bar on a terminal.
+    """
+
+    def __init__(self, by_time: bool = False, bar: bool = True) -> None:
+        self._by_time, self._with_bar = by_time, bar
+        self._work: Work | None = None
+        self._valid = ""
 
     def start(self, label: str, steps: int) -> None:
-        """Show the bar."""
-        self._bar.start()
-        self._task = self._bar.add_task(label, total=None if self._by_time else steps, loss=float("nan"), valid="-")
+        """Begin a run of ``steps`` steps."""
+        self._work = Work(label, None if self._by_time else steps, bar=self._with_bar, first=EVERY)
+        self._work.__enter__()
 
     def advance(self, step: int, loss: float, valid: float | None) -> None:
-        """Move the bar."""
-        if self._task is None:
+        """Report that ``step`` steps are done; pretraining steps count up to 0."""
+        if self._work is None:
             return
-        if valid is None:
-            self._bar.update(self._task, completed=step, loss=loss)
-        else:
-            self._bar.update(self._task, completed=step, loss=loss, valid=f"{100 * valid:.1f} %")
+        if valid is not None:
+            self._valid = f"valid {100 * valid:.1f} %"
+        self._work.update(step, ", ".join(filter(None, [f"loss {loss:.3f}", self._valid])))
 
     def stop(self) -> None:
-        """Take the bar away."""
-        self._bar.stop()
+        """End the run."""
+        if self._work is not None:
+            self._work.__exit__()

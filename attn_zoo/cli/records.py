@@ -8,6 +8,7 @@ from attn_zoo.cli import rerun
 from attn_zoo.cli.records_of import FOLDER
 from attn_zoo.escapes import terminal_lines
 from attn_zoo.records.verify import Finding, verify
+from attn_zoo.terminal import wrap
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +30,9 @@ def _verify(parsed: argparse.Namespace) -> int:
     verdict = verify(parsed.records)
     wrong = sum(not finding.harmless for finding in verdict.findings)
     said = "nothing is wrong" if verdict.clean else f"{wrong} finding{'' if wrong == 1 else 's'}"
-    print(f"{parsed.records}: {verdict.records} records of {verdict.runs} runs; {said}")
+    print(wrap(f"{parsed.records}: {verdict.records} records of {verdict.runs} runs; {said}"))
     for finding in verdict.findings:
-        print(terminal_lines(_told(finding)))
+        print(wrap(terminal_lines(_told(finding))))
     return 0 if verdict.clean else 1
 
 

@@ -124,8 +124,8 @@ def run_help(words: Sequence[str] = ()) -> str:
             "loads a file or folder that registers attentions or tasks, with no package to install. Exit status: 0; 1 where a run "
             "failed, diverged, timed out or ran out of memory, or the only run asked for was refused; 2 for bad input."
         )
-        + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (those of a task and its level; attn-zoo run task=NAME --help shows "
-        f"others):\n{keys}"
+        + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (with task=NAME --help, those of another task):"
+        f"\n{keys}"
     )
 
 

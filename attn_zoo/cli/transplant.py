@@ -12,6 +12,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.crossover_plot import check_plot
 from attn_zoo.records import describe_environment
@@ -201,13 +202,15 @@ def _do(
 ) -> None:
     """Add a point a trial to what was found, and write it after each."""
     found["complete"] = False
-    bench = Bench(setting, teacher, material, left, _tell)
-    found["reference"] = asdict(bench.reference)
-    for at, point in enumerate(bench.points(), 1):
-        found["points"].append(point)
-        found["complete"] = at == len(left)
-        if output is not None:
-            write_record(found, output)
+    before = len(found["points"])
+    with Work("transplant", len(left)) as work:
+        bench = Bench(setting, teacher, material, left, lambda line: work.update(len(found["points"]) - before, line))
+        found["reference"] = asdict(bench.reference)
+        for at, point in enumerate(bench.points(), 1):
+            found["points"].append(point)
+            found["complete"] = at == len(left)
+            if output is not None:
+                write_record(found, output)
 
 
 def _show(found: Mapping[str, Any], format: str, plot: Path | None) -> None:
@@ -218,7 +221,3 @@ def _show(found: Mapping[str, Any], format: str, plot: Path | None) -> None:
 
 def _path(given: str | None) -> Path | None:
     return None if given is None else Path(given)
-
-
-def _tell(line: str) -> None:
-    print(f"attn-zoo: {line}", file=sys.stderr, flush=True)

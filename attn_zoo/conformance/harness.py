@@ -136,13 +136,21 @@ class Report:
         return "\n".join([*lines, *([f"  {self.note}"] if self.note else [])])
 
 
-def run_cases(subject: str, cases: Iterable[Case], expected_failures: Mapping[str, str] | None = None, note: str = "") -> Report:
+def run_cases(
+    subject: str,
+    cases: Iterable[Case],
+    expected_failures: Mapping[str, str] | None = None,
+    note: str = "",
+    *,
+    tell: Callable[[Case], object] = lambda case: None,
+) -> Report:
     """Run every case and report, with strict waivers.
 
     Args:
         expected_failures: reasons by check name, or by ``variant-implementation-check`` for one
             setting only. A failure it names is ``waived``; a waiver without any failure fails.
         note: sentence that the report ends with.
+        tell: called with each case before it runs.
 
     Raises:
         UnknownNameError: a waiver names no check of this entry.
@@ -156,6 +164,7 @@ def run_cases(subject: str, cases: Iterable[Case], expected_failures: Mapping[st
     used: set[str] = set()
     results = []
     for case in cases:
+        tell(case)
         result = _run(case)
         key = case.setting if case.setting in waivers else case.check
         if key in waivers and result.status == "failed":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attn_zoo.conformance.causality import FUTURES, LOUD_AND_QUIET, require_no_future
 from attn_zoo.conformance.harness import Violation, require
+from attn_zoo.conformance.numerics import SINGLE
 from attn_zoo.conformance.requests import Request, answers, key_masks, weighed, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
@@ -23,7 +24,7 @@ def training_keeps_the_promises(subject: Subject) -> None:
     """In training mode without dropout, no future, padding or other example has an influence, and outputs are those of eval mode
     unless training draws or changes what the module holds."""
     for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
+        module = subject.build(geometry, options=without_dropout(subject.options))
         where = f"in training, causal={geometry.causal}"
         call = partial(_trained, module)
         request = subject.draw(module, batch=6)
@@ -42,6 +43,14 @@ def training_keeps_the_promises(subject: Subject) -> None:
         if not _draws(module, request):
             subject.equal(whole, request(module), f"{where}, against eval mode")
             subject.equal(loud(call)[:3], whole[:3], f"{where}, beside examples 30 times as large")
+
+
+def without_dropout(options: Any) -> Any:
+    """Options whose rates of dropout are zero."""
+    rates = [
+        option.name for option in fields(options) if "dropout" in option.name and isinstance(getattr(options, option.name), float)
+    ]
+    return replace(options, **dict.fromkeys(rates, 0.0))
 
 
 def _noise(size: float, tensor: Tensor) -> Tensor:
@@ -63,12 +72,11 @@ def _trained(module: Attention, query: Any, key: Any, value: Tensor, **given: An
 
 def _draws(module: Attention, request: Request) -> bool:
     """True where a training call draws random numbers, or changes what the module holds."""
-    rates = [getattr(module.options, option.name) for option in fields(module.options) if "dropout" in option.name]
     fresh = copy.deepcopy(module).train()
     before, start = copy.deepcopy(fresh.state_dict()), torch.get_rng_state()
     request(fresh)
     changed = any(not torch.equal(tensor, before[name]) for name, tensor in fresh.state_dict().items())
-    return any(rates) or changed or not torch.equal(start, torch.get_rng_state())
+    return changed or not torch.equal(start, torch.get_rng_state())
 
 
 @attention_check("implementation")
@@ -131,21 +139,18 @@ def conversions_reach_everything(subject: Subject) -> None:
     """After calls, ``.to()`` another type and back gives the outputs of a module built for that type."""
     types = (torch.float32, torch.float64) if subject.dtype is torch.float64 else (subject.dtype,)
     for geometry in subject.plain_and_causal():
-        module, request = subject.build(geometry), subject.draw(subject.build(geometry))
+        module, fresh = subject.build(geometry), subject.build(geometry)  # one is called, the other converted alike
+        request = subject.draw(module)
         request(module)
         answers(request, module)
         for dtype in (*types, subject.dtype):
-            fresh = subject.build(geometry).to(dtype)
+            fresh.to(dtype)
             converted = request.cast(dtype)
             found = converted(module.to(dtype))
             where = f"used module converted to {dtype}, causal={geometry.causal}"
             require(found.dtype == dtype, f"{where}: output {found.dtype}")
-            subject.equal(found, converted(fresh.to(dtype)), where, SINGLE if dtype is not subject.dtype else subject.tolerance)
-            module.to(subject.dtype)
-
-
-SINGLE = 1e-4
-"""Tolerance of parameters rounded to float32 and back."""
+            limit = subject.tolerance if dtype is subject.dtype else SINGLE
+            subject.equal(found, converted(copy.deepcopy(fresh)), where, limit)
 
 
 @attention_check("variant")

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attn_zoo.conformance.harness import Violation, require
+from attn_zoo.conformance.modes import without_dropout
 from attn_zoo.conformance.requests import Request, answers, key_masks
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry, UnsupportedError
@@ -67,7 +68,7 @@ def the_process_is_left_as_it_was(subject: Subject) -> None:
     where something is drawn, and is never seeded."""
     draws = subject.card.can.random_at_build
     for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
+        module = subject.build(geometry, options=without_dropout(subject.options))
         request, training = subject.draw(module), copy.deepcopy(module).train()
         runs: dict[str, tuple[Callable[[], object], bool]] = {
             "building": (partial(_built, subject, geometry), draws or any(True for _ in module.parameters())),

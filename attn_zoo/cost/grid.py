@@ -65,8 +65,6 @@ class Grid:
     shortest_length: ClassVar[int] = 1
     slow_seconds: ClassVar[float] = math.inf
     """Seconds of a step above which it is timed in three rounds only."""
-    in_process: ClassVar[bool] = False
-    """Whether cells are measured in this process instead of one of their own."""
     whole_groups: ClassVar[bool] = False
     """Whether a cell that fails ends the measurement, which is saved group by group."""
 

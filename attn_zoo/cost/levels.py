@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, AttentionCard, Geometry, Pairs, Patches, TaskSpec
+from attn_zoo.contract import Attention, AttentionCard, Geometry, Pairs, Patches, TaskSpec, UnknownNameError
 from attn_zoo.cost.bench import Feed, Subject, Tokens, build_layer
 from attn_zoo.encoder import build_model
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import join_layers
-from attn_zoo.registry import attention_options, build_attention, card
+from attn_zoo.registry import attention_options, build_attention, build_task, card, task_card
 
 LEVELS = ("mechanism", "layer", "block", "model")
 
@@ -88,10 +88,9 @@ def mechanism_inputs(
     entry: AttentionCard, geometry: Geometry, options: Any, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:
     """Normal noise, (batch, heads, length, head_dim), for each argument of ``Alone``."""
-    tokens = {"query": geometry.queries, "queries": geometry.queries}
-    lengths = [tokens.get(name, geometry.keys) for name in entry.reads]
+    lengths = [geometry.queries if name == "query" else geometry.keys for name in entry.reads]
     for stream in entry.streams(geometry, options):
-        length = tokens.get(stream.of, geometry.keys)
+        length = geometry.queries if stream.of == "queries" else geometry.keys
         lengths.append(length if stream.first is None else min(stream.first, length))
     return tuple(torch.randn(batch, geometry.heads, n, geometry.head_dim, dtype=dtype) for n in lengths)
 
@@ -178,3 +177,21 @@ def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> 
     shape |= {"mlp_ratio": sizes.mlp_ratio, "dropout": sizes.dropout}
     entry: dict[str, Any] = {"attention": subject.attention, "options": subject.options, "implementation": subject.implementation}
     return Whole(build_model(replace(task, length=length), **entry, **shape))
+
+
+def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
+    """Specification of a task of sequences at one of its levels, and the sizes that this level proposes; None is the first.
+
+    Raises:
+        UnknownNameError: no such task or level.
+        ValueError: the task reads images.
+    """
+    entry = task_card(task)
+    name = level or next(iter(entry.levels), None)
+    if name is not None and name not in entry.levels:
+        raise UnknownNameError(f"level of task {entry.name}", name, entry.levels)
+    chosen = entry.levels[name] if name is not None else None
+    spec = build_task(entry.name, **({} if chosen is None else chosen.options)).spec
+    if isinstance(spec.inputs, Patches):
+        raise ValueError(f"level=model is measured over lengths, and images, which {entry.name} reads, have one; take another")
+    return spec, {} if chosen is None else dict(chosen.model)

@@ -31,20 +31,22 @@ class Probe:
     most_rounds: int | None = None
 
 
-def of(cell: Cell) -> tuple[str, int, int]:
+def step_arguments(cell: Cell) -> tuple[str, int, int]:
     """Arguments of a bench's methods: direction, batch and length."""
     return cell.kind, cell.batch, cell.length
 
 
 def _seconds(ask: Ask, found: Figures) -> Answer:
-    taken = ask("parts", *of(found.cell))
+    taken = ask("parts", *step_arguments(found.cell))
     return {"seconds": sum(taken), **dict(zip(("backward_seconds", "update_seconds"), taken[1:], strict=False))}
 
 
 SECONDS = Probe("seconds", _seconds)
 """Seconds of a step; in training also of its backward pass and, where there is one, of the optimiser's step."""
 
-JOULES = Probe("joules", lambda ask, f: {"joules": ask("joules", *of(f.cell))}, needed=False, most_rounds=fewest_rounds())
+JOULES = Probe(
+    "joules", lambda ask, f: {"joules": ask("joules", *step_arguments(f.cell))}, needed=False, most_rounds=fewest_rounds()
+)
 """Energy of a step, in as many rounds as an interval needs."""
 
 
@@ -59,8 +61,8 @@ def memory(*, resident: bool = False, fresh: bool = False, small: Callable[[int]
 
     def take(ask: Ask, found: Figures) -> Answer:
         length = found.cell.length
-        held = {"resident_bytes": ask("resident_peak", *of(found.cell), small(length))} if resident else {}
-        return held | {f"{what}_bytes": ask(what, *of(found.cell)) for what in ("held", "peak")}
+        held = {"resident_bytes": ask("resident_peak", *step_arguments(found.cell), small(length))} if resident else {}
+        return held | {f"{what}_bytes": ask(what, *step_arguments(found.cell)) for what in ("held", "peak")}
 
     return Probe("peak_bytes", take, fresh=fresh)
 

@@ -22,20 +22,6 @@ LEAST_ROUNDS = 3
 """Number of rounds of a step that takes longer than ``Grid.slow_seconds``."""
 
 
-class Here:
-    """Object in this process, with the methods of a worker."""
-
-    def __init__(self, make: Callable[..., object], *arguments: Any) -> None:
-        self._served = make(*arguments)
-
-    def ask(self, method: str, *arguments: Any, limit: float | None = None) -> Any:
-        """Result of the method."""
-        return getattr(self._served, method)(*arguments)
-
-    def stop(self) -> None:
-        """Do nothing: there is no process."""
-
-
 class Session:
     """Measurement of the cells of ``grid`` that ``found`` lacks.
 
@@ -55,7 +41,7 @@ class Session:
         ends: float = math.inf,
     ) -> None:
         self.grid, self.found, self._save, self._tell, self._ends = grid, found, save, tell, ends
-        self._workers: dict[str, Worker | Here] = {}
+        self._workers: dict[str, Worker] = {}
         known = {cell: figures.all("seconds") for cell, figures in found.cells.items()}
         self._steps = {cell: statistics.median(seconds) for cell, seconds in known.items() if seconds}
         """Approximate seconds of a cell's step."""
@@ -80,6 +66,11 @@ class Session:
     def left(self) -> float:
         """Seconds that are left."""
         return self._ends - time.monotonic()
+
+    def _left_or_stop(self) -> float:
+        if (left := self.left()) <= 0:
+            raise WorkerError(NO_TIME, "before it was asked")
+        return left
 
     def _group(self, cells: Sequence[Cell], share: float) -> None:
         for cell in cells:
@@ -142,12 +133,11 @@ class Session:
         time_limit = getattr(self.grid, "time_limit", math.inf)
 
         def ask(method: str, *arguments: Any) -> Any:
-            if (left := self.left()) <= 0:
-                raise WorkerError(NO_TIME, "before it was asked")
-            limit = min(time_limit, left)
+            limit = min(time_limit, self._left_or_stop())
             return (own or self._worker(cell)).ask(method, *arguments, limit=None if limit == math.inf else limit)
 
         try:
+            self._left_or_stop()
             self._keep(cell, probe, ask)
         except WorkerError as error:
             if self.grid.whole_groups:
@@ -203,15 +193,13 @@ class Session:
 
     # Processes
 
-    def _worker(self, cell: Cell) -> Worker | Here:
+    def _worker(self, cell: Cell) -> Worker:
         name = self.grid.process(cell)
         if name not in self._workers:
             self._workers[name] = self._start(cell)
         return self._workers[name]
 
-    def _start(self, cell: Cell) -> Worker | Here:
-        if self.grid.in_process:
-            return Here(*self.grid.maker(cell))
+    def _start(self, cell: Cell) -> Worker:
         environment = {} if self.grid.protocol is None else self.grid.protocol.environment()
         return Worker(*self.grid.maker(cell), environment=environment, bounded=getattr(self.grid, "device", "cpu") == "cpu")
 

@@ -84,10 +84,10 @@ class Timed(Grid):
     rounds: int = option(5, "interleaved rounds of timing")
     order: str = option("shuffled", "order within the rounds: shuffled, 'in turn' or 'there and back'")
     seed: int = option(1, "seed of the shuffled order")
-    repeat_seconds: float = option(0.2, "a timing repeats its step until so many seconds are covered")
-    energy_seconds: float = option(2.0, "so does an energy window, where there is a meter")
+    repeat_seconds: float = option(0.2, "seconds that a timing covers by repeating its step")
+    energy_seconds: float = option(2.0, "seconds that an energy window covers, where there is a meter")
     allocator: str = option("default", "glibc's on the CPU: default, keep (no page faults on large tensors)")
-    seconds: float | None = option(None, "time of the whole measurement; what does not fit is left out, the slowest first")
+    seconds: float | None = option(None, "seconds of the whole measurement; cells that do not fit are left out, the slowest first")
     time_limit: float = option(120.0, "seconds that one request to a cell's process may take")
 
     def __post_init__(self) -> None:

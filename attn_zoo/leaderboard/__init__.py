@@ -1,4 +1,4 @@
-"""What is shown: pure functions of records. Needs no tensor library."""
+"""Leaderboard: tables, pages and figures as pure functions of records. Needs no tensor library."""
 
 from __future__ import annotations
 

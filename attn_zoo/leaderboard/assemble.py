@@ -1,4 +1,4 @@
-"""From records to tables: which may stand together, and what a row says. Pure functions."""
+"""Tables made from records: groups of comparable records, and the row of each setting. Pure functions."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _curve(done: Sequence[RunRecord], training_flops: float | None) -> tuple[Cur
 
 
 def machine(environment: Mapping[str, Any]) -> str:
-    """What a measured figure is a figure of."""
+    """Name of the machine of measured figures: device, threads and version of torch."""
     device = environment.get("gpu") or environment.get("cpu") or "unknown device"
     processes = f"{environment['processes']} processes, " if environment.get("processes", 1) > 1 else ""
     return f"{device}, {processes}{environment.get('threads')} threads, torch {environment.get('torch')}"
@@ -218,7 +218,7 @@ def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
 
 
 def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
-    """What tells a row from its attention's others: an implementation asked for by name, options in which the rows differ.
+    """Setting of each row among its attention's others: an implementation asked for by name, options in which the rows differ.
 
     A tuned row says so where the records also hold rows of its attention that are not.
     """
@@ -239,7 +239,7 @@ def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
 
 
 def _values(option: str, records: Iterable[RunRecord]) -> set[str]:
-    """What rows have for an option; one that was searched over it stands for itself."""
+    """Values of an option among rows; a row whose option was searched for stands for itself."""
     fixed = [record for record in records if option in own_options(record) or option not in record.spec.options]
     return {key_of(record.spec.options[option]) if option in record.spec.options else "" for record in fixed}
 

@@ -14,7 +14,7 @@ class Averages:
     """Means over tasks, each task counting the same."""
 
     rows: Mapping[str, Estimate]
-    """By label, of rows that have every cell; over seeds of the average at each seed."""
+    """Average of each row that has every cell, by label; its interval is over the averages at each seed."""
     chance: float | None
     tasks: tuple[str, ...]
     """Titles of the tasks that are averaged."""

@@ -15,9 +15,9 @@ UNITS: Mapping[str, str] = {"time": "s", "FLOPs": "FLOPs", "memory": "bytes"}
 _GIVEN = "as asked for"
 
 Look = tuple[float, float]
-"""What was spent until a look at validation, and the score it saw."""
+"""Cost until a look at validation, and the validation score."""
 Spent = Callable[[Row, RunRecord, Mapping[str, float]], float | None]
-"""What a row had spent at a point of a curve of one of its records."""
+"""Cost of a row until a point of the curve of one of its records."""
 
 
 def boards(
@@ -141,15 +141,15 @@ def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -
     entries: list[Entry] = []
     rules: set[str] = set()
     for members in _compared([row for row in rows if _peak(row) < float("inf") and len(row.costs.block.machines) == 1], "memory"):
-        dials: dict[str, list[Row]] = defaultdict(list)
+        by_attention: dict[str, list[Row]] = defaultdict(list)
         for row in members:
-            dials[row.attention].append(row)
-        softmax = min(map(_peak, dials.get("softmax", [])), default=None)
+            by_attention[row.attention].append(row)
+        softmax = min(map(_peak, by_attention.get("softmax", [])), default=None)
         first = {row.attention for row in _first(members)}
-        budget = asked or softmax or max(min(map(_peak, dials[attention])) for attention in first)
+        budget = asked or softmax or max(min(map(_peak, by_attention[attention])) for attention in first)
         rules.add(_GIVEN if asked else "what softmax takes" if softmax else "the least into which a row of every contender fits")
         budgets[members[0].costs.block] = budget
-        entries += [_chosen(rivals, budget, higher_is_better) for rivals in dials.values()]
+        entries += [_chosen(rivals, budget, higher_is_better) for rivals in by_attention.values()]
     if not budgets:
         return None
     rule = ", and in a block without softmax ".join(sorted(rules, reverse=True))
@@ -157,7 +157,7 @@ def _fitting(rows: Sequence[Row], asked: float | None, higher_is_better: bool) -
 
 
 def _chosen(members: Sequence[Row], budget: float, higher_is_better: bool) -> Entry:
-    """Of the rows of one attention, the one that is best on validation among those that fit."""
+    """Entry of the best row on validation among those rows of one attention that fit."""
     fitting = [row for row in members if _peak(row) <= budget]
     if not fitting:
         least = min(members, key=_peak)

@@ -1,4 +1,4 @@
-"""Which rows of a table can be compared, and which of their differences are beyond noise."""
+"""Comparisons of all pairs of rows with enough common seeds, and the differences beyond noise."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _cells(records: Iterable[RunRecord]) -> dict[str, _Cell]:
 
 
 def _partners(before: Mapping[str, _Cell], after: Mapping[str, _Cell]) -> dict[str, str]:
-    """Of rows that are in A alone, the row in B alone that is the same attention on the same task, where there is just one."""
+    """Row in B alone for each row in A alone, where there is just one of the same attention on the same task."""
     alone: dict[tuple[str, str], tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for side, cells, other in ((0, before, after), (1, after, before)):
         for key, cell in cells.items():
@@ -191,7 +191,7 @@ def _changed(then: RunRecord, now: RunRecord) -> list[str]:
 
 
 class _Names:
-    """What rows and tasks are called, so that no two of them are called the same."""
+    """Unique names of rows and tasks."""
 
     def __init__(self, records: Sequence[RunRecord]) -> None:
         self._labels = {
@@ -202,7 +202,7 @@ class _Names:
         by_task: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
         for record in records:
             by_task[record.spec.task][self._setting_key(record)] = self._setting(record)
-        self._dials = {
+        self._differing = {
             task: [name for name in next(iter(found.values())) if len({key_of(s.get(name)) for s in found.values()}) > 1]
             for task, found in by_task.items()
         }
@@ -214,8 +214,8 @@ class _Names:
 
     def task(self, record: RunRecord) -> str:
         setting = self._setting(record)
-        dials = ", ".join(f"{name}={setting.get(name)}" for name in self._dials[record.spec.task])
-        return record.task_card["title"] + (f" ({dials})" if dials else "")
+        settings = ", ".join(f"{name}={setting.get(name)}" for name in self._differing[record.spec.task])
+        return record.task_card["title"] + (f" ({settings})" if settings else "")
 
     def _setting(self, record: RunRecord) -> dict[str, Any]:
         spec = record.spec

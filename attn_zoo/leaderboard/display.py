@@ -31,14 +31,14 @@ _NOTES = {
     "front": f"costs for which no comparable row scores better for as little: {LEGEND}",
     "dominated": "rows no worse in score and in every comparable cost, and better in one",
 }
-"""What columns hold, by name."""
+"""Explanation of each column, by name."""
 _LEAST_FIRST = frozenset(["rank", "gap", "trials", "parameters", "flops", "block", "time", "memory", "dominated"])
 _MEASURED = frozenset(["time", "speed", "memory"])
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is shown of a row, and what it is sorted by, None being last in either direction."""
+    """Text of a cell, and the value that it is sorted by; None is last in either direction."""
 
     text: str
     value: float | None = None
@@ -55,7 +55,7 @@ class Column:
     head: str
     """With the unit."""
     note: str
-    """What it holds, in a sentence."""
+    """Explanation in a sentence."""
     cell: Callable[[Row], Cell]
     least_first: bool = False
     """How it is sorted when its head is first clicked."""

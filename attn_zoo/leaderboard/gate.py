@@ -56,21 +56,21 @@ class Pair:
     grain: float
     """The step in which scores can differ; see ``pair_p_values``."""
     tolerance: float
-    """In the unit of the score."""
+    """Tolerance in the unit of the score."""
     share: bool
     """Whether it is shown in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What is made of a pair."""
+    """Verdict on a pair."""
 
     word: str
     """``worse``, ``better``, ``within noise``, ``within tolerance`` (of few seeds) or ``not compared``."""
     difference: Estimate | None
     """B minus A at shared seeds; the interval is of this row alone."""
     p: float | None
-    """That B is not worse, corrected; None under ``SEEDS_NEEDED`` shared seeds."""
+    """Corrected p value of the hypothesis that B is not worse; None under ``SEEDS_NEEDED`` shared seeds."""
     least: float | None
     """The smallest drop that would have been called worse, given this row's spread."""
     why: str
@@ -104,7 +104,7 @@ def _p_worse(pair: Pair) -> float:
 
 
 def _gain(pair: Pair) -> float:
-    """By how much B is better."""
+    """Improvement from A to B."""
     found = paired(pair.b, pair.a)
     return 0.0 if found is None else found.mean * (1 if pair.higher_is_better else -1)
 

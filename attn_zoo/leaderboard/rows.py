@@ -1,4 +1,4 @@
-"""What a table holds: the shapes that rows, ranks and boards have, ready for every way of showing them."""
+"""Types of a table and its parts: rows, ranks, comparisons and boards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COSTS: Mapping[str, str] = {
 }
 """Costs that a score is weighed against, and the field of ``Costs`` that each is in."""
 COUNTED = ("parameters", "FLOPs")
-"""Those that are the same on every machine and for every implementation; the others are measured."""
+"""Costs that are the same on every machine and for every implementation; the others are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class CurvePoint:
 
     step: int
     seconds: float
-    """Of training until then, median over seeds."""
+    """Training time until then, median over seeds."""
     flops: float | None
-    """Of training until then, forward and backward."""
+    """FLOPs of training until then, forward and backward."""
     valid: Estimate
 
 
@@ -40,7 +40,7 @@ class Failure:
     """A run without a test score."""
 
     status: str
-    """As recorded, such as ``out_of_memory``; ``done`` where the score is no number."""
+    """Recorded status, such as ``out_of_memory``; ``done`` where the score is no number."""
     seed: int
     reason: str
 
@@ -77,12 +77,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the seeds of a row found."""
+    """Scores of a row over its seeds."""
 
     test: Estimate | None
-    """Of the seeds that are done."""
+    """Test score over the seeds that are done."""
     by_seed: Mapping[int, float]
-    """The same by seed."""
+    """Test score by seed."""
     valid: Estimate | None
     """Validation score of the weights that were tested."""
     parts: Mapping[str, Estimate]
@@ -99,7 +99,7 @@ class Scores:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Those that are done."""
+        """Seeds that are done."""
         return tuple(self.by_seed)
 
     @property
@@ -110,48 +110,48 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a row costs: counted figures, and medians over seeds of measured ones."""
+    """Costs of a row: counted figures, and medians over seeds of measured ones."""
 
     parameters: int | None
     flops_per_example: int | None
-    """Of a forward pass."""
+    """FLOPs of a forward pass."""
     training_flops_per_example: float | None
-    """Of a forward and backward pass; three times a forward pass where the records do not count it."""
+    """FLOPs of a forward and backward pass; three times a forward pass where the records do not count it."""
     training_flops_counted: bool
     """Whether the records count it."""
     mechanism_flops_4096: int | None
-    """Of the mechanisms of all layers without projections, forward, at 4,096 tokens; None where they do not take as many, or older
-    records do not count it."""
+    """FLOPs of the mechanisms of all layers without projections, forward, at 4,096 tokens; None where they do not take as many, or
+    older records do not count it."""
     state_bytes: int | None
-    """Carried from token to token by the mechanisms of all layers, at the task's length; None where a mechanism has no causal form
-    of a known state, or the task is not causal."""
+    """Bytes that the mechanisms of all layers carry from token to token at the task's length; None where a mechanism has no causal
+    form of a known state, or the task is not causal."""
     examples_per_second: float | None
-    """In training."""
+    """Training speed."""
     train_seconds: float | None
-    """Of all training steps, pretraining included."""
+    """Time of all training steps, pretraining included."""
     train_seconds_range: tuple[float, float] | None
     """Least and most over seeds."""
     peak_bytes: float | None
-    """Of a training step."""
+    """Peak memory of a training step."""
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a row comes from."""
+    """Origin of a row: its records, commands, commits and study."""
 
     card: Mapping[str, Any]
     """The attention's card as it was recorded."""
     implementation: str
     """Implementation that ran."""
     files: tuple[str, ...]
-    """Of the records, relative to their folder."""
+    """Files of the records, relative to their folder."""
     commands: tuple[str, ...]
     commits: tuple[str, ...]
     tuning: Tuning | None
     """The study that its settings are the best of, with the number of trials that is recorded by now."""
     tuned: Mapping[str, Any]
-    """By key, such as ``budget.learning_rate``, what that study found best."""
+    """Best settings of that study by key, such as ``budget.learning_rate``."""
 
     @property
     def trials(self) -> int:
@@ -191,11 +191,11 @@ class Row:
 
     attention: str
     setting: str
-    """What tells the row from its attention's others: implementation and options; empty where nothing does."""
+    """Implementation and options in which the row differs from its attention's others; empty where there are none."""
     options: Mapping[str, Any]
     control: bool
     warnings: tuple[str, ...]
-    """What makes the setting a doubtful one, as recorded; and that it costs more than softmax."""
+    """Recorded warnings about the setting, without the name of the attention; and that it costs more than softmax."""
     scores: Scores
     costs: Costs
     provenance: Provenance
@@ -240,7 +240,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one row, or one attention by its best row, reaches within a budget."""
+    """Score of one row, or of the best row of one attention, within a budget."""
 
     label: str
     control: bool
@@ -248,7 +248,7 @@ class Entry:
     score: Estimate | None
     """None where the budget does not suffice, or it is not known whether it does."""
     spent: float | None
-    """Of the budget's unit, median over seeds, when that score was reached."""
+    """Cost in the budget's unit when that score was reached, median over seeds."""
     over: bool
     """Whether the budget does not suffice."""
     note: str
@@ -267,9 +267,9 @@ class Board:
     rule: str
     """How budgets were chosen."""
     score: str
-    """Which score: ``valid`` reached within the budget, or ``test`` of the rows that fit it."""
+    """Kind of score: ``valid`` reached within the budget, or ``test`` of the rows that fit it."""
     entries: tuple[Entry, ...]
-    """Of each block, contenders with the best first, then controls."""
+    """Entries by block, contenders with the best first, then controls."""
 
     @property
     def budget(self) -> float | None:
@@ -288,7 +288,7 @@ class Table:
     data: Mapping[str, Mapping[str, Any]]
     model: Mapping[str, Any]
     budget: Mapping[str, Any]
-    """What was tuned by row is the range that it was tuned over, as text."""
+    """Budget of training; a setting that was tuned by row is the range of its search, as text."""
     protocol: str
     precision: str
     device: str
@@ -303,7 +303,7 @@ class Table:
     """Contenders, the best first, then controls."""
     ranking: Ranking
     boards: Mapping[str, Board]
-    """By cost: ``time``, ``FLOPs``, ``memory``; those for which the records say enough."""
+    """Boards by cost, ``time``, ``FLOPs`` and ``memory``, as far as the records tell them."""
     at: tuple[Board, ...] = ()
     """Boards of time, one for each time of training that was asked for."""
 
@@ -314,5 +314,5 @@ class Table:
 
     @property
     def data_title(self) -> str:
-        """Which data the figures are of; records older than this fact name the source."""
-        return str(self.task.get("data") or str(self.task.get("source", "unknown")).split(";")[0])
+        """Title of the data; the source where older records name no data."""
+        return str(self.task.get("data") or self.task.get("source", "unknown"))

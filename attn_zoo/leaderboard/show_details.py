@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attn_zoo.leaderboard.beside import beside
-from attn_zoo.leaderboard.beside_text import difference_lines, verdict_line
+from attn_zoo.leaderboard.literature import literature
+from attn_zoo.leaderboard.literature_text import difference_lines, verdict_line
 from attn_zoo.leaderboard.render.notes import tuned_notes
 from attn_zoo.leaderboard.render.text import estimated, figure, lines, mebibytes, seconds, unit
 from attn_zoo.leaderboard.rows import CurvePoint, Table
@@ -144,7 +144,7 @@ def _written(name: str, value: Any) -> str:
 
 
 def _published(shown: Shown) -> str:
-    compared = beside(shown.table)
+    compared = literature(shown.table)
     row = next((r for r in compared.rows if r.label == shown.row.label), None) if compared else None
     if compared is None or row is None:
         return "no score of this attention on this task is known"

@@ -52,12 +52,12 @@ def searched(tuning: Tuning | None, group: str) -> dict[str, str]:
 
 
 def found_settings(record: RunRecord) -> dict[str, Any]:
-    """By key, what the study of a run found best."""
+    """Best settings that the study of a run found, by key."""
     return {key: setting(record.spec, key) for key in (record.tuning.space if record.tuning else ())}
 
 
 def tuning_notes(rows: Sequence[Row], score: Any) -> list[str]:
-    """What was tuned and how, and a warning where rows were not tuned alike.
+    """Notes on tuned settings and their studies, and a warning where rows were not tuned alike.
 
     Args:
         score: a validation score as text.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attn_zoo.attention.dense import _normalisers
@@ -11,7 +14,20 @@ from attn_zoo.attention.dense._normalisers import check_alpha
 from attn_zoo.kernels.cpu import entmax as tiles
 from attn_zoo.kernels.cpu.entmax import threshold
 
-FORMS = {"bisection": _normalisers.entmax_by_bisection, "eager": _normalisers.entmax_over_valid, "tiled": tiles.entmax_over_valid}
+
+def in_tiles(scores: Tensor, allowed: Tensor | None, alpha: float, dropout: float = 0.0) -> Tensor:
+    """Weights of attention in tiles: keys are unit vectors times √width, so that queries are scores, and values unit vectors."""
+    n = scores.shape[-1]
+    width = 4 ** math.ceil(math.log(n, 4))  # whose root is exact in every type
+    shape = scores.shape if allowed is None else torch.broadcast_shapes(scores.shape, allowed.shape)
+    query = F.pad(scores.expand(shape), (0, width - n)).reshape(-1, 1, 1, width)
+    eye = torch.eye(n, width, dtype=scores.dtype).expand(len(query), 1, -1, -1)
+    valid = None if allowed is None else allowed.expand(shape).reshape(-1, n)
+    out = tiles.entmax_attention(query, eye * width**0.5, eye, valid, alpha, causal=False, dropout=dropout)
+    return out[..., :n].reshape(shape)
+
+
+FORMS = {"bisection": _normalisers.entmax_by_bisection, "eager": _normalisers.entmax_over_valid, "tiled": in_tiles}
 ALPHAS = [1.0, 1.05, 1.25, 1.5, 1.75, 2.0]
 
 
@@ -158,7 +174,7 @@ def test_second_gradient_of_eager(alpha, masked):
 
 def test_the_gradient_of_tiles_is_taken_once():
     rows = draw(2, 9).requires_grad_()
-    (grad,) = torch.autograd.grad(tiles.entmax_over_valid(rows, None, 1.5)[0, 0].square(), rows, create_graph=True)
+    (grad,) = torch.autograd.grad(in_tiles(rows, None, 1.5)[0, 0].square(), rows, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
 
@@ -178,8 +194,8 @@ def test_low_precision_is_close(alpha, dtype, form):
     )
 
 
-def test_only_the_result_is_kept():
-    rows = draw(4, 30).requires_grad_()
+def test_tiles_keep_no_weights():
+    query, key, value = (draw(1, 2, n, 4).requires_grad_() for n in (50, 30, 30))
     kept: list[Tensor] = []
 
     def keep(tensor: Tensor) -> Tensor:
@@ -187,8 +203,21 @@ def test_only_the_result_is_kept():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        out = tiles.entmax_over_valid(rows, torch.ones(30, dtype=torch.bool), 1.5)
-    assert [t.data_ptr() for t in kept] == [out.data_ptr()]
+        tiles.entmax_attention(query, key, value, None, 1.5, causal=False)
+    assert max(t.numel() for t in kept) < 2 * 50 * 30
+
+
+def test_dropout_of_tiles_is_that_of_their_gradient():
+    rows = draw(40, 50).requires_grad_()
+    torch.manual_seed(0)
+    dropped = in_tiles(rows, None, 1.5, dropout=0.5)
+    whole = FORMS["eager"](rows, None, 1.5)
+    kept = (dropped != 0) | (whole == 0)
+    torch.testing.assert_close(dropped, 2 * whole * kept)
+    assert 0.3 < kept[whole != 0].double().mean() < 0.7
+    weights = draw(40, 50).flip(0)
+    found, want = (torch.autograd.grad((out * weights).sum(), rows)[0] for out in (dropped, 2 * whole * kept))
+    torch.testing.assert_close(found, want)
 
 
 def test_search_is_short():
@@ -214,7 +243,6 @@ def test_search_is_short():
 def test_threshold_flows_on_meta_and_through_compile():
     assert threshold(torch.empty(3, 7, device="meta"), 1.5).shape == (3, 1)
     torch.library.opcheck(threshold, (draw(4, 20) - 5, 1.5))
-    assert tiles.entmax_over_valid(torch.empty(0, 7), None, 1.5).shape == (0, 7)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.001, 2.5, float("nan")])

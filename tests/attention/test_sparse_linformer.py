@@ -87,12 +87,15 @@ def test_gradients_equal_those_through_the_equation():
         torch.testing.assert_close(got.grad, want.grad, rtol=0, atol=1e-10)
 
 
-def test_costs_what_linformer_costs():
+def test_costs_what_linformer_costs_and_its_scores_once_more():
+    """Backward, tiles recompute them."""
     geometry = Geometry(4, 64, 1024, 1024)
     sparse, dense = (
         card(name).cost(geometry, card(name).options(projected_length=128)) for name in ("sparse_linformer", "linformer")
     )
-    assert (sparse.flops, sparse.backward_flops, sparse.parameters) == (dense.flops, dense.backward_flops, dense.parameters)
+    scores = 2 * 4 * 1024 * 128 * 64
+    assert (sparse.flops, sparse.parameters) == (dense.flops, dense.parameters)
+    assert sparse.backward_flops == dense.backward_flops + scores
 
 
 def test_compresses_first_in_a_layer():

@@ -40,7 +40,7 @@ def trained(shipped, tmp_path, monkeypatch):
 
 
 def test_it_trains_as_the_quickstart_did_and_prints_ranks_beside_its_rows(shipped, trained, monkeypatch, capsys):
-    monkeypatch.setattr(compare, "cases_of", lambda card: [])
+    monkeypatch.setattr(compare, "prove", lambda entry, defaults: Report(entry.name, ()))
     assert main(["compare", "linear"]) == 1, "no check ran"
     printed = capsys.readouterr().out
     ((planned, command),) = trained
@@ -73,7 +73,7 @@ def test_a_failed_check_and_a_refused_task_are_said_before_the_first_run(trained
         return 0
 
     monkeypatch.setattr(compare, "carry_out", carry_out)
-    monkeypatch.setattr(compare, "run_cases", lambda name, cases: Report(name, ()))
+    monkeypatch.setattr(compare, "prove", lambda entry, defaults: Report(entry.name, ()))
     monkeypatch.setattr(compare, "refusal", lambda spec, locations: f"{spec.attention} takes even lengths")
     assert main(["compare", "linear"]) == 1
     before, _, after = capsys.readouterr().out.partition("TRAINING")

@@ -112,7 +112,7 @@ def test_help_of_run_shows_defaults_of_the_task_that_is_named(capsys):
     assert main(["run", "--help"]) == 0
     printed = capsys.readouterr().out
     assert "null" not in printed and "budget.steps=600" in printed and "records=runs" in printed
-    assert max(map(len, printed.splitlines())) <= 102
+    assert max(map(len, printed.splitlines())) <= 100
     assert main(["run", "task=listops", "attention=linformer", "--help"]) == 0
     printed = capsys.readouterr().out
     assert "task.length=" in printed and "attention.projected_length=" in printed

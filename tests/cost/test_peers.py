@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from typing import Any, ClassVar
@@ -17,7 +16,7 @@ from attn_zoo.cost.bench import MatrixProducts
 from attn_zoo.cost.experiments import peers
 from attn_zoo.cost.experiments.peers import Peers
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, builder, compared_rows
+from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, Peer, builder, compared_rows
 from attn_zoo.cost.peers.report import PRODUCT
 from attn_zoo.cost.session import LEAST_ROUNDS, Session
 from attn_zoo.cost.timed import KINDS
@@ -157,7 +156,7 @@ def test_a_missing_peer_is_named_and_left_out(monkeypatch):
 
 
 def test_the_baseline_is_causal_where_the_comparison_is_and_long_inputs_are_left_out(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(Peer, "missing", lambda self: None)
     grid = Peers(**{**GIVEN, "mechanisms": ["linear_causal", "entmax"], "lengths": [4096, 8192]})
     assert grid.sides(4096)[BASELINE] == ["full", "causal"]
     assert grid.sides(8192) == {"linear_causal": [OURS, "flash-linear-attention"], BASELINE: ["causal"]}
@@ -187,7 +186,7 @@ class Scripted:
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> type[Scripted]:
     monkeypatch.setattr(session, "Worker", Scripted)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(Peer, "missing", lambda self: None)
     for name in ("environments", "asked"):
         monkeypatch.setattr(Scripted, name, [])
     return Scripted

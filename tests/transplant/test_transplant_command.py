@@ -11,6 +11,7 @@ import pytest
 
 from attn_zoo.cli import main
 from attn_zoo.cli import transplant as command
+from attn_zoo.cli.progress import Work
 from attn_zoo.transplant import Bench
 from attn_zoo.transplant.record import joined, read_record
 
@@ -32,7 +33,15 @@ def pairs(tmp_path_factory):
     return path
 
 
-def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, capsys):
+@pytest.fixture
+def told(monkeypatch):
+    """Notes of progress."""
+    notes: list[str] = []
+    monkeypatch.setattr(Work, "update", lambda self, done=None, note="": notes.append(note))
+    return notes
+
+
+def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, capsys, told):
     output, plot = tmp_path / "out.json", tmp_path / "out.svg"
     words = [f"model={folder}", "attention=linformer[projected_length=3|6],uniform", "init=stretches,random"]
     words += ["seed=1,2", f"pairs={pairs}", f"output={output}", f"plot={plot}", "format=github"]
@@ -50,7 +59,7 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
     ]
     cost = dict(zip(head, rows[1], strict=True))
     assert cost["FLOPs (%)"] == "25.0" and cost["layers saved of 2"] == "1.5"
-    assert "10 of 10: uniform, seed 2" in printed.err and "± is half of the 95 % t interval" in printed.out
+    assert "10 of 10: uniform, seed 2" in told and "± is half of the 95 % t interval" in printed.out
     found = read_record(output)
     assert found["complete"] and len(found["points"]) == 10 and str(folder.parent) not in output.read_text(encoding="utf-8")
     assert found["data"]["pairs"].endswith("/pairs.jsonl") and found["environment"]["torch"]
@@ -66,7 +75,7 @@ def test_a_sweep_is_a_table_a_record_and_a_picture(folder, pairs, tmp_path, caps
         joined([found, found])
 
 
-def test_a_later_command_adds_and_an_interrupted_one_goes_on(folder, tmp_path, capsys, monkeypatch):
+def test_a_later_command_adds_and_an_interrupted_one_goes_on(folder, tmp_path, capsys, monkeypatch, told):
     output = tmp_path / "out.json"
     words = [f"model={folder}", "attention=performer[features=8|16]", f"output={output}"]
     whole = Bench._point
@@ -76,14 +85,14 @@ def test_a_later_command_adds_and_an_interrupted_one_goes_on(folder, tmp_path, c
             raise KeyboardInterrupt
         return whole(self, trial)
 
-    monkeypatch.setattr(Bench, "_point", broken)
-    assert transplant(*words) == 130
+    with monkeypatch.context() as patch:
+        patch.setattr(Bench, "_point", broken)
+        assert transplant(*words) == 130
     assert "the same command goes on from there" in capsys.readouterr().err
     first = read_record(output)
     assert not first["complete"] and len(first["points"]) == 1
-    monkeypatch.undo()
     assert transplant(*words) == 0
-    assert "1 of 1: performer[features=16], seed 1" in capsys.readouterr().err
+    assert told[-1] == "1 of 1: performer[features=16], seed 1"
     assert transplant(f"model={folder}", "attention=nystrom[landmarks=4]", f"output={output}") == 0
     later = read_record(output)
     assert later["complete"] and later["points"][0] == first["points"][0] and len(later["points"]) == 3
@@ -100,7 +109,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
     for _ in range(2):
         assert transplant(*words) == 1
         printed = capsys.readouterr()
-        assert "failed: " in printed.out and "lower the learning rates" in printed.out and "1 of 1" in printed.err
+        assert "failed: " in printed.out and "lower the learning rates" in printed.out
         assert len(read_record(output)["points"]) == 1
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisection, entmax_over_valid
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, Geometry, check_dropout
-from attn_zoo.kernels.cpu import entmax as tiles
-from attn_zoo.kernels.cpu.projection import in_row_blocks
+from attn_zoo.kernels.cpu.entmax import entmax_attention
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
@@ -33,9 +31,12 @@ class Options(LowRankOptions):
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
-    """FLOPs as for Linformer: of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds a head each."""
+    """FLOPs as for Linformer: of E K and F V, then of Q (E K)ᵀ and P (F V), n k d multiply-adds a head each.
+
+    Backward, tiles recompute Q (E K)ᵀ.
+    """
     nd = geometry.queries * geometry.head_dim
-    return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 8 * heads * k * nd))
+    return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 10 * heads * k * nd))
 
 
 def identity_softmax(geometry: Geometry) -> SparseLinformer:
@@ -94,11 +95,9 @@ class SparseLinformer(LowRankAttention):
 
     def attend_compressed(self, query: Queries, key: Compressed, value: Compressed, valid: CompressedValid = None) -> Queries:
         """Compute α-entmax(Q K̄ᵀ / √d) V̄ with the projected keys K̄ = E K and values V̄ = F V."""
-        allowed = None if valid is None else valid[:, None, None]
-        scaled = (key * query.shape[-1] ** -0.5).mT
-        entmax = tiles.entmax_over_valid if self.implementation == "tiled" else entmax_over_valid
-
-        def attend(rows: Tensor) -> Tensor:
-            return F.dropout(entmax(rows @ scaled, allowed, self.options.alpha), self.dropout_rate) @ value
-
-        return in_row_blocks(attend, query, columns=key.shape[2]) if self.implementation == "tiled" else attend(query)
+        alpha = self.options.alpha
+        if self.implementation == "tiled":
+            return entmax_attention(query, key, value, valid, alpha, causal=False, dropout=self.dropout_rate)
+        scores = query @ (key * query.shape[-1] ** -0.5).mT
+        weights = entmax_over_valid(scores, None if valid is None else valid[:, None, None], alpha)
+        return F.dropout(weights, self.dropout_rate) @ value

@@ -15,7 +15,8 @@ from tabulate import tabulate
 
 from attn_zoo.analysis.error import ApproximationError, Reference
 from attn_zoo.analysis.plot_error import plot_error
-from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said, tracked
+from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
+from attn_zoo.cli.progress import tracked
 from attn_zoo.plotting.theme import short
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card, stated_options

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import track
 
 from attn_zoo.analysis.captured import attention_inputs
 from attn_zoo.analysis.inputs import AttentionInputs, gather, random_inputs
 from attn_zoo.analysis.sources import WEIGHTS, Request, load_subject
+from attn_zoo.cli.progress import tracked
 from attn_zoo.contract import UnsupportedError
 
 MODELS = "minilm (a pretrained sentence encoder), timm/NAME, task/NAME (our network, untrained), or a folder of transformers"
@@ -96,9 +94,3 @@ def said(inputs: Mapping[str, Any]) -> str:
         return f"random normal inputs, scores of deviation {inputs['scale']:g}: {count}, {tokens}, {heads}"
     heads = heads if tokens in inputs["data"] else f"{tokens}, {heads}"
     return f"{inputs['name']}, weights {inputs['weights']}, {inputs['layers']} layers: {count} of {inputs['data']}; {heads}"
-
-
-def tracked(items: Iterable[Any], words: str) -> Iterable[Any]:
-    """A bar on a terminal."""
-    console = Console(stderr=True)
-    return track(list(items), words, console=console, transient=True, disable=not console.is_terminal)

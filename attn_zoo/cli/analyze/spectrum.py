@@ -16,7 +16,8 @@ from tabulate import tabulate
 from attn_zoo.analysis import Spectrum, SpectrumAverage, attention_matrices, default_index
 from attn_zoo.analysis.plot import plot_spectrum
 from attn_zoo.analysis.sources import Request, Subject, load_subject
-from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, tracked
+from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs
+from attn_zoo.cli.progress import tracked
 from attn_zoo.records import describe_environment
 
 _STYLES = {"terminal": "simple", "github": "github"}

@@ -88,10 +88,10 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
     if subject.implementation == "sdpa":
         with as_on_a_cpu(asked):
             own = _tally(asked, rig.feed.inputs(1, length, torch.float32))
-    return Counted(
-        Counts(f.flops, f.backward_flops, f.parameters, None, f.state_bytes),
-        Counts(found and found.flops, found and found.backward_flops, parameters, own and own.kept_bytes),
-    )
+    pytorch = Counts(parameters=parameters, activation_bytes=None if own is None else own.kept_bytes)
+    if found is not None:
+        pytorch = replace(pytorch, flops=found.flops, backward_flops=found.backward_flops)
+    return Counted(Counts(f.flops, f.backward_flops, f.parameters, None, f.state_bytes), pytorch)
 
 
 def activation_bytes(entry: AttentionCard, geometry: Geometry, options: Any, implementation: str = "auto") -> int | None:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
 
-from attn_zoo.contract import Patches, TaskSpec, UnknownNameError
+from attn_zoo.contract import TaskSpec, UnknownNameError
 from attn_zoo.cost.grid import option
-from attn_zoo.cost.levels import LEVELS, Rig, Sizes, rig_for
+from attn_zoo.cost.levels import LEVELS, Rig, Sizes, rig_for, task_model
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe, largest_batch, memory
 from attn_zoo.cost.step_report import step_report
 from attn_zoo.cost.timed import KINDS, OfAttentions, Timed
 from attn_zoo.cost.workers import WorkerError
-from attn_zoo.registry import build_task, task_card
 
 SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
 """Default sizes; at ``level=model`` those of the task's level come first."""
 
-READ_AT: Mapping[str, tuple[str, ...]] = {
-    "task": ("model",),
-    "task_level": ("model",),
-    "depth": ("model",),
-    "mlp_ratio": ("block", "model"),
-}
+READ_AT = {"task": ("model",), "task_level": ("model",), "depth": ("model",), "mlp_ratio": ("block", "model")}
 """Levels that read a key; at the others it is refused."""
 
 PROBE_TOKENS = 8192
@@ -39,7 +32,7 @@ PATIENCE = 2
 class StepCost(Timed, OfAttentions):
     """Time, throughput, memory and energy of a step of each mechanism at a level: alone, in a layer, a block, a whole model.
 
-    The same command with the same output goes on where it was stopped. What is null has the default of its level.
+    The same command with the same output goes on where it was stopped. Null keys take the defaults of the level.
     """
 
     level: str = option("layer", "mechanism, layer, block (with optimiser) or model (with optimiser)")
@@ -54,8 +47,6 @@ class StepCost(Timed, OfAttentions):
     memory_gib: float = option(16.0, "budget within which the largest batch is sought")
     batch_seconds: float = option(5.0, "no larger batch is tried where a step would take longer")
 
-    default_task: ClassVar[str] = "listops"
-
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
             raise UnknownNameError("level of experiment=cost", self.level, LEVELS)
@@ -65,7 +56,9 @@ class StepCost(Timed, OfAttentions):
         proposed = asdict(SIZES)
         self.task_spec: TaskSpec | None = None
         if self.level == "model":
-            self.task_spec, proposed = self._task()
+            self.task = self.task or "listops"
+            self.task_spec, sizes = task_model(self.task, self.task_level)
+            proposed |= {key: value for key, value in sizes.items() if key in proposed}
         for name in ("dim", "heads", "mlp_ratio", "depth"):
             if getattr(self, name) is None:
                 setattr(self, name, proposed[name])
@@ -74,20 +67,6 @@ class StepCost(Timed, OfAttentions):
         if len(refusals) == sum(map(len, self.groups())):
             labels = ", ".join(layer.label for layer in self.layers)
             raise ValueError(f"none of {labels} can be built: {refusals[0].removeprefix('refused: ')}")
-
-    def _task(self) -> tuple[TaskSpec, dict[str, Any]]:
-        """Specification of the task, and the sizes that its level proposes."""
-        self.task = self.task or self.default_task
-        entry = task_card(self.task)
-        name = self.task_level or next(iter(entry.levels), None)
-        if name is not None and name not in entry.levels:
-            raise UnknownNameError(f"level of task {entry.name}", name, entry.levels)
-        level = entry.levels[name] if name is not None else None
-        spec = build_task(entry.name, **({} if level is None else level.options)).spec
-        if isinstance(spec.inputs, Patches):
-            raise ValueError(f"level=model is measured over lengths, and images, which {entry.name} reads, have one; take another")
-        proposed = {} if level is None else {key: value for key, value in level.model.items() if key in asdict(SIZES)}
-        return spec, asdict(SIZES) | proposed
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.cost.bench import Subject
@@ -15,7 +15,7 @@ from attn_zoo.cost.levels import Sizes
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
 from attn_zoo.cost.tables import binary, decimal, joined, markdown, reason
-from attn_zoo.cost.timed import OfAttentions
+from attn_zoo.cost.timed import OfAttentions, subjects_of
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.registry import attention_options, card
 
@@ -35,24 +35,7 @@ NOTES = (
     "Formulas were held against PyTorch's own counters at these sizes: ≠ marks where the two disagree, - what is unknown.",
 )
 
-SOFTMAX = Cell("softmax, the measure", "counted", 0, role="baseline", subject=Subject("softmax", {}, "eager"))
-
-
-class Counter:
-    """Counts cells in this process."""
-
-    def count(self, level: str, subject: Subject, sizes: Sizes, length: int) -> Answer:
-        """Each quantity as shown, and PyTorch's count of it where that differs from the formula.
-
-        Raises:
-            WorkerError: the mechanism refuses these sizes.
-        """
-        try:
-            counted = count_level(level, subject, sizes, length)
-        except (UnsupportedError, ValueError) as error:
-            raise WorkerError("refused", str(error)) from error
-        differing = {f"{name}_by_pytorch": pair[1] for name, pair in counted.disagreements().items()}
-        return {**{name: counted.shown(name) for name in QUANTITIES}, **differing}
+BASELINE = {"softmax, the measure": Subject("softmax", {}, "eager")}
 
 
 @dataclass
@@ -65,9 +48,7 @@ class CountedCost(Grid, OfAttentions):
     heads: int = option(4, "heads")
     causal: bool = option(False, "position i sees positions up to i only; then there is a state")
     mlp_ratio: float = option(2.0, "width of a block's MLP over dim")
-    seconds: float | None = option(60.0, "time of the whole count; what would not end within it is left out and said")
-
-    in_process: ClassVar[bool] = True
+    seconds: float | None = option(60.0, "seconds of the whole count; cells that would not end within them are left out")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,19 +57,29 @@ class CountedCost(Grid, OfAttentions):
         self.groups()
 
     def groups(self) -> list[list[Cell]]:
-        layers = [replace(each, kind="counted", subject=_causal(each, self.causal)) for each in (SOFTMAX, *self.layers)]
-        return [[replace(each, length=n) for each in layers] for n in sorted(self.lengths)]
+        roles = {"baseline": BASELINE, "mechanism": subjects_of(self.attentions)}
+        return [
+            [
+                Cell(label, "counted", n, role=role, subject=replace(subject, causal=self.causal))
+                for role, subjects in roles.items()
+                for label, subject in subjects.items()
+            ]
+            for n in sorted(self.lengths)
+        ]
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         return (Probe("flops", self._count),)
 
     def _count(self, ask: Ask, found: Figures) -> Answer:
-        sizes = Sizes(self.dim, self.heads, mlp_ratio=self.mlp_ratio)
-        answer: Answer = ask("count", self.level, found.cell.subject, sizes, found.cell.length)
-        return answer
-
-    def maker(self, cell: Cell) -> tuple[Any, ...]:
-        return (Counter,)
+        """Count each quantity as shown, and by PyTorch where that differs from the formula."""
+        cell, sizes = found.cell, Sizes(self.dim, self.heads, mlp_ratio=self.mlp_ratio)
+        assert cell.subject is not None
+        try:
+            counted = count_level(self.level, cell.subject, sizes, cell.length)
+        except (UnsupportedError, ValueError) as error:
+            raise WorkerError("refused", str(error)) from error
+        differing = {f"{name}_by_pytorch": pair[1] for name, pair in counted.disagreements().items()}
+        return {**{name: counted.shown(name) for name in QUANTITIES}, **differing}
 
     @staticmethod
     def report(found: Measurement) -> str:
@@ -144,8 +135,3 @@ def _warnings(cell: Cell, grid: Mapping[str, Any]) -> list[str]:
     assert cell.subject is not None
     geometry, entry = Sizes(grid["dim"], grid["heads"]).geometry(cell.length, grid["causal"]), card(cell.subject.attention)
     return list(setting_warnings(entry, geometry, attention_options(entry, geometry, cell.subject.options)))
-
-
-def _causal(cell: Cell, causal: bool) -> Subject:
-    assert cell.subject is not None
-    return replace(cell.subject, causal=causal)

@@ -20,7 +20,8 @@ from attn_zoo.cost.timed import KINDS, OfAttentions, Timed, softmax_layers
 class Crossover(Timed, OfAttentions):
     """Length from which each mechanism costs less than softmax, materialised and fused: time, memory, energy, with intervals.
 
-    What does not fit into the time is left out, the slowest first, and said; the same command with the same output measures it.
+    Cells that do not fit into the time are left out, the slowest first, with that reason; the same command with the same output
+    measures them.
     """
 
     attentions: list[str] = option(["linformer", "performer", "longformer", "reformer"], "rows; softmax is always there")
@@ -28,9 +29,9 @@ class Crossover(Timed, OfAttentions):
     lengths: list[int] | None = option(None, "lengths (cpu: 256 to 16384, cuda: 256 to 65536)")  # type: ignore[assignment]  # None: by level or device
     precision: str | None = option(None, "fp32, bf16 or fp16 (cuda: bf16, cpu: fp32)")  # type: ignore[assignment]  # None: by level or device
     rounds: int = option(21, "most interleaved rounds of timing; 6 where there is time for no more")
-    repeat_seconds: float = option(0.05, "a timing repeats its step until so many seconds are covered")
-    energy_seconds: float = option(0.5, "so does a window of energy, where there is a meter")
-    seconds: float | None = option(540.0, "time of the whole measurement")
+    repeat_seconds: float = option(0.05, "seconds that a timing covers by repeating its step")
+    energy_seconds: float = option(0.5, "seconds that an energy window covers, where there is a meter")
+    seconds: float | None = option(540.0, "seconds of the whole measurement")
     time_limit: float = option(60.0, "seconds that one request to a layer's process may take")
     plot: str | None = option(None, "also draw them into this file, .svg or .png (extra: plots)")
 

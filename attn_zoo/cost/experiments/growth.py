@@ -22,7 +22,7 @@ class Growth(Timed, OfAttentions):
     lengths: list[int] = option([2048, 4096, 8192, 16384], "lengths")
     device: str = option("cpu", "auto, cpu or cuda; auto is cuda where there is one")
     order: str = option("in turn", "order within the rounds: shuffled, 'in turn' or 'there and back'")
-    repeat_seconds: float = option(0.0, "a timing repeats its step until so many seconds are covered")
+    repeat_seconds: float = option(0.0, "seconds that a timing covers by repeating its step")
 
     def groups(self) -> list[list[Cell]]:
         """One group of all lengths, which exponents compare."""

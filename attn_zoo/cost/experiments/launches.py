@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,30 +38,11 @@ class OperatorCount(TorchDispatchMode):
         return result
 
 
-class Counter:
-    """Counts operators of ``eager`` in training without padding or dropout; one may launch several kernels."""
-
-    def count(self, cell: Cell) -> Answer:
-        """Operators of the forward and of the backward pass."""
-        subject = Subject(cell.label, {}, "eager", causal=cell.kind == "yes")
-        with torch.device("meta"):
-            mechanism = build_mechanism(subject, SIZES, cell.length)
-            inputs = with_gradients(Heads(subject, SIZES).inputs(cell.batch, cell.length, torch.float32))
-            with OperatorCount() as forward:  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
-                out = mechanism(*inputs)
-            with OperatorCount() as backward:  # type: ignore[no-untyped-call]
-                if out.requires_grad:
-                    out.backward(torch.empty_like(out))
-        return {"forward_launches": forward.count, "backward_launches": backward.count}
-
-
 @dataclass
 class Launches(Grid):
     """Kernels that plain PyTorch forms (eager) launch on a GPU at three lengths, counted on shapes."""
 
     attentions: list[str] = option([], "NAME of each; all where there is none")
-
-    in_process: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,9 +55,6 @@ class Launches(Grid):
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         return (Probe("forward_launches", _count),)
-
-    def maker(self, cell: Cell) -> tuple[Any, ...]:
-        return (Counter,)
 
     @staticmethod
     def report(found: Measurement) -> str:
@@ -94,8 +72,18 @@ class Launches(Grid):
 
 
 def _count(ask: Ask, found: Figures) -> Answer:
-    answer: Answer = ask("count", found.cell)
-    return answer
+    """Operators of ``eager`` in training without padding or dropout; one may launch several kernels."""
+    cell = found.cell
+    subject = Subject(cell.label, {}, "eager", causal=cell.kind == "yes")
+    with torch.device("meta"):
+        mechanism = build_mechanism(subject, SIZES, cell.length)
+        inputs = with_gradients(Heads(subject, SIZES).inputs(cell.batch, cell.length, torch.float32))
+        with OperatorCount() as forward:  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+            out = mechanism(*inputs)
+        with OperatorCount() as backward:  # type: ignore[no-untyped-call]
+            if out.requires_grad:
+                out.backward(torch.empty_like(out))
+    return {"forward_launches": forward.count, "backward_launches": backward.count}
 
 
 def _both(found: Figures) -> str:

@@ -30,7 +30,7 @@ KERNELS_UP_TO = 256
 class LinformerTable3(Timed):
     """Table 3 of the Linformer paper on this machine: time and memory saved against softmax, materialised and fused.
 
-    On CUDA the paper's grid; on a CPU one that ends in minutes. What is null is that of the device.
+    On CUDA the paper's grid; on a CPU one that ends in minutes. Null keys take the defaults of the device.
     """
 
     # Null until the device is known.
@@ -102,7 +102,7 @@ class LinformerTable3(Timed):
         return [replace(cell, batch=int(batch)) for cell, batch in known if batch is not None]
 
     def refusal(self, cell: Cell) -> str | None:
-        """None: layers are checked before work starts, and a fitting batch is sought."""
+        """Return None: layers are checked before work starts, and a fitting batch is sought."""
         return None
 
     def _implementation(self, length: int, options: Mapping[str, Any]) -> str:

@@ -121,7 +121,7 @@ class WholeModels(Grid):
         name, role = cell.label.split(", ")
         feed = Inputs(name == "vit", {"vit": self.image, "bert": self.length, "generation": PROMPT}[name])
         build = partial(build_model, name, role, self.rows[name], self.depth, self.image)
-        return Bench, build, 0, torch.device(self.device), self.precision, None, feed, False, self.protocol
+        return Bench, build, feed, torch.device(self.device), self.precision, None, False, self.protocol
 
     @staticmethod
     def report(found: Measurement) -> str:

@@ -1,10 +1,4 @@
-"""Layers of the zoo against public ones: time, memory, distance to the arithmetic floor and to full attention.
-
-The floor is the time of a layer's matrix products at the rate of one large fp32 matrix product in the same rounds. Products are
-those of the card with the projections around it (``layer_cost``); where the card recomputes some of them backward, no more than
-two for each forward one are counted, one for the gradient of either factor. Softmax, biases and memory traffic are free, so
-nothing in fp32 that does these products goes below the floor.
-"""
+"""Layers of the zoo against public ones: time, memory, distance to the arithmetic floor and to full attention."""
 
 from __future__ import annotations
 
@@ -13,13 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-import torch
-
 from attn_zoo.cost.bench import Bench, MatrixProducts, Tokens
-from attn_zoo.cost.counted.formulas import layer_cost
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures
-from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, builder, compared_rows
+from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, builder, compared_rows, floor_flops, require_peers
 from attn_zoo.cost.peers.report import PRODUCT, peers_report
 from attn_zoo.cost.probes import Answer, Ask, Probe, memory
 from attn_zoo.cost.timed import KINDS, Timed
@@ -121,33 +112,7 @@ class Peers(Timed):
         return Bench, build, Tokens(self.dim), self.torch_device, self.precision, None, False, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
-        """None: layers of packages are built in their processes only."""
+        """Return None: layers of packages are built in their processes only."""
         return None
 
     report = staticmethod(peers_report)
-
-
-def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Versions of the installed packages of comparisons, and reasons why others are left out.
-
-    Raises:
-        ValueError: none of them is installed.
-    """
-    peers = [peer for name in mechanisms for peer in COMPARISONS[name].peers.values()]
-    missing = list(dict.fromkeys(reason for peer in peers if (reason := peer.missing())))
-    versions = {peer.package: peer.version() for peer in peers if peer.missing() is None}
-    if not versions:
-        raise ValueError(
-            f"experiment=peers compares with public packages, and none of them is here: {'; '.join(missing)}; "
-            "install them with: pip install 'attn-zoo[peers]'"
-        )
-    return versions, missing
-
-
-def floor_flops(name: str, dim: int, heads: int, row: RowName, length: int) -> dict[str, int]:
-    """FLOPs of the matrix products of the zoo's layer for one sequence by direction (see the head of this file)."""
-    with torch.device("meta"):
-        layer = builder(name, OURS, dim, heads, row)(length)
-    cost = layer_cost(layer)  # type: ignore[arg-type]  # OURS is a layer of the zoo
-    assert cost.backward_flops is not None, "every card states it"
-    return {"forward": cost.flops, "training": cost.flops + min(cost.backward_flops, 2 * cost.flops)}

@@ -13,7 +13,7 @@ from attn_zoo.cost.bench import PRECISIONS, Bench, Subject
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.levels import Rig, Sizes, rig_for
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.probes import Answer, Ask, Probe, of
+from attn_zoo.cost.probes import Answer, Ask, Probe, step_arguments
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.tables import failures, joined, machine, markdown, reason
 from attn_zoo.cost.timed import KINDS, Timed
@@ -50,7 +50,7 @@ class ZooTimes(Timed):
     heads: int = option(8, "heads")
     precision: str = option("bf16", "fp32, bf16 or fp16, of the inputs")
     rounds: int = option(3, "rounds, each a timing of softmax and one of the mechanism")
-    repeat_seconds: float = option(0.02, "a timing repeats its step until so many seconds are covered")
+    repeat_seconds: float = option(0.02, "seconds that a timing covers by repeating its step")
     time_limit: float = option(60.0, "seconds that one request may take")
 
     def __post_init__(self) -> None:
@@ -115,7 +115,7 @@ class ZooTimes(Timed):
 
 
 def _seconds(ask: Ask, found: Figures) -> Answer:
-    return {"seconds": sum(ask("parts", found.cell.role, found.cell.subject, *of(found.cell)))}
+    return {"seconds": sum(ask("parts", found.cell.role, found.cell.subject, *step_arguments(found.cell)))}
 
 
 def _cell(own: Figures | None, softmax: Figures | None) -> str:

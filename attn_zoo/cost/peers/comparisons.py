@@ -9,9 +9,11 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import torch
 from torch import nn
 
 from attn_zoo.contract import UnknownNameError
+from attn_zoo.cost.counted.formulas import layer_cost
 from attn_zoo.cost.peers import layers
 from attn_zoo.cost.peers.layers import package
 from attn_zoo.layer import MultiHeadAttention
@@ -227,3 +229,35 @@ def _build(name: str, side: str, dim: int, heads: int, row: RowName | None, leng
         return known.peers[side].build(dim, heads, known.shared(row), length)
     options = {"implementation": row.implementation, "causal": known.causal, **row.options}
     return MultiHeadAttention(dim, heads, known.attention, length=length, **options)
+
+
+def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Versions of the installed packages of comparisons, and reasons why others are left out.
+
+    Raises:
+        ValueError: none of them is installed.
+    """
+    peers = [peer for name in mechanisms for peer in COMPARISONS[name].peers.values()]
+    missing = list(dict.fromkeys(reason for peer in peers if (reason := peer.missing())))
+    versions = {peer.package: peer.version() for peer in peers if peer.missing() is None}
+    if not versions:
+        raise ValueError(
+            f"experiment=peers compares with public packages, and none of them is here: {'; '.join(missing)}; "
+            "install them with: pip install 'attn-zoo[peers]'"
+        )
+    return versions, missing
+
+
+def floor_flops(name: str, dim: int, heads: int, row: RowName, length: int) -> dict[str, int]:
+    """FLOPs of the arithmetic floor of the zoo's layer for one sequence, by direction.
+
+    They are those of the card's matrix products and of the projections around them (``layer_cost``); where the card recomputes
+    some backward, no more than two for each forward one are counted, one for the gradient of either factor. Softmax, biases and
+    memory traffic are free, so nothing in fp32 that does these products takes less than their time at the rate of one large fp32
+    matrix product.
+    """
+    with torch.device("meta"):
+        layer = builder(name, OURS, dim, heads, row)(length)
+    cost = layer_cost(layer)  # type: ignore[arg-type]  # OURS is a layer of the zoo
+    assert cost.backward_flops is not None, "every card states it"
+    return {"forward": cost.flops, "training": cost.flops + min(cost.backward_flops, 2 * cost.flops)}

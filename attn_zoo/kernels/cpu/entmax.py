@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.library import custom_op
 
+from attn_zoo.kernels.cpu._softmax import drop_
 from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES, exported
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -26,18 +27,6 @@ GROUP = 16
 
 STEPS = 64
 """Bound on Newton steps, which no search reaches: on a convex function each reduces value times slope to a quarter at most."""
-
-
-def entmax_over_valid(
-    scores: Float[Tensor, "... keys"], allowed: Bool[Tensor, "..."] | None, alpha: float
-) -> Float[Tensor, "... keys"]:
-    """α-entmax over the last axis restricted to ``allowed``; a row that allows nothing gets zeros.
-
-    ``allowed`` broadcasts against ``scores``; None allows everything. Computed in float32 at least. Only the result is saved
-    for the backward pass, which can be taken once.
-    """
-    weights: Tensor = _Entmax.apply(scores.to(torch.promote_types(scores.dtype, torch.float32)), allowed, alpha)
-    return weights.to(scores.dtype)
 
 
 def temper(alpha: float) -> float:
@@ -136,33 +125,6 @@ def _(shifted: Tensor, alpha: float) -> Tensor:
     return shifted.new_empty((*shifted.shape[:-1], 1))
 
 
-class _Entmax(torch.autograd.Function):
-    """Autograd function of ``entmax_over_valid``; saves its result alone."""
-
-    @staticmethod
-    def forward(scores: Tensor, allowed: Tensor | None, alpha: float) -> Tensor:
-        tempered = scores * temper(alpha)
-        if allowed is not None:
-            tempered = tempered.masked_fill(~allowed, -torch.inf)
-        return normalise_(tempered, alpha)[0]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.alpha = inputs[-1]
-        ctx.shape = inputs[0].shape
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (weights,), alpha = ctx.saved_tensors, ctx.alpha
-        if alpha in (SOFTMAX, SPARSEMAX):
-            u = weights if alpha == SOFTMAX else weights.sign()
-        else:
-            u = weights.sqrt() if alpha == ENTMAX15 else weights.pow(2 - alpha)
-        return scores_gradient_(gradient.clone(), u).sum_to_size(ctx.shape), None, None
-
-
 def spans(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int, int]]:
     """Start and end of each block of queries, and number of keys that the block may see."""
     rows = max(1, BLOCK // keys)
@@ -171,56 +133,55 @@ def spans(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int, int
         yield start, end, end if causal else keys
 
 
-def entmax_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, alpha: float, *, causal: bool) -> Queries:
+def entmax_attention(
+    query: Queries, key: Keys, value: Keys, key_valid: KeyValid, alpha: float, *, causal: bool, dropout: float = 0.0
+) -> Queries:
     """Compute α-entmax(Q Kᵀ / √d) V, head by head, in blocks of queries. The gradient can be taken once."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     valid = None if key_valid is None else key_valid.repeat_interleave(query.shape[1], dim=0)
     with without_autocast(query.device):
         flat = (t.to(dtype).flatten(0, 1) for t in (query, key, value))
-        out, _ = _InBlocks.apply(*flat, valid, alpha, causal)
+        out: Tensor = _InBlocks.apply(*flat, valid, alpha, causal, dropout)
     return out.unflatten(0, query.shape[:2]).to(query.dtype)
 
 
 class _InBlocks(torch.autograd.Function):
-    """Autograd function of attention over (batch · heads, length, head_dim); saves its inputs and two numbers per query."""
+    """Autograd function over (batch · heads, length, head_dim); saves its inputs, two numbers per query and dropout masks."""
 
     @staticmethod
     def forward(
-        query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, alpha: float, causal: bool
-    ) -> tuple[Tensor, Tensor]:
-        key = key * (temper(alpha) * key.shape[-1] ** -0.5)
-        out, marks = torch.empty_like(query), query.new_empty(*query.shape[:2], 2)
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None, alpha: float, causal: bool, dropout: float
+    ) -> Tensor:
+        tempered = key * (temper(alpha) * key.shape[-1] ** -0.5)
+        out, marks, masks = torch.empty_like(query), query.new_empty(*query.shape[:2], 2), list[Tensor]()
         for heads, rows, seen in _blocks(query, key, causal):
-            scores = _scores(query[heads, rows], key[heads, seen], None if valid is None else valid[heads, seen], rows, causal)
+            scores = _scores(query[heads, rows], tempered[heads, seen], None if valid is None else valid[heads, seen], rows, causal)
             weights, top, tau = normalise_(scores, alpha)
             marks[heads, rows] = torch.cat([top, tau], dim=-1)
-            out[heads, rows] = weights @ value[heads, seen]
-        return out, marks
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *tensors, ctx.alpha, ctx.causal = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*tensors, output[1])
+            out[heads, rows] = drop_(weights, dropout, masks) @ value[heads, seen]
+        ctx.save_for_backward(query, key, value, valid, marks, *masks)
+        ctx.alpha, ctx.causal = alpha, causal
+        return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, valid, marks = ctx.saved_tensors
-        alpha, scale = ctx.alpha, key.shape[-1] ** -0.5
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, valid, marks, *masks = ctx.saved_tensors
+        alpha, scale, kept = ctx.alpha, key.shape[-1] ** -0.5, iter(masks)
         tempered = key * (temper(alpha) * scale)
         grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
         for heads, rows, seen in _blocks(query, key, ctx.causal):
-            mask = None if valid is None else valid[heads, seen]
-            own, grad_rows = query[heads, rows], gradient[heads, rows]
-            scores = _scores(own, tempered[heads, seen], mask, rows, ctx.causal)
+            allowed = None if valid is None else valid[heads, seen]
+            own, grad_rows, mask = query[heads, rows], gradient[heads, rows], next(kept, None)
+            scores = _scores(own, tempered[heads, seen], allowed, rows, ctx.causal)
             top, tau = marks[heads, rows].split(1, dim=-1)
             weights, u = weights_and_slopes_(scores, top, tau, alpha)
-            grad_value[heads, seen].baddbmm_(weights.mT, grad_rows)
-            grad_scores = scores_gradient_(grad_rows @ value[heads, seen].mT, u)
+            grad_value[heads, seen].baddbmm_((weights if mask is None else weights * mask).mT, grad_rows)
+            grad_weights = grad_rows @ value[heads, seen].mT
+            grad_scores = scores_gradient_(grad_weights if mask is None else grad_weights.mul_(mask), u)
             grad_query[heads, rows] = grad_scores @ key[heads, seen]
             grad_key[heads, seen].baddbmm_(grad_scores.mT, own)
-        return grad_query.mul_(scale), grad_key.mul_(scale), grad_value, None, None, None
+        return grad_query.mul_(scale), grad_key.mul_(scale), grad_value, None, None, None, None
 
 
 def _blocks(query: Tensor, key: Tensor, causal: bool) -> Iterator[tuple[slice, slice, slice]]:

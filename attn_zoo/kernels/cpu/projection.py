@@ -1,17 +1,16 @@
-"""Projections E X along the length without a copy of E for each example, and attention to few keys in blocks of queries."""
+"""Projections E X along the length without a copy of E for each example."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES, exported
+from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES
 from attn_zoo.precision import autocast_dtype
-from attn_zoo.shapes import Keys, KeyValid, Queries
+from attn_zoo.shapes import Keys, KeyValid
 
 FEW = 4
 """Largest batch for which one matrix product per example is faster."""
@@ -26,14 +25,6 @@ def project_heads(matrix: Float[Tensor, "#heads r keys"], tokens: Keys) -> Float
     # One product per head for the whole batch, so that weights are not copied for each example.
     by_head = tokens.permute(1, 2, 0, 3).reshape(heads, keys, batch * head_dim)
     return torch.bmm(matrix, by_head).unflatten(-1, (batch, head_dim)).permute(2, 0, 1, 3)
-
-
-def in_row_blocks(answer: Callable[[Tensor], Tensor], query: Queries, columns: int) -> Queries:
-    """Apply ``answer`` to blocks of queries, whose (batch, heads, rows, columns) temporaries stay below ``CHEAP_BYTES``."""
-    if exported():
-        return answer(query)
-    row_bytes = query.shape[0] * query.shape[1] * columns * query.element_size()
-    return torch.cat([answer(rows) for rows in query.split(max(1, CHEAP_BYTES // max(1, row_bytes)), dim=2)], dim=2)
 
 
 def mix(

@@ -15,7 +15,9 @@ from attn_zoo.kernels.linformer import attention, blocks, projection, table
 from attn_zoo.shapes import Compressed, KeyValid, Queries
 
 ByPosition = Float[Tensor, "batch queries heads head_dim"]
+"""Outputs, in the layout in which kernels write them, or gradients of these."""
 Seed = Int[Tensor, ""] | None
+"""Seed of dropout; None without dropout."""
 
 INTERPRETED = not isinstance(attention.attend, triton.JITFunction)
 """True where Triton runs kernels in its interpreter, on any device, because TRITON_INTERPRET=1 is in the environment."""

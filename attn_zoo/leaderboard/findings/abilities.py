@@ -28,7 +28,7 @@ class Ability:
     """Unlike that of every other ability."""
     table: Table
     rows: Mapping[str, Row]
-    """By attention, the row of the best validation score."""
+    """Row of the best validation score of each attention."""
     silent: str | None
     """Why the task says nothing of mechanisms; None where it does."""
 
@@ -45,7 +45,7 @@ class Ability:
 
     @property
     def unit(self) -> str:
-        """Of gains: points of a share, else per cent of softmax's score."""
+        """Unit of gains: points of a share, else per cent of softmax's score."""
         return "points" if is_share(self.table) else "%"
 
 
@@ -89,7 +89,7 @@ def names(tables: Sequence[Table]) -> list[str]:
 
 
 def judge(ability: Ability, attention: str, accept: float = ACCEPT) -> Judgement:
-    """What the records say of ``attention`` at ``ability``. Intervals are of 95 %, paired by seed, of each pair alone.
+    """Judgement of ``attention`` at ``ability`` from the records. Intervals are of 95 %, paired by seed, of each pair alone.
 
     ``better``: the interval of the gain over softmax lies above 0. ``as good``: above ``-accept``. ``worse``: below 0.
     ``no better``: worse than softmax, or softmax itself no better, and the interval of the difference to the best control

@@ -47,7 +47,7 @@ class Cost:
 
     @property
     def words(self) -> str:
-        """In a clause, such as ``0.4 % of softmax's FLOPs at 4,096 tokens; a state of 8.25 KiB, softmax's 32 KiB (64 tokens)``."""
+        """Clause on the cost: ``0.4 % of softmax's FLOPs at 4,096 tokens; a state of 8.25 KiB, softmax's 32 KiB (64 tokens)``."""
         if self.shares is None:
             told = f"FLOPs at {self.length:,} tokens not counted"
         else:

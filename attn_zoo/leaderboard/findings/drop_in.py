@@ -75,7 +75,7 @@ def drop_in(found: Mapping[str, Any] | None, accept: float, candidates: Collecti
 
 
 def _students(points: Sequence[Mapping[str, Any]], *, control: bool) -> dict[str, tuple[Mapping[str, Any], _Row]]:
-    """By label, the first point of a student and its qualities by seed; students that failed at a seed are left out."""
+    """First point of each student and its qualities by seed, by label; students that failed at a seed are left out."""
     mine = [point for point in points if point["control"] == control and point["attention"] != BASELINE]
     starts = {label: {point["init"] for point in mine if point["label"] == label} for label in {p["label"] for p in mine}}
     rows: dict[str, tuple[Mapping[str, Any], _Row]] = {}
@@ -113,7 +113,7 @@ def _above(margin: Estimate | None) -> bool:
 
 
 def _gains(row: _Row, reference: Mapping[str, float], spoken: Sequence[str]) -> Iterator[Gain]:
-    """In points, over the teacher, whose scores are the same for all seeds."""
+    """Gain over the teacher in points; the scores of the teacher are the same for all seeds."""
     for name in spoken:
         amount = estimate([100 * (score - reference[name]) for score in _scores(row, name).values()])
         if amount is not None and amount.count >= SEEDS_NEEDED:

@@ -31,7 +31,7 @@ def of_ability(ability: Ability) -> str:
 
 
 def of_mechanism(attention: str, abilities: Sequence[Ability], accept: float) -> list[str]:
-    """What a mechanism is good at, what it is bad at, its cost and, if anything, what was not judged: a sentence each."""
+    """Sentences on the strengths, weaknesses and cost of a mechanism, and on tasks that were not judged."""
     judged = [judge(ability, attention, accept) for ability in abilities if not ability.silent]
     if not judged:
         return ["No task that was measured says anything of it.", _cost(attention, abilities)]
@@ -118,7 +118,7 @@ def _clauses(judged: Sequence[Judgement], kinds: Sequence[tuple[Verdict, str, Ca
 
 
 def of_answer(answer: Answer) -> Iterator[str]:
-    """What to take for a need and what is lost, then what this rests on: paragraphs."""
+    """Paragraphs on the choice for a need and its loss, then on the evidence."""
     head = f"{answer.direction[:1].upper()}{answer.direction[1:]}. " if answer.direction else ""
     if not answer.spoken:
         yield f"{head}Not measured yet: {_unmeasured(answer)}."

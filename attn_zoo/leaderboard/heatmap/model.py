@@ -23,7 +23,7 @@ class Cell:
     row: Row | None
     """The setting that is shown; None where the mechanism was not run."""
     shade: float | None
-    """From 0, at the best control and beneath it, to 1; None where the column is not shaded or there is no score."""
+    """Shade from 0, at the best control and beneath it, to 1; None where the column is not shaded or there is no score."""
     leads: bool
     """Whether no row is better beyond noise, or without ranks no mean; never where no mechanism is beyond the best control."""
     marked: bool
@@ -52,7 +52,7 @@ class Line:
     control: bool
     cells: tuple[Cell, ...]
     costs: tuple[str, ...]
-    """As written; empty where unknown."""
+    """Costs as text; empty where unknown."""
     average: Estimate | None
     """Over tasks; None where it would be one over other cells than that of other rows."""
 
@@ -150,7 +150,7 @@ def _average(cells: Sequence[Cell], means: Averages) -> Estimate | None:
 
 
 def _place(name: str, cells: Mapping[tuple[str, int], Cell], tables: Sequence[Table]) -> tuple[float, float]:
-    """What lines are ordered by: average shade, then the mean place in the tables."""
+    """Sort key of a line: average shade, then the mean place in the tables."""
     own = [cells.get((name, at)) for at in range(len(tables))]
     shaded = sum(cell.shade for cell in own if cell and cell.shade is not None)
     places = [table.rows.index(cell.row) / len(table.rows) for cell, table in zip(own, tables, strict=True) if cell and cell.row]

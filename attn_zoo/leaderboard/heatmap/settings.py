@@ -6,7 +6,7 @@ from attn_zoo.leaderboard.rows import Row, Table
 
 
 def shown_rows(table: Table) -> dict[str, Row]:
-    """By attention, the row of the best validation score; one that only failed where there is no other."""
+    """Row of the best validation score of each attention; one that only failed where there is no other."""
     sign = 1 if table.higher_is_better else -1
 
     def place(row: Row) -> tuple[bool, bool, float]:

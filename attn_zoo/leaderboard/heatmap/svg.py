@@ -62,7 +62,7 @@ def _dark_shades() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where things stand, in pixels."""
+    """Places of the parts of the picture, in pixels."""
 
     left: float
     """Left edge of the first column."""

@@ -1,4 +1,4 @@
-"""What the heat map says in words and figures, in the same way in the picture, the page and the terminal."""
+"""Words and figures of the heat map, the same in the picture, the page and the terminal."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class _Figure:
     """A figure of the page."""
 
     axis: str
-    """What it is drawn along."""
+    """Horizontal axis, in words."""
     caption: str
     wide: bool
     """Whether it takes the whole width."""

@@ -1,4 +1,4 @@
-"""What lies behind a row: its runs, one by one, and where they were made."""
+"""Details of a row: its runs, one by one, and their environments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Run:
     """Digest of the test split, and whether a digest is not the table's."""
     file: str
     address: str
-    """Of the file, from the page; empty where it cannot be linked."""
+    """Address of the file, from the page; empty where it cannot be linked."""
 
 
 class Runs:

@@ -24,8 +24,8 @@ def inlined(svg: str, name: str, said: str) -> Markup:
     """An SVG file as an element of a page that holds several, in the page's colours.
 
     Args:
-        name: what makes its ids its own.
-        said: what it shows, for those who do not see it.
+        name: prefix of its ids.
+        said: description for screen readers.
     """
     body = svg[svg.index("<svg") :]
     body = re.sub(r'\bid="([^"]+)"', rf'id="{name}.\1"', body)

@@ -23,7 +23,7 @@ class Shaded:
     """A cell of the heat map."""
 
     address: str
-    """Of the row's details on this page; empty where nothing was run."""
+    """Address of the row's details on this page; empty where nothing was run."""
     mean: str
     """Empty where there is no score."""
     spread: str
@@ -43,7 +43,7 @@ class Shades:
     control: bool
     colour: str
     implementations: str
-    """Of its cells, between spaces."""
+    """Implementations of its cells, with spaces between."""
     cells: tuple[Shaded, ...]
     average: str
     """Over tasks; ``-`` where it would be one over other cells than that of other rows."""
@@ -51,7 +51,7 @@ class Shades:
 
 
 def summary(tables: Sequence[Table], records: Sequence[RunRecord]) -> dict[str, Any]:
-    """What is compared, on which machines, with how many seeds, under which protocol."""
+    """Numbers of attentions, tasks, runs and seeds, with the machines, protocols, dates and commits behind them."""
     files = {file for table in tables for row in table.rows for file in row.provenance.files}
     shown = [record for record in records if record.source in files]
     rows = [row for table in tables for row in table.rows]

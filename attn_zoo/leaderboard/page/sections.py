@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.beside import RULE, Beside, BesideRow, beside
-from attn_zoo.leaderboard.beside_text import difference_lines, printed, verdict_line
 from attn_zoo.leaderboard.display import Cell, Column, columns, parts_grid
 from attn_zoo.leaderboard.heatmap.model import titles
+from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, literature
+from attn_zoo.leaderboard.literature_text import difference_lines, printed, verdict_line
 from attn_zoo.leaderboard.page.details import Run, Runs
 from attn_zoo.leaderboard.page.inline import NAMES
 from attn_zoo.leaderboard.plots.style import Style
 from attn_zoo.leaderboard.render.costs import budget_notes
-from attn_zoo.leaderboard.render.notes import doubts, tuned_notes
+from attn_zoo.leaderboard.render.notes import tuned_notes, warning_notes
 from attn_zoo.leaderboard.render.text import (
     Grid,
     beyond_sizes,
@@ -52,7 +52,7 @@ class Line:
     runs: tuple[Run, ...]
     again: str
     published: tuple[str, ...]
-    """What others found, and in what their settings differ."""
+    """Published figures, each with the differences of its setting."""
     costs: tuple[tuple[str, str], ...]
 
 
@@ -64,7 +64,7 @@ class Section:
     title: str
     table: Table
     unit: str
-    """What follows the name of the metric."""
+    """Unit after the name of the metric."""
     chance: str
     chance_at: float | None
     """Chance in shares of the axis of the whiskers."""
@@ -91,7 +91,7 @@ def sections(tables: Sequence[Table], style: Style, runs: Runs, machines: Mappin
 
 
 def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machines: Mapping[str, str]) -> Section:
-    compared = beside(table)
+    compared = literature(table)
     published = {row.label: row for row in compared.rows} if compared else {}
     known = columns(table, machines) | ({"published": _published(compared, published)} if compared else {})
     heads = tuple(known[name] for name in _COLUMNS if name in known)
@@ -126,7 +126,7 @@ def _section(table: Table, title: str, id: str, style: Style, runs: Runs, machin
         boards=tuple(_board(board, table, machines) for board in (*table.boards.values(), *table.at)),
         pairs=_pairs(table),
         facts=_facts(table),
-        notes=(*doubts(table), *tuned_notes(table, table.rows)),
+        notes=(*warning_notes(table), *tuned_notes(table, table.rows)),
         of_boards=tuple(budget_notes(table)[1:]),
         literature=tuple(_literature(table, compared)),
     )
@@ -190,7 +190,7 @@ def _board(board: Board, table: Table, machines: Mapping[str, str]) -> BoardView
     return board, tuple(blocks)
 
 
-def _published(compared: Beside, rows: Mapping[str, BesideRow]) -> Column:
+def _published(compared: Literature, rows: Mapping[str, LiteratureRow]) -> Column:
     def cell(row: Row) -> Cell:
         if row.label not in rows:
             return Cell("-")
@@ -203,7 +203,6 @@ def _published(compared: Beside, rows: Mapping[str, BesideRow]) -> Column:
 
 def _facts(table: Table) -> tuple[tuple[str, str], ...]:
     task, model, budget = table.task, table.model, table.budget
-    dials: Mapping[str, Any] = table.task_options
     backbone = f" {model['backbone']}," if model.get("backbone") else ""
     rate, decay = (budget[name] for name in ("learning_rate", "weight_decay"))
     rates = f"learning rate {_plain(rate)}, weight decay {_plain(decay)}, warm-up {budget['warmup_steps']}"
@@ -211,7 +210,7 @@ def _facts(table: Table) -> tuple[tuple[str, str], ...]:
         ("what is asked", str(task.get("summary", "-"))),
         ("data", f"{table.data_title}; licence: {task.get('licence', '-')}"),
         ("source", str(task.get("source", "-"))),
-        ("task options", ", ".join(f"{key}={value}" for key, value in dials.items()) or "-"),
+        ("task options", ", ".join(f"{key}={value}" for key, value in table.task_options.items()) or "-"),
         (
             "network",
             f"{backbone} width {model['dim']}, depth {model['depth']}, {model['heads']} heads{beyond_sizes(model)}".strip(),
@@ -230,8 +229,8 @@ def _plain(setting: Any) -> str:
     return setting if isinstance(setting, str) else f"{setting:g}"
 
 
-def _literature(table: Table, compared: Beside | None) -> list[str]:
-    """Where the published figures are from, what is wrong with them, and which of their orderings our records bear out."""
+def _literature(table: Table, compared: Literature | None) -> list[str]:
+    """Verdicts on published orderings, then sources of the figures and their known flaws."""
     if compared is None:
         return []
     verdicts = [verdict_line(verdict, table.task["metric"]) for verdict in compared.verdicts]

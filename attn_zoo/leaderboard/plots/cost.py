@@ -20,7 +20,7 @@ AXES = {
     "memory": ("peak memory", "peak memory of a training step (MiB)"),
     "parameters": ("parameters", "parameters"),
 }
-"""By cost, its name in a title and on an axis."""
+"""Name of each cost in a title and on an axis."""
 _LOGARITHMIC_FROM = 8.0
 """Costs that differ by this factor stand on a logarithmic axis."""
 NAMED = 16
@@ -45,7 +45,7 @@ class _Point:
     x: float
     score: float
     y: float
-    """At the end of the axis where the score is beyond it."""
+    """Height as drawn, the end of the axis where the score is beyond it."""
     ends: tuple[float, float]
     """Ends of its interval; both its mean beyond the axis."""
     name: str
@@ -81,7 +81,7 @@ def draw_cost(figure: Any, table: Table, cost: str, style: Style, top: float) ->
 
 
 def _points(table: Table, cost: str, rows: Sequence[Row], ends: tuple[float, float]) -> list[_Point]:
-    """Those beyond an end one above the other, so that none hides another."""
+    """Points of the rows; those beyond an end of the axis one above the other, so that none hides another."""
     (low, high), scale = ends, scale_of(table)
     points, outside = [], 0
     for row in rows:
@@ -156,7 +156,7 @@ def _draw_points(axes: Any, table: Table, points: Sequence[_Point], named: Seque
 
 
 def _bar_box(figure: Any, axes: Any, point: _Point) -> Box:
-    """Where a row's interval is, which no name shall cover."""
+    """Box around a row's interval, which no name may cover."""
     ends = [(point.x, end) for end in point.ends]
     (left, bottom), (right, top) = axes.transData.transform(ends)
     width = 3 * figure.dpi / 72
@@ -201,7 +201,7 @@ def _box(note: Any) -> Box:
 
 
 def _legend(figure: Any, points: Sequence[_Point], style: Style) -> None:
-    """What hollow marks, shapes and the broad line mean, as far as they occur."""
+    """Draw the legend of hollow marks, shapes and the broad line, as far as they occur."""
     from matplotlib.lines import Line2D
 
     kinds = sorted({point.row.provenance.implementation for point in points}, key=lambda name: (name != "eager", name))

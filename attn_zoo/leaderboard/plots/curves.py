@@ -15,7 +15,7 @@ AXES = {
     "seconds": ("training time", "training time (s)"),
     "flops": ("training FLOPs", "training FLOPs, forward and backward"),
 }
-"""By what a curve is drawn against, its name in a title and on an axis."""
+"""Name of each horizontal axis in a title and on the axis."""
 DRAWN = 8
 """Curves in one figure: softmax and linformer, the best row of each other attention, then the next best."""
 _DASHES: Sequence[Any] = ("-", (0, (5, 1.6)), (0, (3, 1.2, 1, 1.2)), (0, (1, 1.2)))

@@ -10,6 +10,7 @@ from typing import Any
 from attn_zoo.leaderboard.heatmap.costs import CostColumn
 from attn_zoo.leaderboard.heatmap.model import HeatMap
 from attn_zoo.leaderboard.plots.style import FIRST, Style
+from attn_zoo.leaderboard.plots.tradeoff import log_ticks
 from attn_zoo.plotting.labels import beside_points
 from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, hover, plain
 
@@ -67,33 +68,33 @@ def draw_overall(figure: Any, drawn: Sequence[Point], axis: str, style: Style, t
         axis: label of the axis of costs.
         top: share of the figure's height that the axes may reach.
     """
-    paid = [point.cost for point in drawn if point.cost] or [1.0]
-    free = min(paid) / 2
+    free = min((point.cost for point in drawn if point.cost), default=1.0) / 2
     left, below = 0.62 / SIZE[0], 0.5 / SIZE[1]
     axes = figure.add_axes((left, below, 0.985 - left, top - below))
-    axes.set_xscale("log")
-    axes.set(
-        xlim=(min(free if any(not point.cost for point in drawn) else min(paid), 1.0) / 1.4, max(*paid, 1.0) * 1.8), ylim=(-4, 106)
-    )
+    _axes(axes, [point.cost or free for point in drawn])
     axes.set(xlabel=axis, ylabel="mean way to the best of a task (%)")
-    axes.xaxis.set_major_formatter(lambda value, at: f"{plain(value, at)}×")
-    axes.xaxis.set_minor_formatter("")
-    axes.grid(color=GRID)
-    axes.axvline(1.0, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-    named = sorted(drawn, key=lambda point: point.attention not in FIRST)
     for point in drawn:
-        colour, words = (
-            style.colours[point.attention],
-            f"{point.attention}: {point.share:.0f} % at {point.cost:.3g} times softmax's",
-        )
+        colour = style.colours[point.attention]
         look = {"marker": style.shapes[point.attention], "markersize": 10 if point.attention == "softmax" else 7}
         face = {"markerfacecolor": colour if point.whole else PAPER, "markeredgewidth": 1.4, "linestyle": "none"}
         (mark,) = axes.plot([point.cost or free], [point.share], color=colour, zorder=3, **look, **face)
-        hover(mark, f"{words}, {point.tasks} tasks")
+        hover(mark, f"{point.attention}: {point.share:.0f} % at {point.cost:.3g} times softmax's, {point.tasks} tasks")
     front = _front(drawn, free)
     axes.step(*zip(*front, strict=True), where="post", color=MUTED, linewidth=5, alpha=0.22, zorder=1.2)
+    named = sorted(drawn, key=lambda point: point.attention not in FIRST)
     places = [(point.cost or free, point.share) for point in named]
     beside_points(figure, axes, places, [point.attention + ("" if point.whole else f" ({point.tasks})") for point in named])
+
+
+def _axes(axes: Any, costs: Sequence[float]) -> None:
+    """Limits, round ticks, and a dotted line at softmax's cost."""
+    axes.set_xscale("log")
+    axes.set(xlim=(min(*costs, 1.0) / 1.4, max(*costs, 1.0) * 1.8), ylim=(-4, 106))
+    axes.xaxis.set_major_formatter(lambda value, at: f"{plain(value, at)}×")
+    axes.set_xticks(log_ticks(*axes.get_xlim()))
+    axes.set_xticks([], minor=True)
+    axes.grid(color=GRID)
+    axes.axvline(1.0, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
 
 
 def _front(drawn: Sequence[Point], free: float) -> list[tuple[float, float]]:

@@ -35,9 +35,9 @@ class Curve:
     name: str
     """Attention, and an implementation that was asked for by name."""
     rows: tuple[Row, ...]
-    """By ascending cost."""
+    """Settings by ascending cost."""
     varied: str
-    """What differs between the rows: ``projected_length 8 to 128``."""
+    """Hyperparameter in which the rows differ: ``projected_length 8 to 128``."""
 
 
 def curves_of(table: Table, cost: str) -> list[Curve]:

@@ -1,4 +1,4 @@
-"""What the rows of a task cost, and what they reach at equal cost."""
+"""Grids of the costs of rows, and of their scores at equal cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands beneath tables: failures, doubts, and how to read them."""
+"""Notes beneath tables: failures, warnings, settings and the legend."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from attn_zoo.leaderboard.tuned import tuning_notes
 
 
 def table_notes(table: Table) -> list[str]:
-    """Of one task: what failed, what is doubtful, why rows have no rank, budgets, data and settings."""
+    """Notes of one task: failures, warnings, reasons for no rank, budgets, data and settings."""
     notes = [f"{row.label}: {failure}" for row in table.rows for failure in row.scores.failures]
-    notes += [*doubts(table), *budget_notes(table), *tuned_notes(table, table.rows)]
+    notes += [*warning_notes(table), *budget_notes(table), *tuned_notes(table, table.rows)]
     changed = ", ".join(f"{key}={value}" for key, value in table.task_options.items())
     budget, model, test = table.budget, table.model, table.data.get("test", {})
     notes.append(f"data: {table.data_title}")
@@ -27,8 +27,8 @@ def table_notes(table: Table) -> list[str]:
     return notes
 
 
-def doubts(table: Table) -> list[str]:
-    """What makes rows doubtful, and why they have no rank."""
+def warning_notes(table: Table) -> list[str]:
+    """Warnings about rows, and reasons for having no rank."""
     notes = grouped((row.label, warning) for row in table.rows for warning in row.warnings)
     notes += [table.ranking.reason] if table.ranking.reason else []
     notes += grouped((row.label, row.standing.unranked) for row in table.rows if row.standing.unranked)
@@ -38,12 +38,12 @@ def doubts(table: Table) -> list[str]:
 
 
 def tuned_notes(table: Table, rows: Sequence[Row]) -> list[str]:
-    """What was tuned for some rows of a table, with validation scores as they are written."""
+    """Notes on the tuned settings of some rows of a table."""
     return tuning_notes(rows, lambda value: f"{figure(value, table)}{unit(table, ' %')}")
 
 
 def footnotes(tables: Sequence[Table], machines: Mapping[str, str], overview: bool) -> list[str]:
-    """Of all tables: how to read figures, and where they were measured."""
+    """Legend of all tables: how to read the figures, and the machines of measured ones."""
     notes = [
         "± is half of the 95 % t interval of the mean over seeds; one seed has none. (c) marks a control. Chance is the same "
         "answer to every question, the shares of the training labels."
@@ -64,7 +64,7 @@ def machine_notes(machines: Mapping[str, str]) -> list[str]:
 
 
 def short_legend(tables: Sequence[Table], machines: Mapping[str, str]) -> list[str]:
-    """What the terminal tells of all tables without being asked: marks, machines and the protocol."""
+    """Legend of the terminal where none is asked for: marks, machines and the protocol."""
     said = "± is half of the 95 % interval over seeds; (c) marks a control; --legend tells how to read every column."
     return [said, *machine_notes(machines), _protocols(tables)]
 

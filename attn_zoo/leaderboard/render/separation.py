@@ -1,4 +1,4 @@
-"""Which tasks separate, as text: a line for each task, and the reasons."""
+"""Verdicts on separation as text: a line for each task, and the reasons."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _style(table: Table) -> tuple[str, float]:
 
 
 def unit(table: Table, written: str = " (%)") -> str:
-    """What follows a figure or the name of a metric; nothing for metrics that are no shares."""
+    """Unit after a figure or the name of a metric; empty for metrics that are no shares."""
     return written if is_share(table) else ""
 
 

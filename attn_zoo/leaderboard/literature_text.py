@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attn_zoo.leaderboard.beside import RULE, Beside, BesideRow, Verdict, beside, in_points
+from attn_zoo.leaderboard.literature import RULE, Literature, LiteratureRow, Verdict, in_points, literature
 from attn_zoo.leaderboard.render.data import csv_text
 from attn_zoo.leaderboard.render.text import Grid, lines, tabulated
 from attn_zoo.leaderboard.rows import Table
@@ -27,7 +27,7 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
     Raises:
         ValueError: no such format.
     """
-    found = [compared for table in tables if (compared := beside(table, attention))]
+    found = [compared for table in tables if (compared := literature(table, attention))]
     if format == "json":
         return json.dumps([line for compared in found for line in _flat(compared)], indent=1)
     if format == "csv":
@@ -40,8 +40,8 @@ def render_published(tables: Sequence[Table], format: str = "terminal", *, atten
     return "\n\n".join(_one(compared, format) for compared in found)
 
 
-def difference_lines(compared: Beside, row: BesideRow) -> list[str]:
-    """Of one row: each source's figures and all in which their setting differs."""
+def difference_lines(compared: Literature, row: LiteratureRow) -> list[str]:
+    """Each source's figures for one row, with all differences of setting."""
     lines = []
     for source in compared.sources:
         if source.title in row.figures:
@@ -62,7 +62,7 @@ def verdict_line(verdict: Verdict, metric: str) -> str:
     )
 
 
-def _one(compared: Beside, format: str) -> str:
+def _one(compared: Literature, format: str) -> str:
     metric = compared.task["metric"]
     titles = [source.title for source in compared.sources]
     head = ["attention", f"ours, {metric} (%)", *(f"{s.title} {s.year}" for s in compared.sources), "spread of sources"]
@@ -80,7 +80,7 @@ def _one(compared: Beside, format: str) -> str:
     return tabulated(Grid(title, head, body), format) + between + lines(list(_notes(compared)), format)
 
 
-def _notes(compared: Beside) -> Iterator[str]:
+def _notes(compared: Literature) -> Iterator[str]:
     for source in compared.sources:
         seeds = "runs not said" if source.seeds is None else _seeds(source.seeds)
         yield f"{source.title}: {source.cite}; {source.hardware}; {seeds}"
@@ -99,7 +99,7 @@ def _notes(compared: Beside) -> Iterator[str]:
         yield f"Orderings are {RULE}."
 
 
-def _flat(compared: Beside) -> Iterator[dict[str, Any]]:
+def _flat(compared: Literature) -> Iterator[dict[str, Any]]:
     """A record of flat fields for each figure, ours first."""
     metric = compared.task["metric"]
     for row in compared.rows:

@@ -1,4 +1,4 @@
-"""What is recorded beside what others have published: figures, their spread, how the settings differ, which orderings hold."""
+"""Recorded scores beside published ones: figures, their spread, differences of setting, and orderings that hold."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ RULE = (
 _RULES_OF_TRAINING: Mapping[str, Mapping[str, str]] = {
     "1.0": {"optimiser": "AdamW", "schedule": "cosine", "chosen_on": "a validation split"},
 }
-"""What no record spells out, by version of the training rules (``attn_zoo.records.PROTOCOL``)."""
+"""Rules of training that records do not state, by protocol (``attn_zoo.records.PROTOCOL``)."""
 
 
 @dataclass(frozen=True, slots=True)
-class BesideRow:
+class LiteratureRow:
     """One row of ours and the figures of the same attention."""
 
     label: str
     ours: Estimate | None
     figures: Mapping[str, tuple[Figure, ...]]
-    """By title of source; several where a source varies a dial."""
+    """Figures by title of source; several where a source varies a hyperparameter."""
     difference: Mapping[str, tuple[str, ...]]
-    """By title of source: what differs of this row and not of all rows that the source has."""
+    """Differences of setting of this row alone, by title of source."""
 
     @property
     def spread(self) -> float | None:
@@ -42,7 +42,7 @@ class BesideRow:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What our records say of an ordering on which the literature agrees."""
+    """Verdict of our records on an ordering on which the literature agrees."""
 
     ordering: Ordering
     attention: str
@@ -55,21 +55,21 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Literature:
     """One table of ours beside the literature's figures for its task."""
 
     task: Mapping[str, Any]
     sources: tuple[Source, ...]
-    rows: tuple[BesideRow, ...]
-    """Those for which somebody published a score."""
+    rows: tuple[LiteratureRow, ...]
+    """Rows with a published score."""
     difference: Mapping[str, tuple[str, ...]]
-    """By title of source: what differs of all its rows."""
+    """Differences of setting that all rows share, by title of source."""
     flaws: Mapping[str, tuple[str, ...]]
-    """By title of source: what is known to be wrong with its figures on this task."""
+    """Known flaws of the figures on this task, by title of source."""
     verdicts: tuple[Verdict, ...]
 
 
-def beside(table: Table, attention: str | None = None) -> Beside | None:
+def literature(table: Table, attention: str | None = None) -> Literature | None:
     """The table, or its rows of one attention, beside what was published for its task; None where nothing was for any of them."""
     rows = [row for row in table.rows if attention in (None, row.attention)]
     known = [(row, found) for row in rows if (found := published_for(table.task["name"], row.attention))]
@@ -80,7 +80,7 @@ def beside(table: Table, attention: str | None = None) -> Beside | None:
     sources = tuple(dict.fromkeys(figure.source for figure in every))
     common = {source.title: _common([by[source.title] for by in told.values() if source.title in by]) for source in sources}
     compared = tuple(
-        BesideRow(
+        LiteratureRow(
             label=row.label,
             ours=row.scores.test,
             figures=_by_source(found),
@@ -96,11 +96,11 @@ def beside(table: Table, attention: str | None = None) -> Beside | None:
         for source in sources
     }
     judged = tuple(v for v in verdicts(table) if attention in (None, v.ordering.attention, v.ordering.yardstick))
-    return Beside(table.task, sources, compared, common, flaws, judged)
+    return Literature(table.task, sources, compared, common, flaws, judged)
 
 
 def verdicts(table: Table) -> tuple[Verdict, ...]:
-    """Of each ordering that all sources share on this task, what the table's rows say."""
+    """Verdicts of the table's rows on each ordering that all sources share on this task."""
     found = []
     for ordering in orderings():
         yardsticks = [row for row in table.rows if row.attention == ordering.yardstick]
@@ -151,7 +151,7 @@ def _verdict(ordering: Ordering, row: Row, against: Row) -> Verdict:
 
 
 def _differences(row: Row, found: Sequence[Figure], table: Table) -> dict[str, tuple[str, ...]]:
-    """By source, every sentence in which one of its figures differs from the row; with several figures, those of all come first."""
+    """Differences of setting between the row and each source's figures, a sentence each, by title of source."""
     ours = facts(table, row)
     return {
         title: tuple(dict.fromkeys(sentence for figure in of_source for sentence in protocol_difference(figure, ours)))

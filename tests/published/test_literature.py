@@ -12,8 +12,8 @@ from make import make_record
 
 from attn_zoo.cli import main
 from attn_zoo.leaderboard import tables
-from attn_zoo.leaderboard.beside import beside
-from attn_zoo.leaderboard.beside_text import render_published
+from attn_zoo.leaderboard.literature import literature
+from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.records import RunRecord, Store
 
 
@@ -39,7 +39,7 @@ def rows(softmax: list[float], performer: list[float]) -> list[RunRecord]:
 )
 def test_a_verdict_needs_three_seeds_and_an_interval_on_one_side(softmax, performer, word):
     (table,) = tables(rows(softmax, performer))
-    compared = beside(table)
+    compared = literature(table)
     assert compared is not None
     (verdict,) = compared.verdicts
     assert (verdict.word, verdict.attention, verdict.yardstick) == (word, "performer", "softmax")
@@ -65,7 +65,7 @@ def test_figures_stand_beside_ours_with_the_spread_of_the_sources():
 def test_the_largest_spread_is_told():
     record = replace(make_record("linformer", "retrieval", test=0.6))
     (table,) = tables([record])
-    compared = beside(table)
+    compared = literature(table)
     assert compared is not None
     assert compared.rows[0].spread == pytest.approx(79.37 - 52.27)
 
@@ -100,5 +100,6 @@ def test_the_leaderboard_shows_it_on_request(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("task,attention,who,model,printed")
     assert main([*words, "--attention", "performer"]) == 0
     assert "ListOps: ours beside the literature" in capsys.readouterr().out
-    assert main(["leaderboard", "--published", "--records", str(tmp_path / "nowhere")]) == 0
+    (tmp_path / "empty").mkdir()
+    assert main(["leaderboard", "--published", "--records", str(tmp_path / "empty")]) == 0
     assert "no records in" in capsys.readouterr().out
