@@ -69,6 +69,36 @@ def test_a_sweep_killed_at_any_moment_loses_the_run_in_flight_and_goes_on(tmp_pa
     check_complete(tmp_path)
 
 
+def kill_again_and_again(folder: Path, kills: int) -> None:
+    """Kill sweeps with a checkpoint after every step, each until it is whole; nothing recorded is lost, doubled or changed."""
+    moments, sweep, killed = random.Random(22), [*SWEEP, "checkpoint.every=1", "report=false"], 0
+    for turn in itertools.count():
+        place = folder / str(turn)
+        place.mkdir()
+        kept: dict[str, bytes] = {}
+        while killed < kills and len(kept) < len(WHOLE):
+            command = Command(*sweep, folder=place)
+            command.wait_to_hear()
+            time.sleep(moments.uniform(0.0, 0.6))
+            status, _, errors = command.kill()
+            assert status in (0, -signal.SIGKILL), errors
+            killed += status != 0
+            found = {path.name: path.read_bytes() for path in (place / "runs").glob("*.json")}
+            assert kept.items() <= found.items(), "what was recorded is there, to the bit"
+            kept = found
+            assert verify(place / "runs").clean
+        assert Command(*sweep, folder=place).end()[0] == 0
+        check_complete(place)
+        assert kept.items() <= {path.name: path.read_bytes() for path in (place / "runs").glob("*.json")}.items()
+        assert not list((place / "runs").glob(".*.checkpoint")), "recorded runs have no checkpoint"
+        if killed >= kills:
+            return
+
+
+def test_a_hundred_kills_of_sweeps_with_checkpoints_lose_double_and_change_nothing(tmp_path):
+    kill_again_and_again(tmp_path, kills=100)
+
+
 def _write(folder: Path, told: Connection) -> None:
     for seed in itertools.count():
         Store(folder).add(make_record(seed=seed))
