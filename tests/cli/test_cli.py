@@ -297,7 +297,7 @@ def test_measure_linformer_table3_on_cuda(tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("linformer") is None, reason="the package linformer is not installed (extra: peers)")
 def test_measure_peers(tmp_path):
-    words = ["mechanisms=[linformer]", "lengths=[64]", "tokens=128", "dim=16", "heads=2", "sizes.linformer=8", "rounds=2"]
+    words = ["mechanisms=[linformer[projected_length=8]]", "lengths=[64]", "tokens=128", "dim=16", "heads=2", "rounds=2"]
     words += ["allocator=keep", "repeat_seconds=0", "output=found.json"]
     outcome = zoo("measure", "experiment=peers", *words, cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
@@ -324,7 +324,7 @@ def test_measure_without_the_peer_names_the_extra(tmp_path, monkeypatch):
         (
             ["experiment=grwth"],
             "did you mean 'growth'? Known: aa_test, batch_size, cost, counted, crossover, growth, launches, "
-            "linformer_table3, peers, zoo_times",
+            "linformer_table3, models, peers, zoo_times",
         ),
         (["experiment=linformer_kernels"], "is now: python benchmarks/linformer_kernels.py OUT.json"),
         (["lenghts=[64]"], "no key of experiment=growth is called 'lenghts'; did you mean 'lengths'?"),
