@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
+os.environ["COLUMNS"] = "100"  # the width of tables, wherever the suite runs
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which the interpreter uses, and torch's fight over the cores
 
 if "ATTN_ZOO_CACHE" not in os.environ:  # what a user's cache holds may come of another version; workers share this one

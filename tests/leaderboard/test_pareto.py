@@ -112,7 +112,7 @@ def test_tables_keep_blocks_apart_and_name_front_and_dominators():
             *runs("longformer", flops=3000, spec_implementation="triton"),
         ]
     )
-    lines = render([table], "terminal").split("costs\n")[1].splitlines()
+    lines = render([table], "terminal", wide=True).split("costs\n")[1].splitlines()
     names = [line.split()[0] for line in lines if line.strip()]
     assert names[2:8] == ["[auto]", "softmax", "linformer", "performer", "[triton]", "longformer"]
     (softmax,) = [line for line in lines if line.startswith("softmax") and "k" in line]
