@@ -13,6 +13,7 @@ from typing import Any
 
 from attn_zoo import reference
 from attn_zoo.cli.analyze import error_table, spectrum_table
+from attn_zoo.cli.compare import place
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import parser
 from attn_zoo.cli.recommend import required_of
@@ -25,8 +26,8 @@ from attn_zoo.leaderboard.heatmap.costs import recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.literature_text import render_published
-from attn_zoo.recommend import recommend
-from attn_zoo.recommend.text import sentences
+from attn_zoo.recommend import Recommendation, recommend
+from attn_zoo.recommend.text import as_text, sentences
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.packed import pack, unpack
 from attn_zoo.registry import attentions, card
@@ -35,7 +36,7 @@ from attn_zoo.transplant.table import transplant_table
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = {
-    README: ("quickstart", "models"),
+    README: ("quickstart", "place", "advice", "models"),
     ROOT / "docs" / "zoo.md": ("zoo", "tasks"),
     ROOT / "results" / "README.md": (
         "quickstart_tasks",
@@ -89,6 +90,8 @@ def tables() -> dict[str, str]:
             recurrent=[name for name in attentions() if card(name).can.stepwise],
         ),
         "recommend": five_needs(),
+        "place": _shown(places()),
+        "advice": _shown(as_text(_answer("--length 8192 --padding"))),
         "models": report(_measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
         "export": export_table(_measured("export")),
         "linformer_table3": report(_measured("linformer_table3")),
@@ -133,13 +136,27 @@ FIVE_NEEDS = {
 def five_needs() -> str:
     """Answers of ``attn-zoo recommend`` to the five needs on a CPU, with the line that defends each."""
     lines = ["| need | `attn-zoo recommend` with | answer | why |", "|---|---|---|---|"]
-    made, transplant = leaderboard_tables(records_in("profile")), _measured("transplant")
     for need, words in FIVE_NEEDS.items():
-        parsed = parser("recommend").parse_args(["recommend", "--device", "cpu", *words.split()])
-        take, *more = sentences(recommend(required_of(parsed), made, transplant))
+        take, *more = sentences(_answer(words))
         why = " ".join(line.removeprefix("Why: ") for line in more if line.startswith(("Why", "Nearest", "Cost")))
         lines.append(f"| {need} | `{words}` | {take.removeprefix('Take ').rstrip('.')} | {why} |")
     return "\n".join(lines)
+
+
+def _answer(words: str) -> Recommendation:
+    """Answer of ``attn-zoo recommend`` to these arguments on a CPU."""
+    parsed = parser("recommend").parse_args(["recommend", "--device", "cpu", *words.split()])
+    return recommend(required_of(parsed), leaderboard_tables(records_in("profile")), _measured("transplant"))
+
+
+def places() -> str:
+    """Last lines of ``attn-zoo compare performer``, whose runs are those of the quickstart."""
+    made = leaderboard_tables(records_in("quickstart"))
+    return "\n".join(place(row, table) for table in made for row in table.rows if row.attention == "performer")
+
+
+def _shown(text: str) -> str:
+    return f"```text\n{text}\n```"
 
 
 def _measured(name: str) -> Any:
