@@ -80,8 +80,9 @@ def test_the_same_command_again_does_nothing_twice(swept):
 def test_leaderboard_formats_and_filters(swept):
     folder, _ = swept
     assert zoo("leaderboard", "--format", "csv", cwd=folder).stdout.startswith("task,task_version")
-    shown = {line.split()[0] for line in zoo("leaderboard", "--attention", "none", cwd=folder).stdout.splitlines() if line}
-    assert "none" in shown and "softmax" not in shown, "rows of others are not shown; a note may name what they set"
+    printed = zoo("leaderboard", "--attention", "none", cwd=folder).stdout.splitlines()
+    shown = {line.split()[0] for line in printed if line and not line.startswith(" ")}
+    assert "none" in shown and "softmax" not in shown, "rows of others are not shown; a note, indented, may name what they set"
     assert "no records" in zoo("leaderboard", cwd=folder.parent).stdout
     missing = zoo("leaderboard", "--records", "nowhere", cwd=folder)
     assert missing.returncode == 2 and "there is no 'nowhere'" in missing.stderr
