@@ -17,8 +17,8 @@ from attn_zoo.conformance.requests import answers, draw
 
 pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
 
-ALLOWED = 0.02
-"""Tolerance as a share of the largest number: some five roundings to bfloat16."""
+ALLOWED = 0.025
+"""Tolerance as a share of the largest number: some six roundings to bfloat16, as delta_rule with negative eigenvalues takes."""
 
 
 @pytest.fixture

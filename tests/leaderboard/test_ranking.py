@@ -305,7 +305,7 @@ def test_a_rank_is_one_more_than_the_number_of_better_rows():
     apart = {(c.better, c.worse) for c in table.ranking.comparisons if c.apart}
     assert ("softmax", "performer") in apart and ("softmax", "linformer") not in apart and len(apart) == 5
     assert all(c.difference.mean >= 0 and c.difference.count == 5 for c in table.ranking.comparisons)
-    text = render([table], "terminal")
+    text = render([table], "terminal", legend=True)
     assert "Holm" in text and "3 b" in text and "moderated" in text
 
 

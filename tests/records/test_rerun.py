@@ -15,6 +15,7 @@ from attn_zoo.cli.main import main
 from attn_zoo.cli.rerun import draw
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.tuning import Tuning
+from attn_zoo.registry import task_card
 
 TINY = ["task=digits", "budget.steps=2", "budget.evaluate_every=1", "seed=3", "records=runs"]
 
@@ -45,7 +46,9 @@ def test_runs_done_anew_have_equal_scores(recorded, tmp_path, capsys):
 def test_one_changed_bit_is_told_with_both_figures_and_what_changed_around_it(recorded, tmp_path, capsys):
     record = next(r for r in Store(recorded).load()[0] if r.spec.attention == "softmax")
     off = math.nextafter(record.scores["valid"], 1.0)
-    edited = replace(record, scores={**record.scores, "valid": off}, environment={**record.environment, "torch": "1.0"})
+    curve = [{**point, "valid": off} if point["valid"] == record.scores["valid"] else point for point in record.curve]
+    changed = {"scores": {**record.scores, "valid": off}, "environment": {**record.environment, "torch": "1.0"}}
+    edited = replace(record, curve=curve, **changed)
     Store(tmp_path / "edited").add(edited)
     assert rerun(tmp_path / "edited", tmp_path / "again") == 1
     out = capsys.readouterr().out
@@ -56,7 +59,7 @@ def test_one_changed_bit_is_told_with_both_figures_and_what_changed_around_it(re
 def test_a_run_that_cannot_be_done_is_no_equal_one(recorded, tmp_path, capsys):
     record = next(r for r in Store(recorded).load()[0] if r.spec.attention == "linformer")
     spec = replace(record.spec, options={**record.spec.options, "projected_length": -1})
-    Store(tmp_path / "bad").add(replace(record, spec=spec, run_id="0" * 16))
+    Store(tmp_path / "bad").add(replace(record, spec=spec, run_id=spec.run_id(task_card("digits").version)))
     assert rerun(tmp_path / "bad", tmp_path / "again") == 1
     assert "NOT DONE: " in (out := capsys.readouterr().out) and "projected_length" in out
 
