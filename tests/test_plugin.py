@@ -64,7 +64,9 @@ def programs(tmp_path_factory) -> Path:
 def test_list_shows_the_good_one_and_why_the_broken_one_failed(programs, tmp_path):
     listed = run(programs / "attn-zoo", "list", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
-    assert "nobody 2026" in listed.stdout
+    assert any(line.split()[:1] == ["mine"] for line in listed.stdout.splitlines())
+    told = run(programs / "attn-zoo", "list", "mine", cwd=tmp_path)
+    assert told.returncode == 0 and "nobody 2026" in told.stdout, told.stderr
     assert "softmax" in listed.stdout
     assert "attn_broken" in listed.stdout
     assert "RuntimeError: it was late" in listed.stdout

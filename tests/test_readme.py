@@ -61,7 +61,7 @@ def test_records_name_no_machine_and_no_person():
 def test_its_python_runs():
     pytest.importorskip("transformers", reason="transformers is not installed (extra: text)")
     uses = blocks("python")
-    assert len(uses) == 2
+    assert len(uses) == 1
     for use in uses:
         exec(compile(use, "README", "exec"), {})
 

@@ -83,13 +83,11 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     print(planned.announcement(), flush=True)
     order = Order(tuple(command), os.getcwd(), settings, tuple(handed_on()))
     records = _until_done(planned, order)
-    if records is None:
-        return 1
     if settings.report and not planned.study:  # trials are no rows
         _report(settings)
     if missing := planned.missing():
         print(f"{missing} runs are not recorded: another process is at them, or was; the same command will show", flush=True)
-    return exit_status(records)
+    return 1 if records is None else exit_status(records)
 
 
 def exit_status(records: Sequence[RunRecord | None]) -> int:

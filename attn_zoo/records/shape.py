@@ -113,11 +113,10 @@ _ATTENTION_CARD = Fields(
     SCALAR,
 )
 _TASK_CARD = Fields(
-    dict.fromkeys(("name", "title", "version", "metric"), TEXT),
+    {**dict.fromkeys(("name", "title", "version", "metric"), TEXT), "length": OrNone(COUNT)},
     {
         **dict.fromkeys(("summary", "source", "licence"), TEXT),
-        **{"higher_is_better": FLAG, "data": OrNone(TEXT), "causal": OrNone(FLAG)},
-        **dict.fromkeys(("length", "classes"), OrNone(COUNT)),
+        **{"higher_is_better": FLAG, "data": OrNone(TEXT), "causal": OrNone(FLAG), "classes": OrNone(COUNT)},
     },
     SCALAR,
 )
