@@ -16,43 +16,43 @@ GEOMETRY = Geometry(2, 8, 16, 16)
 
 CALLS = {
     "classes": lambda: TaskSpec(Tokens(4), 8, classes=0),
-    "length": lambda: TaskSpec(Tokens(4), 2.5, classes=2),
+    "length": lambda: TaskSpec(Tokens(4), 2.5, classes=2),  # type: ignore[arg-type]
     "length ": lambda: TaskSpec(Tokens(4), True, classes=2),
-    "labels": lambda: TaskSpec(Tokens(4), 8, classes=2, labels="row"),
-    "causal": lambda: TaskSpec(Tokens(4), 8, classes=2, labels="position", causal="yes"),
-    "inputs": lambda: TaskSpec("tokens", 8, classes=2),
+    "labels": lambda: TaskSpec(Tokens(4), 8, classes=2, labels="row"),  # type: ignore[arg-type]
+    "causal": lambda: TaskSpec(Tokens(4), 8, classes=2, labels="position", causal="yes"),  # type: ignore[arg-type]
+    "inputs": lambda: TaskSpec("tokens", 8, classes=2),  # type: ignore[arg-type]
     "vocabulary": lambda: Tokens(0),
-    "patch": lambda: Patches(1, 8, 8, 2.0),
+    "patch": lambda: Patches(1, 8, 8, 2.0),  # type: ignore[arg-type]
     "geometry.heads": lambda: Geometry(True, 8, 16, 16),
     "geometry.keys": lambda: Geometry(2, 8, 16, 10**23),
-    "geometry.causal": lambda: Geometry(2, 8, 16, 16, causal=1),
-    "geometry": lambda: build_attention("softmax", (2, 8, 16, 16)),
-    "geometry ": lambda: build_attention("softmax", None),
-    "implementation": lambda: build_attention("softmax", GEOMETRY, implementation=None),
+    "geometry.causal": lambda: Geometry(2, 8, 16, 16, causal=1),  # type: ignore[arg-type]
+    "geometry": lambda: build_attention("softmax", (2, 8, 16, 16)),  # type: ignore[arg-type]
+    "geometry ": lambda: build_attention("softmax", None),  # type: ignore[arg-type]
+    "implementation": lambda: build_attention("softmax", GEOMETRY, implementation=None),  # type: ignore[arg-type]
     "projected_length": lambda: build_attention("linformer", GEOMETRY, projected_length=4.0),
     "projected_length ": lambda: build_attention("linformer", GEOMETRY, projected_length=True),
     "dropout": lambda: build_attention("softmax", GEOMETRY, dropout=math.nan),
     "dropout ": lambda: build_attention("softmax", GEOMETRY, dropout="much"),
-    "the name of an attention": lambda: card(None),
-    "the name of an attention ": lambda: build_attention(7, GEOMETRY),
-    "the name of a task": lambda: task_card(None),
-    "the name of a task ": lambda: build_task(["digits"]),
-    "split": lambda: build_task("digits").examples("foo"),
-    "split ": lambda: build_task("needle").slices(None),
-    "dim": lambda: MultiHeadAttention(16.0, 2, length=8),
+    "the name of an attention": lambda: card(None),  # type: ignore[arg-type]
+    "the name of an attention ": lambda: build_attention(7, GEOMETRY),  # type: ignore[arg-type]
+    "the name of a task": lambda: task_card(None),  # type: ignore[arg-type]
+    "the name of a task ": lambda: build_task(["digits"]),  # type: ignore[arg-type]
+    "split": lambda: build_task("digits").examples("foo"),  # type: ignore[arg-type]
+    "split ": lambda: build_task("needle").slices(None),  # type: ignore[arg-type]
+    "dim": lambda: MultiHeadAttention(16.0, 2, length=8),  # type: ignore[arg-type]
     "heads": lambda: MultiHeadAttention(16, True, length=8),
-    "length of a layer": lambda: MultiHeadAttention(16, 2, length=2.5),
-    "context_length": lambda: MultiHeadAttention(16, 2, length=8, context_length="all"),
-    "output_dropout": lambda: MultiHeadAttention(16, 2, length=8, output_dropout=None),
-    "bias": lambda: MultiHeadAttention(16, 2, length=8, bias=0),
-    "short_convolution": lambda: MultiHeadAttention(16, 2, length=8, short_convolution=1.5),
-    "model.dim": lambda: ModelSpec(dim=64.0),
+    "length of a layer": lambda: MultiHeadAttention(16, 2, length=2.5),  # type: ignore[arg-type]
+    "context_length": lambda: MultiHeadAttention(16, 2, length=8, context_length="all"),  # type: ignore[arg-type]
+    "output_dropout": lambda: MultiHeadAttention(16, 2, length=8, output_dropout=None),  # type: ignore[arg-type]
+    "bias": lambda: MultiHeadAttention(16, 2, length=8, bias=0),  # type: ignore[arg-type]
+    "short_convolution": lambda: MultiHeadAttention(16, 2, length=8, short_convolution=1.5),  # type: ignore[arg-type]
+    "model.dim": lambda: ModelSpec(dim=64.0),  # type: ignore[arg-type]
     "model.depth": lambda: ModelSpec(depth=True),
     "model.mlp_ratio": lambda: ModelSpec(mlp_ratio=math.inf),
     "budget.learning_rate": lambda: Budget(learning_rate=math.inf),
     "budget.weight_decay": lambda: Budget(weight_decay=math.nan),
     "budget.seconds": lambda: Budget(seconds=math.inf),
-    "budget.steps": lambda: Budget(steps=10.0),
+    "budget.steps": lambda: Budget(steps=10.0),  # type: ignore[arg-type]
     "budget.batch_size": lambda: Budget(batch_size=10**20),
 }
 
@@ -70,4 +70,4 @@ def test_a_bad_argument_is_refused_by_name(name, call):
 def test_names_are_identifiers(name):
     for register, kind in ((register_attention, "an attention"), (register_task, "a task")):
         with pytest.raises(ValueError, match=f"the name of {kind} is an identifier"):
-            register(name, **({"time": "n", "memory": "n"} if register is register_attention else {}))(torch.nn.Identity)
+            register(name, **({"time": "n", "memory": "n"} if register is register_attention else {}))(torch.nn.Identity)  # type: ignore[type-var]

@@ -25,7 +25,7 @@ def hostile(folder: Path) -> Path:
         for seed in (1, 2, 3):
             card = {"name": name, "title": HOSTILE, "control": False}
             facts = {"task_card": task_card, "attention_card": card, "warnings": (HOSTILE,)}
-            Store(folder).add(make_record(name, HOSTILE, seed, spec_options={"dial": HOSTILE}, **facts))
+            Store(folder).add(make_record(name, HOSTILE, seed, spec_options={"dial": HOSTILE}, **facts))  # type: ignore[arg-type]
     Store(folder).add(make_record("softmax", HOSTILE, 4, status="failed", task_card=task_card, reason=HOSTILE))
     (folder / "half\x1b[2J\n.json").write_text("{", encoding="utf-8")
     return folder

@@ -169,7 +169,7 @@ def point(role: str, seconds: list[float], largest: int | None, length: int = 51
     return [
         Figures(
             Cell(label, kind, length, 2, role=role, subject=subject),
-            {**{name: list(each) for name, each in values.items() if each}, **most},
+            {**{name: list(each) for name, each in values.items() if each}, **most},  # type: ignore[dict-item]
             dict(failures),
         )
         for kind, values in taken.items()

@@ -33,7 +33,7 @@ class InProcess:
     def stop(self) -> None: ...
 
 
-def measured(tmp_path: Path, *words: str) -> tuple[int, list[dict]]:
+def measured(tmp_path: Path, *words: str) -> tuple[int, list[dict]]:  # type: ignore[type-arg]
     file = tmp_path / "models.json"
     status = main(["measure", "experiment=models", "device=cpu", *TINY, *words, f"output={file}"])
     return status, json.loads(file.read_text(encoding="utf-8"))["rows"]

@@ -49,10 +49,10 @@ def pretend() -> None:
     driver.set_active(H100())
     torch.cuda.get_device_capability = lambda *_: (9, 0)
     torch.cuda.get_device_name = lambda *_: "NVIDIA H100"
-    from fla.utils import hardware  # asks for the device
+    from fla.utils import hardware  # type: ignore[import-untyped]  # asks for the device
 
     hardware.get_all_max_shared_mem = lambda: {None: SHARED_LIMIT, 0: SHARED_LIMIT}  # None: index of a CPU tensor's device
-    attention.unavailable = lambda *_: None
+    attention.unavailable = lambda *_: None  # type: ignore[attr-defined]
 
 
 def first_tile(tuner: Any, *arguments: Any, **named: Any) -> Any:

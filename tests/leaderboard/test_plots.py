@@ -281,7 +281,7 @@ def test_no_interval_leaves_the_range_of_a_share():
         for seed, test in ((1, 0.99), (2, 0.6), (3, 1.0))
     ]
     table = tables(records)[0]
-    assert table.rows[0].scores.test and table.rows[0].scores.test.mean + table.rows[0].scores.test.half_width > 1
+    assert table.rows[0].scores.test and table.rows[0].scores.test.mean + table.rows[0].scores.test.half_width > 1  # type: ignore[operator]
     for along in ("FLOPs", "step"):
         _, axes = drawn(table, along)
         tops = [path.vertices[:, 1].max() for bars in axes.collections for path in bars.get_paths() if len(path.vertices)]

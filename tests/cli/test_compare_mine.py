@@ -59,7 +59,7 @@ def test_it_trains_as_the_quickstart_did_and_prints_ranks_beside_its_rows(shippe
 def test_changed_code_has_a_folder_of_its_own(trained, monkeypatch):
     monkeypatch.setattr(compare, "_check", lambda entry: True)
     source = Path("mine.py")
-    monkeypatch.setattr(compare.inspect, "getfile", lambda kind: source)
+    monkeypatch.setattr(compare.inspect, "getfile", lambda kind: source)  # type: ignore[attr-defined]
     for text in ("first", "second", "first"):
         source.write_text(text, encoding="utf-8")
         assert main(["compare", "linear"]) == 0
