@@ -29,7 +29,7 @@ def aa_report(found: Measurement) -> str:
 
 
 def all_right(found: Measurement) -> bool:
-    """Whether both comparisons have the right verdict as often as claimed."""
+    """Tell whether both comparisons have the right verdict as often as claimed."""
     compared = {name: len(_comparisons(found, name)) for name in WANTED}
     return all(compared.values()) and all(right(found, name) >= CLAIMED * count for name, count in compared.items())
 

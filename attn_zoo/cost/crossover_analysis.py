@@ -52,7 +52,7 @@ class Crossover:
     longest: int
     """Longest length that was compared."""
     exact: bool
-    """Whether the figures have no noise, hence no interval."""
+    """Exactness of the figures: counted ones have no noise, hence no interval."""
 
     def describe(self) -> str:
         """Words for a table, with rounded lengths."""

@@ -160,5 +160,5 @@ class Grid:
 
     @staticmethod
     def believed(found: Measurement) -> bool:
-        """Whether the figures are plausible; else the command ends with status 1."""
+        """Tell whether the figures are plausible; else the command ends with status 1."""
         return True

@@ -125,7 +125,7 @@ class Measurement:
 
     @property
     def finished(self) -> bool:
-        """Whether all cells were measured."""
+        """Completeness: every cell was measured."""
         return self.complete and not any(why.startswith(NO_TIME) for f in self.cells.values() for why in f.failures.values())
 
     def take_over(self, earlier: Measurement) -> None:

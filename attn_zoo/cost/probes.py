@@ -25,9 +25,9 @@ class Probe:
     """Quantity under which a failure is noted; the answer may hold others beside it."""
     take: Callable[[Ask, Figures], Answer]
     fresh: bool = False
-    """Whether the process is a new one."""
+    """Need of a new process for every answer."""
     needed: bool = True
-    """Whether its failure is one of the whole cell."""
+    """Need of an answer: without it the whole cell has failed."""
     most_rounds: int | None = None
 
 

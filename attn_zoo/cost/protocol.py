@@ -145,7 +145,7 @@ class TimingProtocol:
         return quartiles(values)
 
     def is_unstable(self, spread: tuple[float, float, float]) -> bool:
-        """Whether a figure is marked as unstable."""
+        """Tell whether a figure is marked as unstable."""
         return unstable(spread, self.unstable)
 
     def describe(self) -> str:

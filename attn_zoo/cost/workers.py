@@ -111,7 +111,7 @@ class Worker:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out; PyTorch's CPU allocator raises a plain ``RuntimeError`` for it."""
+    """Tell whether memory ran out; PyTorch's CPU allocator raises a plain ``RuntimeError`` for it."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)
 
 

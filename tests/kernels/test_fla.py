@@ -17,8 +17,10 @@ from attn_zoo.conformance.requests import answers, draw
 
 pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
 
-ALLOWED = 0.025
-"""Tolerance as a share of the largest number: some six roundings to bfloat16, as delta_rule with negative eigenvalues takes."""
+ALLOWED = 0.02
+"""Tolerance as a share of the largest number: some five roundings to bfloat16."""
+NEGATIVE = 0.025
+"""Tolerance of negative eigenvalues, whose strengths up to 2 take a sixth rounding: 0.022 measured."""
 
 
 @pytest.fixture
@@ -75,6 +77,7 @@ def test_kernels_give_what_eager_gives(name, options, causal, device):
     valid[0, 3:60:5] = valid[1, :9] = valid[1, 50:] = False
     padded = request.padded(valid)
     want, got = answers(padded.cast(torch.float64), eager), answers(padded, fused)
+    allowed = NEGATIVE if options.get("negative_eigenvalues") else ALLOWED
     for what in want:
         gap, largest = (got[what] - want[what]).abs().max().item(), want[what].abs().max().item()
-        assert gap <= ALLOWED * largest, (what, gap, largest)
+        assert gap <= allowed * largest, (what, gap, largest)

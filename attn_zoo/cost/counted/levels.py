@@ -59,7 +59,7 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
 
     FLOPs and parameters are those of the implementation that the card counts; activation bytes, which have no formula, are those
     of the subject's own, ``auto`` being what a CPU takes. PyTorch counts on the ``meta`` device, and fused attention as on a CPU.
-    Of kernels on CUDA tensors it counts no activation bytes.
+    Activation bytes of kernels on CUDA tensors are not counted.
 
     Args:
         level: one of ``LEVELS``.

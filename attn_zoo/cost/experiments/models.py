@@ -40,7 +40,7 @@ class Inputs:
         return (torch.randn(image, dtype=dtype) if self.images else torch.randint(1, 1000, (batch, self.size)),)
 
     def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        raise NotImplementedError
+        raise NotImplementedError("whole models are timed forward alone")
 
 
 class Generating(nn.Module):

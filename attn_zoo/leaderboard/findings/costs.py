@@ -37,7 +37,7 @@ class Cost:
 
     @property
     def cheaper(self) -> bool:
-        """Whether it is known to take fewer FLOPs than softmax."""
+        """Cheapness: known to take fewer FLOPs than softmax."""
         return self.shares is not None and not self.share_unknown and self.shares[1] < 1
 
     @property

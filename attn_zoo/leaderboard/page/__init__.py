@@ -44,7 +44,7 @@ class _Figure:
     """Horizontal axis, in words."""
     caption: str
     wide: bool
-    """Whether it takes the whole width."""
+    """Width of the figure: that of the page."""
     svg: Markup
 
 

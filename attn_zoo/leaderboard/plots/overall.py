@@ -29,7 +29,7 @@ class Point:
     """Mean way from the best control, 0, to the best mechanism of a task, 100; 0 for a task on which it failed."""
     tasks: int
     whole: bool
-    """Whether it was run on every task that counts."""
+    """Completeness: run on every task that counts."""
 
 
 def points(found: HeatMap, column: CostColumn) -> list[Point]:
