@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from mutants import Untold
-from originals import ORIGINALS, Linear, NoOptions, PlainSoftmax
+from mutants.card import Untold
+from mutants.originals import ORIGINALS, Linear, NoOptions, PlainSoftmax
 
 from attn_zoo import registry
 from attn_zoo.conformance import (
@@ -252,7 +252,7 @@ def test_resolve_says_what_is_wrong_with_a_target(target: str, message: str) -> 
 def test_resolve_refuses_an_inherited_card() -> None:
     sys.modules["heirs"] = sys.modules[__name__]
     try:
-        with pytest.raises(ValueError, match="belongs to originals:PlainSoftmax"):
+        with pytest.raises(ValueError, match=r"belongs to mutants\.originals:PlainSoftmax"):
             resolve("heirs:Heir")
     finally:
         del sys.modules["heirs"]

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from originals import Projected
-from originals_more import FeatureOptions
-from planted import plant
 from torch import Tensor, nn
+
+from mutants.entering import plant
+from mutants.originals import Projected
+from mutants.originals_more import FeatureOptions
 
 HEADS, PROCESS, OPTIONS = "heads_keep_to_themselves", "the_process_is_left_as_it_was", "options_hold_beyond_the_variants"
 RESIZED, ERRORS, EMPTY = "resizing_keeps_what_was_trained", "calls_recover_from_errors", "empty_inputs_are_answered_or_refused"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planted import plant
 from torch import Tensor
 
 from attn_zoo.contract import allowed_pairs
+from mutants.entering import plant
 
 TRAINING, RECORDING = "training_keeps_the_promises", "recording_gradients_changes_nothing"
 CONVERTED, META, COPIED = "conversions_reach_everything", "shapes_flow_outside_a_device_context", "modules_in_use_can_be_copied"

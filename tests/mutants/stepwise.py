@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from mutants import breaks
-from originals import Linear, PlainSoftmax, Sums
 from torch import Tensor
 
 from attn_zoo.contract import Cost, Geometry
+from mutants.entering import breaks
+from mutants.originals import Linear, PlainSoftmax, Sums
 
 
 @breaks("steps_answer_as_one_call", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
