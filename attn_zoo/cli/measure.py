@@ -13,9 +13,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-import hydra
 import psutil
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
@@ -151,21 +149,19 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
             raise ValueError(f"experiment={name} is now: {MOVED[name]}")
         if name not in EXPERIMENTS:
             raise UnknownNameError("experiment", name, EXPERIMENTS)
-        keys, lines = [f.name for f in fields(EXPERIMENTS[name])], []
+        keys, config = [f.name for f in fields(EXPERIMENTS[name])], OmegaConf.structured(EXPERIMENTS[name])
         for override in overrides:
             key = override.key_or_group
             if key == "experiment":
                 continue
-            if key.partition(".")[0] not in keys:
+            if key not in keys:
                 raise UnknownNameError(f"key of experiment={name}", key, ["experiment", *keys])
-            lines.append(f"{'+' if '.' in key else ''}{override.input_line}")  # Hydra wants + for what the defaults lack
-        ConfigStore.instance().store(name=f"measure_{name}", node=EXPERIMENTS[name])
-        with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
-            config = OmegaConf.to_container(hydra.compose(f"measure_{name}", overrides=lines), resolve=True)
+            OmegaConf.update(config, key, override.value())  # by Hydra, `attention` would be the group of a run
+        found = OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(explain(error)) from error
-    assert isinstance(config, dict)
-    return name, {str(key): value for key, value in config.items()}
+    assert isinstance(found, dict)
+    return name, {str(key): value for key, value in found.items()}
 
 
 def _read(name: str, file: Path) -> Measurement:
