@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,20 +75,18 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
         chosen = choose_implementation(entry, geometry, attention_options(entry, geometry, subject.options), torch.device("cpu"))
         subject = replace(subject, implementation=chosen)
     rig = rig_for(level, subject, sizes)
+    inputs = partial(rig.inputs, 1, length, torch.float32)
     with torch.device("meta"):
         asked = counted = rig.build(length).eval()  # refuses what cannot be, whatever is counted
         if subject.implementation != entry.counted_implementation:
-            form = replace(subject, implementation=entry.counted_implementation)
-            counted = rig_for(level, form, sizes).build(length).eval()
+            counted = rig_for(level, replace(subject, implementation=entry.counted_implementation), sizes).build(length).eval()
         f, parameters = _formula(counted), sum(p.numel() for p in counted.parameters())
-        found = _tally(counted, rig.inputs(1, length, torch.float32))
-        own = found
+        own = found = _tally(counted, inputs())
         if counted is not asked:
-            shapes = subject.implementation in ON_SHAPES
-            own = _tally(asked, rig.inputs(1, length, torch.float32)) if shapes else None
+            own = _tally(asked, inputs()) if subject.implementation in ON_SHAPES else None
     if subject.implementation == "sdpa":
         with as_on_a_cpu(asked):
-            own = _tally(asked, rig.inputs(1, length, torch.float32))
+            own = _tally(asked, inputs())
     pytorch = Counts(parameters=parameters, activation_bytes=None if own is None else own.kept_bytes)
     if found is not None:
         pytorch = replace(pytorch, flops=found.flops, backward_flops=found.backward_flops)

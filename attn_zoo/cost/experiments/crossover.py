@@ -9,11 +9,12 @@ from typing import ClassVar
 
 from attn_zoo.cost.compare import METHOD, fewest_rounds
 from attn_zoo.cost.crossover_analysis import BASELINES, baseline, crossover, labels, value
-from attn_zoo.cost.crossover_plot import check_plot, plot_crossover
+from attn_zoo.cost.crossover_plot import plot_crossover
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.tables import failures, joined, machine, markdown
 from attn_zoo.cost.timed import KINDS, AttentionRows, Timed, softmax_layers
+from attn_zoo.plotting.theme import check_plot
 
 
 @dataclass
