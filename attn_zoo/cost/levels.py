@@ -124,29 +124,15 @@ def labelled_ids(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) ->
     return torch.randint(1, inputs.vocabulary, shape), torch.randint(task.classes, labelled)
 
 
-class Unpadded(nn.Module):
-    """A block on tokens without padding."""
-
-    def __init__(self, block: Block) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length, dim) -> same."""
-        out: Tensor = self.block(tokens, None)
-        return out
-
-
 def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> Alone:
     """The mechanism alone, on the default device."""
     options = {"implementation": subject.implementation, "device": torch.get_default_device(), **subject.options}
     return Alone(build_attention(subject.attention, sizes.geometry(length, subject.causal), **options))
 
 
-def build_block(subject: Subject, sizes: Sizes, length: int) -> Unpadded:
+def build_block(subject: Subject, sizes: Sizes, length: int) -> Block:
     """A block of the zoo's encoder."""
-    layer = build_layer(subject, sizes.dim, sizes.heads, length)
-    block = Unpadded(Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, layer))
+    block = Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, build_layer(subject, sizes.dim, sizes.heads, length))
     join_layers(block)
     return block
 

@@ -14,7 +14,8 @@ from attn_zoo.contract import AttentionCard, Cost, Geometry, choose_implementati
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.counted.counter import Tally, as_on_a_cpu, kept_bytes, tally
 from attn_zoo.cost.counted.formulas import block_cost, layer_cost
-from attn_zoo.cost.levels import Alone, Sizes, Unpadded, mechanism_inputs, rig_for
+from attn_zoo.cost.levels import Alone, Sizes, mechanism_inputs, rig_for
+from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.registry import attention_options, card
 
@@ -126,10 +127,10 @@ def _formula(module: nn.Module) -> Cost:
     if isinstance(module, Alone):
         mechanism = module.mechanism
         return mechanism.card.cost(mechanism.geometry, mechanism.options)
-    if isinstance(module, Unpadded):
-        hidden = module.block.mlp[0]
+    if isinstance(module, Block):
+        hidden = module.mlp[0]
         assert isinstance(hidden, nn.Linear)
-        return block_cost(module.block.attention, hidden.out_features)
+        return block_cost(module.attention, hidden.out_features)
     assert isinstance(module, MultiHeadAttention)
     return layer_cost(module)
 
