@@ -43,7 +43,7 @@ def build_layer(subject: Subject, dim: int, heads: int, length: int) -> MultiHea
     return MultiHeadAttention(dim, heads, subject.attention, length=length, **options)
 
 
-def tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def random_tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Normal noise, (batch, length, dim), on the default device."""
     return (torch.randn(batch, length, dim, dtype=dtype),)
 
