@@ -7,12 +7,14 @@ import json
 import sys
 from pathlib import Path
 
+from attn_zoo.cli.parsing import check_output
+
 _FORMATS = ("onnx", "torch")
 _SIZES = ("auto", "batch and length", "batch", "fixed")
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.description = (
         "Write a layer with fresh weights as a program of tokens and, where it honours padding, key_valid; run the "
         "file and compare. Weights of your own: attn_zoo.export.export_layer(layer, Path(...))."
@@ -27,9 +29,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=_FORMATS, help="(default: onnx)")
     parser.add_argument("--sizes", choices=_SIZES, help="which sizes stay open (default: auto, as many as possible)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="file to write; with --all, JSON of what was found")
-    parser.add_argument(
-        "--all", action="store_true", help="try every attention in both formats, and print a table with the reasons"
-    )
+    everything = "try every attention in both formats, and print a table with the reasons"
+    parser.add_argument("--all", action="store_true", help=everything)
     parser.set_defaults(handler=_export)
 
 
@@ -90,9 +91,8 @@ def _layer(parsed: argparse.Namespace) -> int:
 def _survey(output: Path | None) -> int:
     from attn_zoo.export import survey, table
 
-    if output is not None and (output.is_dir() or not output.parent.is_dir()):
-        lacking = "is a folder" if output.is_dir() else "lies in no folder that exists"
-        raise OSError(f"--output takes a file in a folder that exists; {str(output)!r} {lacking}")
+    if output is not None:
+        check_output("--output", output)
     found = survey(tell=lambda line: print(line, file=sys.stderr, flush=True))
     if output is not None:
         output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
