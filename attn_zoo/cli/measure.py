@@ -31,6 +31,7 @@ from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.records import describe_environment
+from attn_zoo.terminal import show
 
 MOVED = {"linformer_kernels": "python benchmarks/linformer_kernels.py OUT.json, in a checkout"}
 """Experiments of earlier versions, and the commands that run them."""
@@ -83,7 +84,7 @@ def measure(words: Sequence[str]) -> int:
     grid = EXPERIMENTS[name](**given)
     if grid.read is not None:
         found = _read(name, Path(grid.read))
-        print(grid.report(found))
+        show(grid.report(found))
         grid.draw(found)
         return 0
     environment = describe_environment(getattr(grid, "device", "cpu"))
@@ -94,7 +95,7 @@ def measure(words: Sequence[str]) -> int:
         _check_writable(output)
     status = _run(grid, found, output, started + (getattr(grid, "seconds", None) or math.inf))
     if status != 130:
-        print(grid.report(found))
+        show(grid.report(found))
         grid.draw(found)
     return status
 
