@@ -73,7 +73,7 @@ def wrap(text: str, width: int | None = None) -> str:
 
 def show(text: str) -> None:
     """Print text; on a terminal its tables are fitted to the width, and other lines wrapped."""
-    print(fitted(text) if sys.stdout.isatty() else text)
+    print(fitted(text) if sys.stdout.isatty() else text, flush=True)
 
 
 def fitted(text: str, width: int | None = None) -> str:
@@ -126,8 +126,8 @@ def shell(command: str, width: int | None = None) -> str:
 def _wrapped(line: str, width: int) -> str:
     if len(_ESCAPE.sub("", line)) <= width:
         return line
-    start = re.match(r"\s*(?:- |\* )?", line)
-    indent = " " * (len(start[0]) if start else 0)
+    start = re.match(r"\s*(?:- |\* |\S+ {2,})?", line)
+    indent = " " * (len(start[0]) if start and len(start[0]) < width // 2 else 0)
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 

@@ -61,6 +61,11 @@ def test_notes_are_wrapped_beneath_their_words():
     assert all(line.startswith("  ") for line in lines[1:-1])
 
 
+def test_a_meaning_is_wrapped_beneath_itself():
+    lines = wrap("  key=1   a meaning of many words, too many for the line", 30).splitlines()
+    assert len(lines) > 1 and all(line.startswith(" " * 10) for line in lines[1:])
+
+
 def test_a_command_of_a_shell_is_broken_between_its_words_and_stays_the_same():
     words = ["run", "a=" + "b" * 20, "c='d e f'", "g=[1,2]", "h"]
     text = shell(shlex.join(words), width=30)

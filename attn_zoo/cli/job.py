@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +24,7 @@ from attn_zoo.runner import Progress, run
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.tracking import Tracking, Watchers, check_trackers
-from attn_zoo.terminal import wrap
+from attn_zoo.terminal import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +117,8 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
 
 
 def _say(job: Job, words: str) -> None:
-    """Print a line about a run, wrapped on a terminal."""
-    line = terminal(f"{job.label}: {words}")
-    print(wrap(line) if sys.stdout.isatty() else line, flush=True)
+    """Print a line about a run."""
+    show(terminal(f"{job.label}: {words}"))
 
 
 def _by_other_code(record: RunRecord) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from attn_zoo.cli.keys import describe_keys, read_keys
-from attn_zoo.cli.parsing import check_output
+from attn_zoo.cli.parsing import InLines, check_output
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
@@ -36,7 +36,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = "An experiment on time and memory of layers, as a Markdown table and, with output=FILE, as JSON."
     parser.epilog = describe()
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = InLines
     default = f"experiment={next(iter(EXPERIMENTS))} unless said"
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"experiment=NAME and its keys ({default})")
     parser.set_defaults(handler=lambda parsed: measure(parsed.overrides))
