@@ -12,29 +12,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention.content._hashing import take
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
+from attn_zoo.contract.options import Bound, above_zero, bounded
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of routing attention."""
 
-    cluster_scale: float = 1.0
+    cluster_scale: float = bounded(1.0, above_zero("multiplies √n"))
     """Factor of √n in k = cluster_scale · √n centroids, for the length it is built for; at 1 routing and attending cost n^1.5."""
-    decay: float = 0.999
+    decay: float = bounded(0.999, Bound(lambda x: 0 <= x <= 1, "is the share of a centroid that stays, so it lies in [0, 1]"))
     """Decay of the moving average of a centroid in a training call; 1 keeps the first draw."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.cluster_scale < math.inf:
-            raise ValueError(f"routing.cluster_scale multiplies √n, so it is above 0; got {self.cluster_scale}")
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"routing.decay is the share of a centroid that stays, so it lies in [0, 1]; got {self.decay}")
-        check_dropout("routing", self.dropout)
 
 
 def cluster_count(keys: int, options: Options) -> int:
@@ -52,7 +44,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 @register_attention(
     "routing",
-    title="Routing (k-means)",
+    title="Routing heads (k-means)",
     paper="Roy et al. 2021, arXiv:2003.05997",
     equation="Section 4.1, Algorithm 1",
     options=Options,
@@ -63,17 +55,18 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     reads=("query", "value"),
     variants={"still": {"decay": 1.0}, "few": {"cluster_scale": 0.5}},
 )
-class Routing(Attention):
+class Routing(Attention[Options]):
     """Attention within clusters of online k-means, with shared queries and keys.
 
     Paper: Roy et al. 2021, Section 4.1 and Algorithm 1: positions of unit length, the w = n / k nearest to each centroid, moving
         averages.
     Symbols: μ → centroids, k → clusters, w → window, λ → decay.
-    Differs: queries are keys, as in the paper's causal attention, but there is no causal form here: the positions of a cluster
-        depend on all positions, later ones included, so the paper's masks inside clusters still leak. A position in several
-        clusters gets the mean of their outputs, not the last one; one in none gets zeros, as in the paper. Keys are scaled to the
-        length √d by their norm alone, without subtracting a mean. Centroids are updated in training only, after the call, towards
-        the mean of the positions nearest them, and stay of unit length. w counts valid positions of each example.
+    Differs: all heads route, where the paper's share a layer with heads of local attention. Queries are keys, as in the paper's
+        causal attention, but there is no causal form here: the positions of a cluster depend on all positions, later ones
+        included, so the paper's masks inside clusters still leak. A position in several clusters gets the mean of their outputs,
+        not the last one; one in none gets zeros, as in the paper. Keys are scaled to the length √d by their norm alone, without
+        subtracting a mean. Centroids are updated in training only, after the call, towards the mean of the positions nearest them,
+        and stay of unit length. w counts valid positions of each example.
     """
 
     centroids: Float[Tensor, "heads clusters head_dim"]
