@@ -44,6 +44,13 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, _unknown(kind, str(value), map(str, action.choices)))
 
 
+class InLines(argparse.HelpFormatter):
+    """Formatter that keeps the lines of descriptions, and wraps the long ones."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return wrap(text, width)
+
+
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     from attn_zoo.contract import UnknownNameError  # here, as it needs torch
 
