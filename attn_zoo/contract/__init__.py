@@ -23,12 +23,33 @@ from attn_zoo.contract.options import (
 )
 from attn_zoo.contract.redraw import RedrawnAttention, check_redraw
 from attn_zoo.contract.stack import StackedAttention
-from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
+from attn_zoo.contract.task import (
+    METRICS,
+    PROBLEMS,
+    SPLITS,
+    UNASKED,
+    Batch,
+    Examples,
+    Frames,
+    Labels,
+    Level,
+    Pairs,
+    Patches,
+    Problem,
+    Split,
+    Task,
+    TaskCard,
+    TaskSpec,
+    Tokens,
+    scored,
+)
 
 __all__ = [
     "FLA_DTYPE",
     "FLOAT",
     "IMPLEMENTATIONS",
+    "METRICS",
+    "PROBLEMS",
     "SPLITS",
     "UNASKED",
     "Attention",
@@ -41,8 +62,10 @@ __all__ = [
     "DamagedDataError",
     "DataSet",
     "Examples",
+    "Frames",
     "Geometry",
     "Growth",
+    "Labels",
     "Layout",
     "LengthMap",
     "LengthMappedAttention",
@@ -53,6 +76,7 @@ __all__ = [
     "MissingDataError",
     "Pairs",
     "Patches",
+    "Problem",
     "RedrawnAttention",
     "Split",
     "StackedAttention",
@@ -79,6 +103,7 @@ __all__ = [
     "plain_options",
     "real_tokens",
     "resample",
+    "scored",
     "softmax_over_valid",
     "unavailable",
     "weighted_mean",

@@ -14,12 +14,11 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, AttentionCard, Geometry, Pairs, Patches, TaskSpec, UnknownNameError
+from attn_zoo.contract import Attention, AttentionCard, Frames, Geometry, Pairs, Patches, Problem, TaskSpec, UnknownNameError
 from attn_zoo.cost.bench import Feed, Subject, Tokens, build_layer
-from attn_zoo.encoder import build_model
+from attn_zoo.encoder import LOSSES, build_model
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import join_layers
 from attn_zoo.registry import attention_options, build_attention, build_task, card, task_card
@@ -113,31 +112,39 @@ class Heads:
 
 
 class Whole(nn.Module):
-    """A model that gives scores in evaluation and the mean cross-entropy of its labels in training."""
+    """A model that gives scores in evaluation and the mean loss of its labels in training."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, problem: Problem) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.problem = model, problem
 
-    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """Ids (batch, length) or (batch, 2, length), labels (batch,) or (batch, length)."""
-        scores = self.model(ids)
-        return F.cross_entropy(scores.flatten(0, -2), labels.flatten()) if self.training else scores
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Ids (batch, length) or (batch, 2, length), or frames (batch, length, channels); labels as in ``Batch``."""
+        scores = self.model(inputs)
+        if not self.training:
+            return scores
+        return LOSSES[self.problem](scores.flatten(0, -2), labels.flatten(0, -2 if labels.is_floating_point() else -1))
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Random ids without padding and random labels; where positions are labelled, all are asked."""
+    """Random ids or frames without padding and random labels; where positions are labelled, all are asked."""
 
     task: TaskSpec
 
     def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Ids and labels."""
-        inputs = self.task.inputs
+        """Ids or frames, and labels: classes, or 0 and 1 for each number of a label."""
+        inputs, classes = self.task.inputs, self.task.classes
         assert not isinstance(inputs, Patches)
-        shape = (batch, 2, length) if isinstance(inputs, Pairs) else (batch, length)
         labelled = (batch, length) if self.task.labels == "position" else (batch,)
-        return torch.randint(1, inputs.vocabulary, shape), torch.randint(self.task.classes, labelled)
+        if self.task.problem == "classification":
+            labels = torch.randint(classes, labelled)
+        else:
+            labels = torch.randint(2, (*labelled, classes)).float()
+        if isinstance(inputs, Frames):
+            return torch.randn(batch, length, inputs.channels, dtype=dtype), labels
+        shape = (batch, 2, length) if isinstance(inputs, Pairs) else (batch, length)
+        return torch.randint(1, inputs.vocabulary, shape), labels
 
     def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
         """One, the gradient of a loss."""
@@ -176,7 +183,7 @@ def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> 
     shape: dict[str, Any] = {"dim": sizes.dim, "heads": sizes.heads, "depth": sizes.depth}
     shape |= {"mlp_ratio": sizes.mlp_ratio, "dropout": sizes.dropout}
     entry: dict[str, Any] = {"attention": subject.attention, "options": subject.options, "implementation": subject.implementation}
-    return Whole(build_model(replace(task, length=length), **entry, **shape))
+    return Whole(build_model(replace(task, length=length), **entry, **shape), task.problem)
 
 
 def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:
