@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from task_mutants import (
+from mutants.tasks import (
     MUTANTS,
     TESTING,
     Couples,

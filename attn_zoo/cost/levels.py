@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo.contract import Attention, AttentionCard, Frames, Geometry, Pairs, Patches, Problem, TaskSpec, UnknownNameError
-from attn_zoo.cost.bench import Feed, Subject, Tokens, build_layer
+from attn_zoo.cost.bench import Subject, build_layer, tokens
 from attn_zoo.encoder import LOSSES, build_model
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import join_layers
@@ -47,7 +47,8 @@ class Rig:
 
     build: Callable[[int], nn.Module]
     """Picklable function from a length to the module."""
-    feed: Feed
+    inputs: Callable[[int, int, torch.dtype], tuple[Tensor, ...]]
+    """Picklable function from batch, length and dtype to the module's arguments."""
     optimiser: bool
 
 
@@ -58,13 +59,13 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
         task: task of a ``model``, of sequences; its length is replaced.
     """
     if name == "mechanism":
-        return Rig(partial(build_mechanism, subject, sizes), Heads(subject, sizes), False)
+        return Rig(partial(build_mechanism, subject, sizes), partial(heads, subject, sizes), False)
     if name == "layer":
-        return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), Tokens(sizes.dim), False)
+        return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), partial(tokens, sizes.dim), False)
     if name == "block":
-        return Rig(partial(build_block, subject, sizes), Tokens(sizes.dim), True)
+        return Rig(partial(build_block, subject, sizes), partial(tokens, sizes.dim), True)
     assert task is not None and not isinstance(task.inputs, Patches)
-    return Rig(partial(build_whole, subject, sizes, task), Labelled(task), True)
+    return Rig(partial(build_whole, subject, sizes, task), partial(labelled_inputs, task), True)
 
 
 class Alone(nn.Module):
@@ -94,21 +95,10 @@ def mechanism_inputs(
     return tuple(torch.randn(batch, geometry.heads, n, geometry.head_dim, dtype=dtype) for n in lengths)
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """Inputs of a mechanism alone."""
-
-    subject: Subject
-    sizes: Sizes
-
-    def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Queries, keys, values and extra projections, in this order, of those that the mechanism reads."""
-        entry, geometry = card(self.subject.attention), self.sizes.geometry(length, self.subject.causal)
-        return mechanism_inputs(entry, geometry, attention_options(entry, geometry, self.subject.options), batch, dtype)
-
-    def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        """Normal noise of the values' shape."""
-        return torch.randn(batch, self.sizes.heads, length, self.sizes.dim // self.sizes.heads, dtype=dtype)
+def heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Queries, keys, values and extra projections, in this order, of those that a mechanism reads."""
+    entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
+    return mechanism_inputs(entry, geometry, attention_options(entry, geometry, subject.options), batch, dtype)
 
 
 class Whole(nn.Module):
@@ -126,29 +116,18 @@ class Whole(nn.Module):
         return LOSSES[self.problem](scores.flatten(0, -2), labels.flatten(0, -2 if labels.is_floating_point() else -1))
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """Random ids or frames without padding and random labels; where positions are labelled, all are asked."""
-
-    task: TaskSpec
-
-    def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Ids or frames, and labels: classes, or 0 and 1 for each number of a label."""
-        inputs, classes = self.task.inputs, self.task.classes
-        assert not isinstance(inputs, Patches)
-        labelled = (batch, length) if self.task.labels == "position" else (batch,)
-        if self.task.problem == "classification":
-            labels = torch.randint(classes, labelled)
-        else:
-            labels = torch.randint(2, (*labelled, classes)).float()
-        if isinstance(inputs, Frames):
-            return torch.randn(batch, length, inputs.channels, dtype=dtype), labels
-        shape = (batch, 2, length) if isinstance(inputs, Pairs) else (batch, length)
-        return torch.randint(1, inputs.vocabulary, shape), labels
-
-    def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        """One, the gradient of a loss."""
-        return torch.ones((), dtype=dtype)
+def labelled_inputs(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Random ids or frames without padding, and random labels; where positions are labelled, all are asked."""
+    inputs = task.inputs
+    assert not isinstance(inputs, Patches)
+    if isinstance(inputs, Frames):
+        given = torch.randn(batch, length, inputs.channels, dtype=dtype)
+    else:
+        given = torch.randint(1, inputs.vocabulary, (batch, 2, length) if isinstance(inputs, Pairs) else (batch, length))
+    labelled = (batch, length) if task.labels == "position" else (batch,)
+    if task.problem == "classification":
+        return given, torch.randint(task.classes, labelled)
+    return given, torch.randint(2, (*labelled, task.classes)).float()
 
 
 class Unpadded(nn.Module):
