@@ -28,12 +28,33 @@ from attn_zoo.contract.options import (
 )
 from attn_zoo.contract.redraw import RedrawnAttention
 from attn_zoo.contract.stack import StackedAttention
-from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
+from attn_zoo.contract.task import (
+    METRICS,
+    PROBLEMS,
+    SPLITS,
+    UNASKED,
+    Batch,
+    Examples,
+    Frames,
+    Labels,
+    Level,
+    Pairs,
+    Patches,
+    Problem,
+    Split,
+    Task,
+    TaskCard,
+    TaskSpec,
+    Tokens,
+    scored,
+)
 
 __all__ = [
     "FLA_DTYPE",
     "FLOAT",
     "IMPLEMENTATIONS",
+    "METRICS",
+    "PROBLEMS",
     "SPLITS",
     "UNASKED",
     "Attention",
@@ -48,8 +69,10 @@ __all__ = [
     "DataSet",
     "DropoutOptions",
     "Examples",
+    "Frames",
     "Geometry",
     "Growth",
+    "Labels",
     "Layout",
     "LengthMap",
     "LengthMappedAttention",
@@ -62,6 +85,7 @@ __all__ = [
     "OptionsT",
     "Pairs",
     "Patches",
+    "Problem",
     "RedrawnAttention",
     "Split",
     "StackedAttention",
@@ -89,6 +113,7 @@ __all__ = [
     "plain_options",
     "real_tokens",
     "resample",
+    "scored",
     "softmax_over_valid",
     "unavailable",
     "weighted_mean",
