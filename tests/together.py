@@ -110,14 +110,19 @@ def do_runs(specs: Sequence[Any], folder: Path, by_process: bool = False) -> lis
 
     ``by_process`` makes the mistake of averaging the processes' mean losses, however many answers each has.
     """
-    import torch.nn.functional as F
     from safetensors.torch import load_file
 
     from attn_zoo.runner import run, train
     from attn_zoo.runner.checkpoint import Checkpoint
 
     if by_process:
-        train._loss = lambda scores, labels, questions: F.cross_entropy(scores, labels) / int(os.environ["WORLD_SIZE"])
+
+        def by_its_own_count(
+            scores: Tensor, labels: Tensor, questions: int, criterion: Callable[[Tensor, Tensor], Tensor]
+        ) -> Tensor:
+            return criterion(scores, labels) / int(os.environ["WORLD_SIZE"])
+
+        vars(train)["_loss"] = by_its_own_count
     found = []
     for at, spec in enumerate(specs):
         checkpoint = Checkpoint(folder, f"{at}-{os.environ['WORLD_SIZE']}", every=spec.budget.steps, minutes=0)

@@ -54,7 +54,7 @@ def options_hold_beyond_the_variants(subject: Subject) -> str:
 def _values(subject: Subject, name: str) -> Iterator[Any]:
     """Values of an option other than the present one, by its type."""
     now = getattr(subject.options, name)
-    return texts(subject, name) if type(now) is str else values(now)
+    return iter(texts(subject, name)) if type(now) is str else values(now)
 
 
 def values(now: Any) -> Iterator[Any]:

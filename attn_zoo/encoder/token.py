@@ -209,7 +209,7 @@ class PositionClassifier(nn.Module):
     def __init__(self, *, classes: int, encoder: TokenEncoder | None = None, **rest: Any) -> None:
         super().__init__()
         self.encoder = encoder or TokenEncoder(class_token=False, **rest)
-        self.head = nn.Linear(*self.encoder.norm.normalized_shape, classes)
+        self.head = nn.Linear(self.encoder.norm.normalized_shape[0], classes)
 
     def forward(
         self,

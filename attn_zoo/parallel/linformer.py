@@ -231,8 +231,8 @@ def parallelise(model: nn.Module, group: dist.ProcessGroup | None = None) -> nn.
     return copied
 
 
-def _checked(layer: MultiHeadAttention) -> LowRankAttention:
-    mechanism = layer.mechanism
+def _checked(layer: MultiHeadAttention) -> LowRankAttention[Any]:
+    mechanism: Any = layer.mechanism
     name = mechanism.card.name
     if not isinstance(mechanism, OFFERED):
         known = ", ".join(kind.card.name for kind in OFFERED)

@@ -86,8 +86,9 @@ def measurement(tmp_path, request) -> Iterator[subprocess.Popen[bytes]]:
     words = WORDS.format(**request.param).split()
     command = [sys.executable, "-P", "-m", "attn_zoo.cli", "measure", "experiment=cost", *words]
     (tmp_path / "waiting.py").write_text(PLUGIN, encoding="utf-8")
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     yield process
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

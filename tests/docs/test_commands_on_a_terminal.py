@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def made(folder: Path) -> Path:
 
 def write_cifar(file: Path) -> None:
     """Write as many images as CIFAR-10 has, black but for the digits of their number."""
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, count, first in (("train", 50_000, 0), ("test", 10_000, 50_000)):
         images = np.zeros((count, 32, 32, 3), np.uint8)
         images[:, 0, :3, 0] = np.arange(first, first + count)[:, None] // [1, 200, 40_000] % 200
@@ -120,8 +121,8 @@ def skip_unless_possible(command: str) -> None:
         if re.search(pattern, command):
             pytest.skip(reason)
     for pattern, extra in EXTRAS.items():
-        if re.search(pattern, command) and (reason := missing(extra)) is not None:
-            pytest.skip(reason)
+        if re.search(pattern, command) and (absent := missing(extra)) is not None:
+            pytest.skip(absent)
 
 
 @pytest.mark.parametrize("words", SMALL.values(), ids=list(SMALL))
