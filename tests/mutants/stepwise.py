@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from mutants import breaks
-from originals import Linear, PlainSoftmax, Sums
 from torch import Tensor
 
 from attn_zoo.contract import Cost, Geometry
+from mutants.entering import breaks
+from mutants.originals import Linear, PlainSoftmax, Sums
 
 
 @breaks("steps_answer_as_one_call", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
@@ -182,3 +182,30 @@ class BroadcastsItsState(Linear):
     """Lets one example's state stand for all."""
 
     def check_state(self, state: Any, value: Tensor) -> None: ...
+
+
+@breaks("empty_batches_step_or_are_refused", "linear", "IndexError")
+class LooksAtTheFirstState(Linear):
+    """Asks the first example whether anything was read."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        state.summed[0].any()
+        return super().advance(query, key, value, state)
+
+
+@breaks("empty_batches_step_or_are_refused", "linear", "a step of no examples that ends at token 16: the state says it has read 0")
+class ReadsNothingOfNobody(Linear):
+    """Returns the state it was given where there are no examples."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        return out, after if len(value) else state
+
+
+@breaks("empty_batches_step_or_are_refused", "linear", "no gradient reaches any input")
+class AnswersNobodyAnew(Linear):
+    """Answers no examples with a new tensor."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        return out if len(value) else torch.zeros_like(out), after

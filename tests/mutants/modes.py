@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from planted import plant
 from torch import Tensor
 
 from attn_zoo.contract import allowed_pairs
+from mutants.entering import plant
 
 TRAINING, RECORDING = "training_keeps_the_promises", "recording_gradients_changes_nothing"
 CONVERTED, META, COPIED = "conversions_reach_everything", "shapes_flow_outside_a_device_context", "modules_in_use_can_be_copied"
@@ -140,6 +140,11 @@ def decays(logs: Any, self: Any, key: Tensor, key_valid: Tensor | None) -> Tenso
     return logs(key, None)
 
 
+def decays_at_least(logs: Any, self: Any, key: Tensor, key_valid: Tensor | None) -> Tensor:
+    """Keep nine tenths of the memory at most, also at padded tokens."""
+    return logs(key, None) - 0.1
+
+
 def sharpened(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
     """Sharpen by the logarithm of the length, padding included."""
     return attend(query * (1 if key_valid is None else 1 + 0.01 * key.shape[2] ** 0.5), key, value, key_valid)
@@ -192,7 +197,9 @@ plant("FillsTheFuture", "softmax", LIMIT, "inputs 100 times as large", filled(-1
 plant("FillsTheFutureOfTheInexact", "softmax", FUTURE, "100 times as large", filled(-1e4, future=True), can={"exact": False})
 plant("FillsThePadding", "softmax", LIMIT, "inputs 100 times as large", filled(-1e4, future=False))
 plant("FillsThePaddingOfTheInexact", "softmax", ABSENCE, "times as large", filled(-1e4, future=False), can={"exact": False})
-plant("DecaysOverPadding", "gated", ABSENCE, "causal=True), padding from", decays, method="logs")
+plant("DecaysOverPadding", "gated", ABSENCE, "causal=False), padding from", decays, method="logs")
+plant("DecaysOverPaddingWithoutSteps", "gated", ABSENCE, "causal=False), ", decays, method="logs", can={"stepwise": False})
+plant("AlwaysDecaysOverPadding", "gated", ABSENCE, "causal=True), padding from", decays_at_least, method="logs")
 plant("CountsPadding", "linear", ABSENCE, "the real tokens beside padding", by_place)
 plant("SharpensByTheLength", "softmax", ABSENCE, "the real tokens beside padding", sharpened)
 plant("CountsPaddingInFeatures", "features", ABSENCE, "the real tokens beside padding", by_place)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from planted import plant
 from torch import Tensor
 
 from attn_zoo.contract import UnsupportedError
+from mutants.entering import plant
 
 LIMIT, COUNTS, SLOPES = "limit_is_softmax", "every_position_counts_at_every_size", "gradients_follow_outputs_at_every_size"
 BORDER, TYPES, DEFINITION = "no_future_leaks_at_any_border", "every_size_runs_in_every_type", "eager_agrees_with_the_definition"

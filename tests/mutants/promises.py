@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from originals import Projected
-from originals_more import FeatureOptions
-from planted import plant
 from torch import Tensor, nn
+
+from mutants.entering import plant
+from mutants.originals import Projected
+from mutants.originals_more import FeatureOptions
 
 HEADS, PROCESS, OPTIONS = "heads_keep_to_themselves", "the_process_is_left_as_it_was", "options_hold_beyond_the_variants"
 RESIZED, ERRORS, EMPTY = "resizing_keeps_what_was_trained", "calls_recover_from_errors", "empty_inputs_are_answered_or_refused"
@@ -70,6 +71,20 @@ class Powered:
 
 
 @dataclass
+class Named:
+    kernel: str = "plain"
+
+    def __post_init__(self) -> None:
+        if self.kernel not in ("plain", "loud", "quiet"):
+            raise ValueError(f"kernel is one of plain, loud, quiet; got {self.kernel!r}")
+
+
+@dataclass
+class Unchecked:
+    kernel: str = "plain"
+
+
+@dataclass
 class Tempered(FeatureOptions):
     temperature: float = 1.0
 
@@ -87,6 +102,18 @@ def halves_by_name(attend: Any, self: Any, query: Tensor, key: Tensor, value: Te
 
 def tempered(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
     return attend(query, key, value, None if self.options.temperature > 1 else key_valid)
+
+
+def quiet_without_padding(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query, key, value, None if self.options.kernel == "quiet" else key_valid)
+
+
+def looks_up(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query, key * {"plain": 1, "loud": 2}[self.options.kernel], value, key_valid)
+
+
+def looked_up(options: Any) -> None:
+    assert {"plain": 1, "loud": 2}[options.kernel]
 
 
 def detached_by_power(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
@@ -197,6 +224,9 @@ plant("NarrowsItsProjection", "projected", ALONE, "building changed its options 
 plant("IgnoresPaddingWhenHot", "features", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)
 plant("ReadsFromTheEnd", "softmax", OPTIONS, "reverse=True: ", reads_from_the_end, options=Reversible, can={"exact": False})
 plant("KnowsOnePower", "linear", OPTIONS, "power=2: ", halves_by_name, options=Powered)
+plant("QuietWithoutPadding", "linear", OPTIONS, "kernel=quiet: ", quiet_without_padding, options=Named)
+plant("LooksUpAnyText", "linear", OPTIONS, "kernel=unheard-of: output_is_like_the_queries: KeyError", looks_up, options=Unchecked)
+plant("LooksUpWhenBuilt", "linear", OPTIONS, "neither built nor refused", members=built(looked_up), options=Unchecked)
 plant("HalfTheGradientOfPowers", "linear", OPTIONS, "power=2: ", detached_by_power, options=Powered)
 plant("RefusesEverything", "softmax", SERVED, "sdpa refuses every setting: no", members={"refuses": classmethod(refuses_all)})
 plant("StartsAnewWhenResized", "projected", RESIZED, "follow what was trained", members={"resize_length": anew})

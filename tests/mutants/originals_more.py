@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from originals import NoOptions, Sums, original
 from torch import Tensor
 
 from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, softmax_over_valid
+from mutants.originals import NoOptions, Sums, original
 
 
 def gated_cost(geometry: Geometry, options: NoOptions) -> Cost:

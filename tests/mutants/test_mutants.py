@@ -5,23 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 
-import mutants_between
-import mutants_inside
-import mutants_modes
-import mutants_promises
-import mutants_sizes
-import mutants_stepping
 import pytest
 import torch
-from mutants import MUTANTS, Mutant
-from originals import ORIGINALS
 
 from attn_zoo import attentions
 from attn_zoo.conformance import ATTENTION_CHECKS, Case, attention_checks, check_attention, run_cases
 from attn_zoo.contract import AttentionCard
-
-MODULES = (mutants_between, mutants_inside, mutants_modes, mutants_promises, mutants_sizes, mutants_stepping)
-"""Importing them enters their mutants beside those of ``mutants``."""
+from mutants import MUTANTS, ORIGINALS, Mutant
 
 
 def only(card: AttentionCard, check: str) -> list[Case]:

@@ -1,21 +1,49 @@
-"""Planted defects in a line or two, each in an attention with a sound base: a table, and the classes made of it."""
+"""Entry of mutants: a class made by hand, or a planted defect of a line or two in a sound attention."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import originals_more
-from mutants import MUTANTS, breaks
-from originals import ORIGINALS
 from torch import Tensor
+
+from attn_zoo.contract import Attention, AttentionCard
+from mutants import originals_more
+from mutants.originals import ORIGINALS
+
+
+class Mutant(NamedTuple):
+    """A broken attention, the check that must catch it and a part of what the check must say."""
+
+    check: str
+    card: AttentionCard
+    original: AttentionCard
+    says: str
+
+
+MUTANTS: list[Mutant] = []
+Class = type[Attention]
 
 SHAPED = originals_more.Window, originals_more.Gated, originals_more.Features
 """Importing them enters their cards."""
 
 Around = Callable[..., Tensor]
 """A call of the base as a function of (attend, module, query, key, value, key_valid), where ``attend`` is the base's."""
+
+
+def breaks(check: str, original: str, says: str, **facts: Any) -> Callable[[Class], Class]:
+    """Enter a class as the mutant that ``check`` must catch. ``can`` changes single claims."""
+
+    def enter(cls: Class) -> Class:
+        sound = ORIGINALS[original]
+        can = replace(sound.can, **facts.pop("can", {}))
+        cls.card = replace(sound, name=cls.__name__, build=cls, can=can, **facts)
+        MUTANTS.append(Mutant(check, cls.card, sound, says))
+        return cls
+
+    return enter
 
 
 def plant(
@@ -36,8 +64,3 @@ def plant(
         own = getattr(sound, method)
         held[method] = lambda self, *given, **streams: around(partial(own, self), self, *given, **streams)
     breaks(check, base, says, **facts)(type(name, (sound,), {"__module__": __name__, "__doc__": name, **held}))
-
-
-def planted() -> list[str]:
-    """Names of the planted mutants."""
-    return [mutant.card.name for mutant in MUTANTS if mutant.card.build.__module__ == __name__]
