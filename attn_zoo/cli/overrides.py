@@ -86,7 +86,7 @@ def quote_rows(word: str) -> str:
     parts = split(value[1:-1] if listed else value)
     if not any(character in part for part in parts for character in _SIGNS):
         return word
-    rows = [part if part[:1] in "'\"" else hydra_value(str(row)) for part in parts for row in _rows(part)]
+    rows = [text for part in parts for text in ([part] if part[:1] in "'\"" else map(hydra_value, map(str, read_rows(part))))]
     return f"{key}={'[' if listed else ''}{','.join(rows)}{']' if listed else ''}"
 
 
@@ -113,7 +113,3 @@ def unfold_row(job: Sequence[str]) -> list[str]:
             store_hybrid(row.attention)
         found += [f"attention={hydra_value(row.attention)}", *(f"{key}={text}" for key, text in said.items())]
     return found
-
-
-def _rows(part: str) -> Sequence[object]:
-    return [part] if part[:1] in "'\"" else read_rows(part)

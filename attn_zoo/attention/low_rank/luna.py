@@ -60,7 +60,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
 
 @register_attention(
     "luna",
-    title="Luna",
+    title="Luna (own P in each layer)",
     paper="Ma et al. 2021, arXiv:2106.01540",
     equation="Pack and unpack attention; causal attention",
     options=Options,
@@ -78,9 +78,10 @@ class Luna(Attention[Options]):
     Paper: Ma et al. 2021: pack and unpack attention; causal attention, with ω in place of the first softmax.
     Symbols: P → packed_query (its projection included), l → packed_length, ω → elu + 1, as in the published code; C W of the
         pack attention → the stream context.
-    Differs: P is a parameter of each layer; in the paper the packed tokens become P of the next layer. Keys and values are
-        projected before they are packed, which is equivalent as packing is linear, except that each head packs its own. P starts
-        from N(0, 1). Causally t counts the real tokens so far. A has no dropout, which would change the mean output.
+    Differs: P is a parameter of each layer, the same for all inputs, and packed tokens end in their layer; in the paper the model
+        has one P, and LayerNorm(P + packed tokens) is P of the next layer. Keys and values are projected before they are packed,
+        which is equivalent as packing is linear, except that each head packs its own. P starts from N(0, 1). Causally t counts the
+        real tokens so far. A has no dropout, which would change the mean output.
     """
 
     saturates = (("packed_length", "is no fewer than the {n} keys: nothing is packed"),)
