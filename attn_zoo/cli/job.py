@@ -24,6 +24,7 @@ from attn_zoo.runner import Progress, run
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.tracking import Tracking, Watchers, check_trackers
+from attn_zoo.terminal import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +106,19 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
         if theirs != run_id:
             raise ValueError("the processes were given different runs; launch each with the same command")
         if known:
-            print(f"{job.label}: recorded already{_by_other_code(known)}", flush=True)
+            _say(job, f"recorded already{_by_other_code(known)}")
             return known
         if not ours:
-            print(f"{job.label}: left to another process, which is at it; the same command will show whether it ended", flush=True)
+            _say(job, "left to another process, which is at it; the same command will show whether it ended")
             return None
         record = _do(order, job)
-    print(terminal(f"{job.label}: {_outcome(record)}"), flush=True)
+    _say(job, _outcome(record))
     return record
+
+
+def _say(job: Job, words: str) -> None:
+    """Print a line about a run."""
+    show(terminal(f"{job.label}: {words}"))
 
 
 def _by_other_code(record: RunRecord) -> str:
@@ -144,7 +150,7 @@ def _do(order: Order, job: Job) -> RunRecord:
     if keep.every or keep.minutes:
         checkpoint = Checkpoint(settings.records, run_id, keep.every, keep.minutes)
         if is_main and (words := checkpoint.open()):
-            print(f"{job.label}: {words}", flush=True)
+            _say(job, words)
     trackers: AbstractContextManager[Tracking | None] = nullcontext()
     if told.to and is_main:
         trackers = Tracking(told.to, job.spec, run_id, project=told.project, folder=told.folder, every=told.every)
