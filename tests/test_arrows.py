@@ -25,8 +25,8 @@ ALLOWED = {
     "kernels": {"precision", "shapes"},
     "short_convolution": set(),
     "layer": {"checks", "contract", "registry", "short_convolution"},
-    "integrations": {"contract", "registry", "layer", "short_convolution"},
-    "encoder": {"contract", "layer", "integrations"},
+    "integrations": {"contract", "registry", "layer", "rows", "short_convolution"},
+    "encoder": {"contract", "layer", "integrations", "rows"},
     "cost": {"contract", "registry", "layer", "encoder", "integrations", "plotting", "published", "rows", "terminal"},
     "records": {"checks", "plugin_files"},
     "published": set(),
@@ -50,10 +50,10 @@ ALLOWED = {
     },
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
-    "runner": {"checks", "contract", "registry", "layer", "encoder", "cost", "records"},
+    "runner": {"checks", "contract", "registry", "layer", "encoder", "cost", "records", "rows"},
     "leaderboard": {"escapes", "records", "plotting", "published", "rows", "terminal"},
     "recommend": {"contract", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
-    "conformance": {"contract", "registry", "cost", "plugin_files"},
+    "conformance": {"contract", "registry", "cost", "plugin_files", "rows"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
     | {"conformance", "analysis", "export", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
     | {"checks", "escapes"},

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from attn_zoo.contract import UnknownNameError
 from attn_zoo.registry import attentions
 from attn_zoo.rows import RowName, hyperparameters, read_rows, rows_of, split
 
@@ -27,6 +28,79 @@ def test_a_row_is_read_typed_and_printed_as_it_was_written(text, attention, impl
     assert (row.attention, row.implementation, dict(row.options)) == (attention, implementation, options)
     assert [type(value) for value in row.options.values()] == [type(value) for value in options.values()]
     assert str(row) == text
+
+
+HYBRIDS = {
+    "linformer+softmax": ("linformer+softmax", {}, "auto"),
+    "3*linformer[projected_length=64]+softmax": ("3*linformer+softmax", {"linformer.projected_length": 64}, "auto"),
+    "softmax:eager+2*linformer:sdpa": ("softmax+2*linformer", {}, "eager+sdpa"),
+    "linformer:eager+softmax:eager": ("linformer+softmax", {}, "eager"),
+    "linformer+softmax+2*linformer": ("linformer+softmax+2*linformer", {}, "auto"),
+}
+
+
+@pytest.mark.parametrize("text", HYBRIDS)
+def test_a_hybrid_is_read_typed_and_printed_as_it_was_written(text):
+    (row,) = rows_of(text, hybrids=True)
+    assert (row.attention, dict(row.options), row.implementation) == HYBRIDS[text]
+    assert str(row) == text and row.is_hybrid
+    assert [str(part) for part in row.parts()] == list(dict.fromkeys(str(layer) for layer in row.layers(8)))
+
+
+def test_layers_take_the_mechanisms_of_a_hybrid_in_turn():
+    (row,) = rows_of("2*linformer[projected_length=8]+softmax", hybrids=True)
+    assert [layer.attention for layer in row.layers(5)] == ["linformer", "linformer", "softmax", "linformer", "linformer"]
+    assert [dict(layer.options) for layer in row.layers(3)] == [{"projected_length": 8}] * 2 + [{}]
+    assert [layer.attention for layer in RowName("linformer").layers(2)] == ["linformer"] * 2
+    with pytest.raises(ValueError, match=r"takes at least 3 layers, each with weights of its own, and the network has 2"):
+        row.layers(2)
+
+
+def test_one_hybrid_has_one_name():
+    same = [
+        "2*linformer+softmax",
+        "linformer+linformer+softmax",
+        "1*linformer+ linformer + softmax",
+        "2*linformer+softmax" + "+2*linformer+softmax",
+    ]
+    assert {str(row) for text in same for row in rows_of(text, hybrids=True)} == {same[0]}
+    again = "linformer[projected_length=8]+softmax+2*linformer+softmax"
+    assert str(rows_of(again, hybrids=True)[0]) == "linformer[projected_length=8]+softmax+2*linformer[projected_length=8]+softmax"
+    several = rows_of("linformer[projected_length=8|16]+softmax,softmax", hybrids=True)
+    assert [str(row) for row in several] == [
+        "linformer[projected_length=8]+softmax",
+        "linformer[projected_length=16]+softmax",
+        "softmax",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("linformer+softmaks", "no attention is called 'softmaks'; did you mean 'softmax'"),
+        ("linformer[projected_lenght=8]+softmax", "no option of attention linformer is called 'projected_lenght'; did you mean"),
+        ("linformer+linformer", "all layers of 'linformer\\+linformer' are linformer; write linformer"),
+        ("linformer[projected_length=8]+softmax+linformer[projected_length=9]", "linformer stands in .* with two settings"),
+        ("2*linformer", "a row is NAME, .* such as 3\\*linformer\\+softmax; got '2\\*linformer'"),
+        ("0*linformer+softmax", "got '0\\*linformer'"),
+        ("linformer+", "a row is NAME, "),
+        ("linformer*2+softmax", "got 'linformer\\*2'"),
+    ],
+)
+def test_what_is_no_hybrid_is_refused_by_name(text, message):
+    with pytest.raises((ValueError, UnknownNameError), match=message):
+        rows_of(text, hybrids=True)
+
+
+def test_commands_on_one_mechanism_refuse_a_hybrid():
+    with pytest.raises(ValueError, match=r"linformer\+softmax is a hybrid of layers, .* name linformer and softmax apart"):
+        rows_of("linformer+softmax")
+    for options, implementation, message in [
+        ({"projected_length": 8}, "auto", "no option of the hybrid linformer\\+softmax is called 'projected_length'"),
+        ({}, "eager+eager+eager", "has 2 mechanisms, so it takes one implementation for all or one for each"),
+    ]:
+        with pytest.raises((ValueError, UnknownNameError), match=message):
+            RowName("linformer+softmax", options, implementation).parts()
 
 
 def test_spaces_and_quotes_are_no_part_of_a_row():

@@ -51,7 +51,7 @@ def _compare(parsed: argparse.Namespace) -> int:
     words = [f"attention={','.join(map(str, rows))}", f"records={hydra_value(str(folder))}", "report=false", "device=cpu"]
     with in_words():
         planned = plan(["-m", "experiment=quickstart", *words])
-    proved = [_check(card(name)) for name in dict.fromkeys(row.attention for row in rows)]
+    proved = [_check(card(name)) for name in dict.fromkeys(name for row in rows for name in row.turn)]
     for line in _refusals(planned):
         print(wrap(line), flush=True)
     status = carry_out(planned, ("attn-zoo", "compare", *parsed.targets))
@@ -77,7 +77,7 @@ def named_rows(targets: Sequence[str]) -> list[RowName]:
     paths = [target for target in targets if target.endswith(".py") or "/" in target or Path(target).is_dir()]
     loaded = [entry for path in paths for entry in load_plugin(Path(path))]
     if rows := [target for target in targets if target not in paths]:
-        return rows_of(rows)
+        return rows_of(rows, hybrids=True)
     names = [entry.name for entry in loaded if isinstance(entry, AttentionCard)]
     if not names:
         raise ValueError(f"compare takes attentions; {', '.join(paths)} registers tasks alone")
@@ -107,7 +107,7 @@ def place(row: Row, table: Table) -> str:
 
 def _folder(rows: Sequence[RowName]) -> str:
     """Folder by the names of the attentions and a digest of the files that define them."""
-    names = list(dict.fromkeys(row.attention for row in rows))
+    names = list(dict.fromkeys(name for row in rows for name in row.turn))
     source = b"".join(Path(inspect.getfile(card(name).build)).read_bytes() for name in names)
     return f"{FOLDER}/{'-'.join(names)}-{hashlib.sha256(source).hexdigest()[:8]}"
 

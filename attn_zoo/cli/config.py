@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Dict, List, Optional  # noqa: UP035 (OmegaConf's form)
 
 from hydra.core.config_store import ConfigStore
@@ -16,7 +16,7 @@ from attn_zoo import registry
 from attn_zoo.contract import Level, TaskCard, UnknownNameError
 from attn_zoo.escapes import terminal
 from attn_zoo.records import Budget, ModelSpec, RunSpec
-from attn_zoo.rows import typed_options
+from attn_zoo.rows import RowName, convert_options, typed_options
 from attn_zoo.runner import resolve_spec
 
 
@@ -160,6 +160,18 @@ def store_groups() -> Mapping[str, str]:
     return failures
 
 
+def store_hybrid(attention: str) -> None:
+    """Register a hybrid in the group ``attention``, with the options of each of its mechanisms under the mechanism's name.
+
+    Raises:
+        UnknownNameError: no such attention.
+        ValueError: the name of the hybrid is no turn of mechanisms.
+    """
+    names = dict.fromkeys(RowName(attention).turn)
+    node = {"name": attention, **{name: _ungiven(registry.card(name).options) for name in names}}
+    ConfigStore.instance().store(group="attention", name=attention, node=node)
+
+
 def settings_from(config: DictConfig) -> Settings:
     """Settings of a command beside the specs of its runs."""
     values = ((f.name, config[f.name]) for f in fields(Settings))
@@ -174,14 +186,13 @@ def spec_from(config: DictConfig) -> RunSpec:
         UnknownNameError: a level or name does not exist.
         ValueError: an option, size or budget has the wrong type or breaks its rule.
     """
-    attention, task = _given(config.attention), _given(config.task)
-    name, entry = attention.pop("name"), registry.task_card(task.pop("name"))
+    task = _given(config.task)
+    row, entry = convert_options(_row_from(config)), registry.task_card(task.pop("name"))
     level = _level(entry, config.level)
-    options = {**(_given(config.dials[name]) if name in config.dials else {}), **attention}
     spec = RunSpec(
-        attention=name,
+        attention=row.attention,
         task=entry.name,
-        options=typed_options(f"attention {name}", registry.card(name).options, options),
+        options=row.options,
         task_options=typed_options(f"task {entry.name}", entry.options, {**level.options, **task}),
         implementation=config.implementation,
         model=ModelSpec(**typed_options("model", ModelSpec, {**level.model, **_given(config.model)})),
@@ -191,6 +202,19 @@ def spec_from(config: DictConfig) -> RunSpec:
         precision=config.precision,
     )
     return resolve_spec(spec, locations_from(config))
+
+
+def _row_from(config: DictConfig) -> RowName:
+    """Row of a composed configuration; what is given as ``attention.OPTION`` goes before ``dials``."""
+    given = _given(config.attention)
+    row = RowName(given.pop("name"), {}, config.implementation)
+
+    def with_options(part: RowName) -> RowName:
+        own = given.get(part.attention, {}) if row.is_hybrid else given
+        dials = _given(config.dials[part.attention]) if part.attention in config.dials else {}
+        return replace(part, options={**dials, **{name: value for name, value in own.items() if value is not None}})
+
+    return row.changed(with_options)
 
 
 def locations_from(config: DictConfig) -> dict[str, Any]:

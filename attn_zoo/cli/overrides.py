@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, QuotedString
 from hydra.errors import HydraException
 
-from attn_zoo.cli.config import RunConfig
+from attn_zoo.cli.config import RunConfig, store_hybrid
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.leaderboard.reproduce import hydra_value
 from attn_zoo.rows import read_rows, split
@@ -17,6 +17,9 @@ from attn_zoo.rows import read_rows, split
 _KEYS = ("attention", "attentions", "layer", "mechanisms")
 """Keys whose values are rows."""
 
+
+_SIGNS = ":[+*"
+"""Signs of rows that are more than a name."""
 
 _GROUPS = ("attention", "task", "experiment", "launch")
 """Keys whose values are names."""
@@ -81,7 +84,7 @@ def quote_rows(word: str) -> str:
         return word
     listed = value.startswith("[") and value.endswith("]")
     parts = split(value[1:-1] if listed else value)
-    if not any(character in part for part in parts for character in ":["):
+    if not any(character in part for part in parts for character in _SIGNS):
         return word
     rows = [text for part in parts for text in ([part] if part[:1] in "'\"" else map(hydra_value, map(str, read_rows(part))))]
     return f"{key}={'[' if listed else ''}{','.join(rows)}{']' if listed else ''}"
@@ -97,14 +100,16 @@ def unfold_row(job: Sequence[str]) -> list[str]:
     for word in job:
         override = parse(word)
         value = override.value() if override.key_or_group == "attention" else None
-        if not isinstance(value, str) or not any(character in value for character in ":["):
+        if not isinstance(value, str) or not any(character in value for character in _SIGNS):
             found.append(word)
             continue
         (row,) = read_rows(value)
         said = {f"attention.{name}": hydra_value(str(option)) for name, option in row.options.items()}
-        said |= {} if row.implementation == "auto" else {"implementation": row.implementation}
+        said |= {} if row.implementation == "auto" else {"implementation": hydra_value(row.implementation)}
         keys = {other.partition("=")[0].lstrip("+") for other in job}
         if twice := [key for key in said if key in keys]:
             raise ValueError(f"{twice[0]} is given twice, in the row {value} and beside it; leave one of them out")
-        found += [f"attention={row.attention}", *(f"{key}={text}" for key, text in said.items())]
+        if row.is_hybrid:
+            store_hybrid(row.attention)
+        found += [f"attention={hydra_value(row.attention)}", *(f"{key}={text}" for key, text in said.items())]
     return found

@@ -17,9 +17,9 @@ from attn_zoo.contract import Geometry, UnsupportedError
 from attn_zoo.records import Budget, RunRecord, RunSpec
 from attn_zoo.records.tuning import TUNABLE, study_id
 from attn_zoo.registry import attention_options, build_attention, build_task, card, task_card
-from attn_zoo.rows import typed_options
+from attn_zoo.rows import RowName, convert_options, typed_options
 from attn_zoo.runner import resolve_spec
-from attn_zoo.runner.count import geometry_of
+from attn_zoo.runner.count import geometry_of, row_of
 from attn_zoo.runner.metrics import measure_named
 
 SAMPLERS = ("grid", "tpe")
@@ -55,7 +55,7 @@ class Study:
         for key, value in values.items():
             group, _, name = key.partition(".")
             given[group][name] = value
-        options = typed_options(f"attention {self.base.attention}", card(self.base.attention).options, given["attention"])
+        options = convert_options(RowName(self.base.attention, given["attention"])).options
         budget = replace(self.base.budget, **typed_options("budget", Budget, given["budget"]))
         return resolve_spec(replace(self.base, options={**self.base.options, **options}, budget=budget), self.locations)
 
@@ -145,32 +145,35 @@ def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, gi
 
 def _candidates(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig) -> dict[str, str]:
     """Sweeps over the candidates that the mechanism neither refuses nor warns of; a single one is no sweep."""
-    candidates: Mapping[str, Sequence[Any]] = tuning.dials.get(base.attention) or {}
-    if not candidates:
+    if not any(tuning.dials.get(part.attention) for part in row_of(base).parts()):
         return {}
     geometry = _geometry(base, locations)
     found = {}
-    for option, values in candidates.items():
-        fit = [value for value in values if _suits(base, {**base.options, option: value}, geometry)]
-        if len(fit) > 1:
-            found[f"attention.{option}"] = f"choice({','.join(map(str, fit))})"
+    for part in row_of(base).parts():
+        prefix = f"{part.attention}." if row_of(base).is_hybrid else ""
+        candidates: Mapping[str, Sequence[Any]] = tuning.dials.get(part.attention) or {}
+        for option, values in candidates.items():
+            fit = [value for value in values if _suits(replace(part, options={**part.options, option: value}), geometry)]
+            if len(fit) > 1:
+                found[f"attention.{prefix}{option}"] = f"choice({','.join(map(str, fit))})"
     return found
 
 
-def _suits(base: RunSpec, options: Mapping[str, Any], geometry: Geometry) -> bool:
-    entry = card(base.attention)
+def _suits(row: RowName, geometry: Geometry) -> bool:
+    entry = card(row.attention)
     try:
-        build_attention(base.attention, geometry, implementation=base.implementation, **options)
+        build_attention(row.attention, geometry, implementation=row.implementation, **row.options)
     except (UnsupportedError, ValueError):
         return False
-    return not entry.build.warnings(geometry, attention_options(entry, geometry, options))
+    return not entry.build.warnings(geometry, attention_options(entry, geometry, row.options))
 
 
 def refusal(spec: RunSpec, locations: Mapping[str, Any]) -> str | None:
     """Reason why a mechanism refuses its options at the length of its task, or None."""
     geometry = _geometry(spec, locations)
     try:
-        build_attention(spec.attention, geometry, implementation=spec.implementation, device=spec.device, **spec.options)
+        for part in row_of(spec).parts():
+            build_attention(part.attention, geometry, implementation=part.implementation, device=spec.device, **part.options)
     except UnsupportedError as error:
         return str(error)
     return None
@@ -182,7 +185,8 @@ def _geometry(spec: RunSpec, locations: Mapping[str, Any]) -> Geometry:
 
 def _refuse_unsearchable(key: str, attention: str) -> None:
     group, _, name = key.partition(".")
-    options = [f.name for f in fields(card(attention).options)]
+    row = RowName(attention)
+    options = [f"{part.attention}." * row.is_hybrid + f.name for part in row.parts() for f in fields(card(part.attention).options)]
     if (group == "attention" and name in options) or (group == "budget" and name in TUNABLE):
         return
     known = [*(f"attention.{option}" for option in options), *(f"budget.{name}" for name in TUNABLE)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from attn_zoo.cli.records_of import add_records, loaded, records_of, records_root
 from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
+from attn_zoo.rows import RowName
 from attn_zoo.terminal import columns
 
 if TYPE_CHECKING:
@@ -40,11 +41,12 @@ def _show(parsed: argparse.Namespace) -> int:
 def _checked(found: Iterable[Shown]) -> dict[str, Report]:
     from attn_zoo.conformance import check_attention  # here, as it needs torch, which the rest of the command does not
 
-    return {name: check_attention(name) for name in dict.fromkeys(shown.row.attention for shown in found)}
+    names = dict.fromkeys(name for shown in found for name in RowName(shown.row.attention).turn)
+    return {name: check_attention(name) for name in names}
 
 
 def _said(shown: Shown, reports: Mapping[str, Report]) -> str:
     name = shown.row.attention
-    if name in reports:
-        return str(reports[name])
+    if reports:
+        return "\n\n".join(str(reports[part]) for part in dict.fromkeys(RowName(name).turn))
     return f"not run here, and no part of a record; attn-zoo check {name} proves every claim of its card, or add --check"

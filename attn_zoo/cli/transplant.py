@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def transplant_command(words: Sequence[str]) -> int:
     starts, seeds = list(map(_start, keys.init.split(","))), list(map(_seed, keys.seed.split(",")))
     if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):
         raise ValueError("init and seed take different values with commas between them")
-    rows = rows_of(keys.attention, plain="a student's mechanisms take auto") if keys.attention else []
+    rows = rows_of(keys.attention, plain="a student's mechanisms take auto", hybrids=True) if keys.attention else []
     if keys.format not in _STYLES:
         raise UnknownNameError("format", keys.format, _STYLES)
     if keys.plot is not None:
@@ -101,10 +101,14 @@ def _seed(text: str) -> int:
     return int(text)
 
 
+def _stated(part: RowName) -> RowName:
+    return replace(part, options=stated_options(card(part.attention), part.options))
+
+
 def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: Sequence[int]) -> int:
     setting = Setting(**{key.name: getattr(keys, key.name) for key in fields(Setting)})
     candidates = [
-        Candidate(row.attention, stated_options(card(row.attention), row.options), curve, str(row))
+        Candidate(row.attention, row.changed(_stated).options, curve, str(row))
         for row, curve in zip(rows, hyperparameters(rows), strict=True)
     ]
     output, pairs = (None if given is None else Path(given) for given in (keys.output, keys.pairs))

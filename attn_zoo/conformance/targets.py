@@ -1,4 +1,4 @@
-"""Targets of the kit: a registered name, ``package.module:Class``, a file or folder of a plugin, or ``file.py:Class``."""
+"""Targets of the kit: a registered name or hybrid, ``package.module:Class``, a file or folder of a plugin, or ``file.py:Class``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from attn_zoo.conformance.harness import Case
 from attn_zoo.conformance.sizes import drawn_sizes
 from attn_zoo.conformance.task_checks import task_checks
 from attn_zoo.contract import AttentionCard, TaskCard, UnknownNameError
+from attn_zoo.rows import RowName
 
 Card = AttentionCard | TaskCard
 
 
 def entries(targets: Iterable[str | Card]) -> list[Card]:
-    """Return the cards of the targets, each once, in the order of the targets.
+    """Return the cards of the targets, each once, in the order of the targets; of a hybrid those of its mechanisms.
 
     Raises:
         UnknownNameError: nothing has this name.
@@ -45,6 +46,8 @@ def _named(target: str) -> list[Card]:
         return _in_file(Path(file), class_name)
     if ":" in target:
         return [resolve(target)]
+    if "+" in target:
+        return [resolve(name) for name in dict.fromkeys(RowName(target).turn)]
     failures = registry.load_plugins()
     names = {*registry.attentions(), *registry.task_names()}
     if target in names:

@@ -10,8 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attn_zoo.contract import Patches, UnsupportedError
-from attn_zoo.integrations.timm import attention_layer
+from attn_zoo.integrations.timm import attention_layer, replace_attention
 from attn_zoo.layer import join_layers
+from attn_zoo.rows import RowName
 
 
 class ImageClassifier(nn.Module):
@@ -22,9 +23,11 @@ class ImageClassifier(nn.Module):
         backbone: timm's name of a VisionTransformer, whose architecture is taken; empty for the plain one.
         shared_weights: one block in place of all, applied as many times as there are blocks.
         short_convolution: argument of ``MultiHeadAttention``, over the class token and the patches in their order.
-        attention: name of a registered attention; ``options`` and ``implementation`` are its own.
+        attention: name of a registered attention, or a hybrid, whose mechanisms the blocks take in turn; ``options`` and
+            ``implementation`` are as in ``RowName``.
 
     Raises:
+        ValueError: there are fewer blocks, each with weights of its own, than in the turn of a hybrid.
         UnsupportedError: ``backbone`` is no VisionTransformer of timm, or its attention is not to be replaced.
     """
 
@@ -46,16 +49,21 @@ class ImageClassifier(nn.Module):
         shared = {**sizes, **_shape(inputs), "num_classes": classes, "weight_init": "jax"}
         patches = (inputs.height // inputs.patch) * (inputs.width // inputs.patch)
         length = patches + (prefix_tokens(backbone) if backbone else 1)
-        layer = attention_layer(
-            attention, length=length, implementation=implementation, short_convolution=short_convolution, **options
-        )
+        bound = {"length": length, "implementation": implementation, "short_convolution": short_convolution, **options}
+        hybrid = RowName(attention).is_hybrid
+        if not hybrid:  # timm's own attention is built for a hybrid, and replaced below
+            shared["attn_layer"] = attention_layer(attention, **bound)
         if backbone:
-            self.transformer = _create(backbone, attn_layer=layer, **shared)
+            self.transformer = _create(backbone, **shared)
         else:
             # Imported here because importing timm takes seconds, which token tasks need not wait.
             from timm.models.vision_transformer import VisionTransformer
 
-            self.transformer = VisionTransformer(class_token=True, global_pool="token", qkv_bias=True, attn_layer=layer, **shared)
+            self.transformer = VisionTransformer(class_token=True, global_pool="token", qkv_bias=True, **shared)
+        if hybrid:
+            RowName(attention).layers(1 if shared_weights else len(self.transformer.blocks))
+            replace_attention(self.transformer, attention, **bound)
+            return
         if shared_weights:
             blocks = self.transformer.blocks
             self.transformer.blocks = nn.Sequential(*[blocks[0]] * len(blocks))

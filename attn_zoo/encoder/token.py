@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attn_zoo.layer import MultiHeadAttention, Remembered, join_layers
+from attn_zoo.rows import RowName
 
 Sequences = Int[Tensor, "batch length"] | Float[Tensor, "batch length channels"]
 """Token ids, or frames."""
@@ -63,10 +64,12 @@ class TokenEncoder(nn.Module):
         reuse_keys: keys and values of the first application serve all; the others project queries only.
         short_convolution: argument of ``MultiHeadAttention``, in every block.
         positions: ``learned`` or ``none``.
-        attention: name of a registered attention; ``options`` and ``implementation`` are its own.
+        attention: name of a registered attention, or a hybrid such as ``3*linformer+softmax``, whose mechanisms the layers take in
+            turn; ``options`` and ``implementation`` are as in ``RowName``.
 
     Raises:
-        ValueError: ``reuse_keys`` without ``shared_weights``, or ``positions`` is neither.
+        ValueError: ``reuse_keys`` without ``shared_weights``, ``positions`` is neither, or there are fewer layers, each with
+            weights of its own, than in the turn of a hybrid.
         UnsupportedError: ``reuse_keys`` with an attention that makes queries and keys by one projection.
     """
 
@@ -113,15 +116,15 @@ class TokenEncoder(nn.Module):
             MultiHeadAttention(
                 dim,
                 heads,
-                attention,
+                row.attention,
                 length=seen,
                 causal=causal,
-                implementation=implementation,
+                implementation=row.implementation,
                 output_dropout=dropout,
                 short_convolution=short_convolution,
-                **options,
+                **row.options,
             )
-            for _ in range(1 if shared_weights else depth)
+            for row in RowName(attention, options, implementation).layers(1 if shared_weights else depth)
         )
         self.blocks = nn.ModuleList(Block(dim, mlp_ratio, dropout, layer) for layer in layers)
         join_layers(self.blocks)

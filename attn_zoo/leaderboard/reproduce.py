@@ -23,7 +23,7 @@ def command(spec: RunSpec, seeds: Sequence[int] = ()) -> str:
         seeds: those in place of the spec's own; several make a sweep.
     """
     several = ",".join(map(str, seeds or [spec.seed]))
-    words = [f"attention={spec.attention}", *_group("attention", spec.options)]
+    words = [f"attention={hydra_value(spec.attention)}", *_group("attention", spec.options)]
     words += [f"task={spec.task}", *_group("task", spec.task_options)]
     words += [*_group("model", asdict(spec.model)), *_group("budget", asdict(spec.budget))]
     words += [f"seed={several}", *_group("", {name: getattr(spec, name) for name in ("implementation", "device", "precision")})]

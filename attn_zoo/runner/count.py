@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.contract import Batch, Frames, Geometry, Pairs, Patches, TaskSpec, UnsupportedError
+from attn_zoo.contract import Batch, Cost, Frames, Geometry, Pairs, Patches, TaskSpec, UnsupportedError
 from attn_zoo.cost import count_flops, count_model
 from attn_zoo.cost.counted import as_on_a_cpu, kept_bytes
 from attn_zoo.encoder import PositionClassifier, build_model, build_token_reader
 from attn_zoo.records import RunSpec
 from attn_zoo.registry import card, make_options
+from attn_zoo.rows import RowName
 from attn_zoo.runner.pretrain import asked_tokens
 
 LONG = 4096
@@ -24,6 +25,22 @@ LONG = 4096
 def model_arguments(spec: RunSpec) -> dict[str, Any]:
     """Arguments of ``build_model`` that follow from a spec, without task and implementation."""
     return {"attention": spec.attention, "options": spec.options, **asdict(spec.model)}
+
+
+def row_of(spec: RunSpec) -> RowName:
+    """Row of a run: its mechanism or hybrid, with options and implementation."""
+    return RowName(spec.attention, spec.options, spec.implementation)
+
+
+def has_dropout(spec: RunSpec) -> bool:
+    """Return whether training draws dropout masks, in the network or in a mechanism."""
+    return bool(spec.model.dropout) or any(part.options.get("dropout") for part in row_of(spec).parts())
+
+
+def counted_implementation(spec: RunSpec) -> str:
+    """Implementation whose FLOPs the cards count; of a hybrid one for each mechanism."""
+    counted = row_of(spec).changed(lambda part: replace(part, implementation=card(part.attention).counted_implementation))
+    return counted.implementation
 
 
 def geometry_of(spec: RunSpec, task: TaskSpec) -> Geometry:
@@ -41,7 +58,7 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
     ``sdpa``. Counts that cannot be made from shapes alone are left out.
     """
     with torch.device("meta"):
-        twin = build_model(task, implementation=card(spec.attention).counted_implementation, **model_arguments(spec))
+        twin = build_model(task, implementation=counted_implementation(spec), **model_arguments(spec))
         try:
             found = count_model(twin, _batch(task, 1))
         except (NotImplementedError, RuntimeError):  # a plugin's backward pass may need numbers
@@ -56,26 +73,35 @@ def count_per_example(spec: RunSpec, task: TaskSpec, implementation: str) -> dic
 
 
 def count_mechanisms(spec: RunSpec, task: TaskSpec) -> dict[str, int]:
-    """Cost of the attention mechanisms of all layers, without projections, by the formulas of the card.
+    """Cost of the attention mechanisms of all layers, without projections, by the formulas of their cards.
 
-    ``mechanism_flops`` (forward, one example) and, in causal tasks, ``state_bytes``; and the same at 4,096 tokens, if the
+    ``mechanism_flops`` (forward, one example) and, in causal tasks, ``state_bytes``; and the same at 4,096 tokens, if every
     mechanism supports that length with these options: ``mechanism_flops_4096`` and ``state_bytes_4096``.
     """
-    entry, model = card(spec.attention), spec.model
-    options = make_options(f"attention {spec.attention}", entry.options, spec.options)
     geometry = geometry_of(spec, task)
-    here = entry.cost(geometry, options)
-    counted = {"mechanism_flops": model.depth * here.flops}
-    if here.state_bytes is not None:
-        counted["state_bytes"] = model.depth * here.state_bytes
-    long = replace(geometry, queries=LONG, keys=LONG)
-    with torch.device("meta"), suppress(UnsupportedError):
-        entry.build(long, options)
-        there = entry.cost(long, options)
-        counted[f"mechanism_flops_{LONG}"] = model.depth * there.flops
-        if there.state_bytes is not None:
-            counted[f"state_bytes_{LONG}"] = model.depth * there.state_bytes
+    counted = _sum_of_layers(spec, geometry, "")
+    with suppress(UnsupportedError):
+        counted |= _sum_of_layers(spec, replace(geometry, queries=LONG, keys=LONG), f"_{LONG}")
     return counted
+
+
+def _sum_of_layers(spec: RunSpec, geometry: Geometry, suffix: str) -> dict[str, int]:
+    """Sums over layers of FLOPs and, where every mechanism states it, of bytes of state.
+
+    Raises:
+        UnsupportedError: a mechanism does not support the geometry.
+    """
+    costs: dict[str, Cost] = {}
+    for part in row_of(spec).parts():
+        entry = card(part.attention)
+        options = make_options(f"attention {part.attention}", entry.options, part.options)
+        with torch.device("meta"):
+            entry.build(geometry, options)
+        costs[part.attention] = entry.cost(geometry, options)
+    layers = [costs[row.attention] for row in row_of(spec).layers(spec.model.depth)]
+    states = [cost.state_bytes for cost in layers if cost.state_bytes is not None]
+    found = {f"mechanism_flops{suffix}": sum(cost.flops for cost in layers)}
+    return found | ({f"state_bytes{suffix}": sum(states)} if len(states) == len(layers) else {})
 
 
 def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
@@ -85,7 +111,7 @@ def count_pretraining(spec: RunSpec, task: TaskSpec) -> int:
         UnsupportedError: the task has no pretraining.
     """
     with torch.device("meta"):
-        form = card(spec.attention).counted_implementation
+        form = counted_implementation(spec)
         reader = build_token_reader(build_model(task, implementation=form, **model_arguments(spec)), task)
         batch = _batch(task, 1)
         found = count_model(_PredictFirst(reader), batch._replace(inputs=batch.inputs.flatten(0, -2)))
@@ -106,10 +132,11 @@ class _PredictFirst(nn.Module):
 
 
 def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int | None:
-    fused = implementation == "sdpa" and spec.device == "cpu"
-    if spec.precision != "fp32" or spec.model.dropout or spec.options.get("dropout"):
+    taken = set(implementation.split("+"))
+    fused = "sdpa" in taken and spec.device == "cpu"
+    if spec.precision != "fp32" or has_dropout(spec):
         return None
-    if implementation not in ("eager", "tiled") and not fused:
+    if not taken <= ({"eager", "tiled", "sdpa"} if fused else {"eager", "tiled"}):
         return None
     with torch.device("meta"):
         twin = build_model(task, implementation=implementation, **model_arguments(spec)).eval()

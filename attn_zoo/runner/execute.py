@@ -18,8 +18,8 @@ from torch import nn
 
 from attn_zoo.contract import (
     SPLITS,
-    AttentionCard,
     Examples,
+    Geometry,
     Split,
     Task,
     TaskCard,
@@ -33,10 +33,12 @@ from attn_zoo.cost import attention_parameters, count_parameters, model_warnings
 from attn_zoo.encoder import PositionClassifier, backbone_sizes, build_paired_model, build_token_reader
 from attn_zoo.records import PROTOCOL, SCHEMA, RunRecord, RunSpec, Status, describe_environment
 from attn_zoo.registry import attention_options, build_attention, build_task, card, make_options, stated_options, task_card
+from attn_zoo.rows import RowName
 from attn_zoo.runner.chance import SharedDraws
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
-from attn_zoo.runner.count import count_per_example, geometry_of, model_arguments
-from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named, measure_of
+from attn_zoo.runner.count import count_per_example, geometry_of, has_dropout, model_arguments, row_of
+from attn_zoo.runner.facts import attention_facts, task_facts
+from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_of
 from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.processes import ElsewhereError, LostProcessError, Processes
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
@@ -56,9 +58,9 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
 
     Raises:
         UnknownNameError: no such attention, task, option or implementation.
-        ValueError: an option, size, device or precision is out of its range.
+        ValueError: an option, size, device or precision is out of its range, or the network has fewer layers than a hybrid's turn.
     """
-    entry, task_entry = card(spec.attention), task_card(spec.task)
+    task_entry = task_card(spec.task)
     if type(spec.seed) is not int or not 0 <= spec.seed < 2**63:
         raise ValueError(f"seed is a whole number, at least 0 and below 2**63; got {spec.seed!r}")
     task_options = plain_options(make_options(f"task {spec.task}", task_entry.options, spec.task_options))
@@ -69,19 +71,29 @@ def resolve_spec(spec: RunSpec, locations: Mapping[str, Any] | None = None) -> R
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise ValueError(f"device must be auto, cpu or cuda, and cuda needs a GPU that PyTorch sees; got {spec.device!r}")
     model = replace(spec.model, **backbone_sizes(spec.model.backbone)) if spec.model.backbone else spec.model
-    if spec.implementation not in ("auto", *entry.implementations):
-        known = ("auto", *entry.implementations)
-        raise UnknownNameError(f"implementation of {spec.attention}", spec.implementation, known)
-    resolved = replace(spec, task_options=task_options, model=model, device=device)
-    return replace(resolved, options=_resolve_options(resolved, locations or {}))
+    for part in row_of(spec).parts():
+        known = ("auto", *card(part.attention).implementations)
+        if part.implementation not in known:
+            raise UnknownNameError(f"implementation of {part.attention}", part.implementation, known)
+    row_of(spec).layers(1 if model.shared_weights else model.depth)
+    row = _resolve_options(replace(spec, task_options=task_options, model=model), locations or {})
+    resolved = replace(spec, attention=row.attention, options=row.options, implementation=row.implementation)
+    return replace(resolved, task_options=task_options, model=model, device=device)
 
 
-def _resolve_options(spec: RunSpec, locations: Mapping[str, Any]) -> dict[str, Any]:
-    entry = card(spec.attention)
-    if length_rules(entry.options).keys() <= spec.options.keys():
-        return stated_options(entry, spec.options)
-    task = build_task(spec.task, **spec.task_options, **locations).spec
-    return plain_options(attention_options(entry, geometry_of(spec, task), spec.options))
+def _resolve_options(spec: RunSpec, locations: Mapping[str, Any]) -> RowName:
+    """Row of a run with every option of its mechanisms; the task is built only where a default follows its length."""
+    geometries: list[Geometry] = []
+
+    def resolve(part: RowName) -> RowName:
+        entry = card(part.attention)
+        if length_rules(entry.options).keys() <= part.options.keys():
+            return replace(part, options=stated_options(entry, part.options))
+        if not geometries:
+            geometries.append(geometry_of(spec, build_task(spec.task, **spec.task_options, **locations).spec))
+        return replace(part, options=plain_options(attention_options(entry, geometries[0], part.options)))
+
+    return row_of(spec).changed(resolve)
 
 
 def run(
@@ -122,7 +134,7 @@ def run(
         status, reason = processes.tell(*_failure(error))
     finally:
         progress.stop()
-    return found.record(spec, status, reason, card(spec.attention), task_entry)
+    return found.record(spec, status, reason, task_entry)
 
 
 class _Found:
@@ -140,14 +152,14 @@ class _Found:
         self.environment: dict[str, Any] = {}
         self.implementation: str | None = None
 
-    def record(self, spec: RunSpec, status: Status, reason: str | None, attention: AttentionCard, task: TaskCard) -> RunRecord:
+    def record(self, spec: RunSpec, status: Status, reason: str | None, task: TaskCard) -> RunRecord:
         return RunRecord(
             schema=SCHEMA,
             protocol=PROTOCOL,
             run_id=spec.run_id(task.version),
             spec=spec,
-            attention_card=_attention_facts(attention),
-            task_card=_task_facts(task, self.task_spec, self.data_title),
+            attention_card=attention_facts(row_of(spec)),
+            task_card=task_facts(task, self.task_spec, self.data_title),
             data=self.data,
             status=status,
             reason=reason,
@@ -206,16 +218,23 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
 def _implementation(spec: RunSpec, task: TaskSpec) -> str:
     """Implementation that runs: the requested one, or the choice of ``auto`` for the device and precision of the run.
 
+    That of a hybrid is one for all of its mechanisms, or one for each with ``+`` between.
+
     Raises:
         UnsupportedError: the attention lacks a capability that the task needs.
     """
-    if spec.implementation != "auto":
-        return spec.implementation
-    geometry = geometry_of(spec, task)
-    with torch.device("meta"):
-        dtype = _PRECISIONS[spec.precision][1]
-        built = build_attention(spec.attention, geometry, implementation="auto", device=spec.device, dtype=dtype, **spec.options)
-    return built.implementation
+    geometry, dtype = geometry_of(spec, task), _PRECISIONS[spec.precision][1]
+
+    def choose(part: RowName) -> RowName:
+        if part.implementation != "auto":
+            return part
+        with torch.device("meta"):
+            built = build_attention(
+                part.attention, geometry, implementation="auto", device=spec.device, dtype=dtype, **part.options
+            )
+        return replace(part, implementation=built.implementation)
+
+    return row_of(spec).changed(choose).implementation
 
 
 def _reader(model: nn.Module, spec: RunSpec, task: TaskSpec) -> PositionClassifier | None:
@@ -239,7 +258,7 @@ def _accelerator(spec: RunSpec) -> Accelerator:
 def _draws(spec: RunSpec) -> AbstractContextManager[Any]:
     """Seed the generators of training, so that dropout and redraws do not depend on the draws of the build."""
     processes = Processes()
-    if processes.count > 1 and (spec.model.dropout or spec.options.get("dropout")):
+    if processes.count > 1 and has_dropout(spec):
         return SharedDraws(spec.seed, processes.index, processes.device)
     torch.manual_seed(spec.seed)
     return nullcontext()
@@ -293,30 +312,3 @@ def _measured(trained: Trained, spec: RunSpec) -> dict[str, float]:
     if trained.peak_bytes:
         measured["peak_bytes"] = trained.peak_bytes
     return measured
-
-
-def _attention_facts(entry: AttentionCard) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "title": entry.title,
-        "paper": entry.paper,
-        "equation": entry.equation,
-        "time": str(entry.time),
-        "memory": str(entry.memory),
-        "control": entry.control,
-        "origin": entry.origin,
-        "length_rules": {name: rule.words for name, rule in length_rules(entry.options).items()},
-    }
-
-
-def _task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None) -> dict[str, Any]:
-    names = ("name", "title", "version", "summary", "source", "licence", "metric")
-    facts: dict[str, Any] = {name: getattr(entry, name) for name in names}
-    facts["higher_is_better"] = measure_named(entry.metric).higher_is_better
-    facts["data"] = data_title
-    facts["length"] = None if spec is None else spec.length
-    facts["classes"] = None if spec is None else spec.classes
-    facts["causal"] = None if spec is None else spec.causal
-    if spec is not None and spec.problem != "classification":
-        facts["problem"] = spec.problem
-    return facts

@@ -38,7 +38,7 @@ def check(teacher: Teacher, candidates: Sequence[Candidate], starts: Sequence[St
     """Check that a student of every candidate can be built.
 
     Returns:
-        For each candidate, True if it has matrices E and F to initialise.
+        For each candidate, True if it has matrices E and F to initialise, a hybrid in some of its layers.
 
     Raises:
         ValueError, UnsupportedError: the mechanism cannot be used in this model, or does not support the padding of the passages.
@@ -46,9 +46,9 @@ def check(teacher: Teacher, candidates: Sequence[Candidate], starts: Sequence[St
     takes = []
     for candidate in candidates:
         stack = zoo_layers(swap(teacher, candidate, setting.length, seed=0))
-        if (setting.short > 0 or pairs) and not stack[0].card.can.key_padding:
+        if (setting.short > 0 or pairs) and not all(mechanism.card.can.key_padding for mechanism in stack):
             raise UnsupportedError(f"{candidate.label} does not claim padding; set short=0 and leave pairs away, or leave it out")
-        takes.append(all(map(takes_start, stack)))
+        takes.append(any(map(takes_start, stack)))
     if any(how is not Start.stretches for how in starts) and not any(takes):
         raise UnsupportedError("init is of mechanisms with matrices E and F along the length, and there is none; leave it away")
     return takes
@@ -103,13 +103,16 @@ class Bench:
         student = swap(self.teacher, candidate, setting.length, trial.seed)
         stack = zoo_layers(student)
         trim = all(mechanism.card.can.any_length or mechanism.card.can.shorter for mechanism in stack)
-        kept = None if trial.start is None else start(stack, self.moments, trial.start)
+        kept = None
+        if trial.start is not None:
+            layers = [(mechanism, moment) for mechanism, moment in zip(stack, self.moments, strict=True) if takes_start(mechanism)]
+            kept = start([mechanism for mechanism, _ in layers], [moment for _, moment in layers], trial.start)
         point: dict[str, Any] = {
             "label": candidate.label,
             "attention": candidate.attention,
             "options": dict(candidate.options),
             "dial": candidate.dial,
-            "control": stack[0].card.control,
+            "control": all(mechanism.card.control for mechanism in stack),
             "init": None if trial.start is None else trial.start.value,
             "seed": trial.seed,
             "moment_kept": kept,

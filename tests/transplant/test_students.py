@@ -214,6 +214,19 @@ def test_any_mechanism_goes_the_same_way(setting, teacher, material):
         assert all(value is not None for value in asdict_of(point).values())
 
 
+def test_a_hybrid_starts_the_layers_with_matrices_and_costs_what_its_layers_do(setting, teacher, material, points):
+    candidate = Candidate("linformer+softmax", {"linformer.projected_length": 6}, None, "linformer[projected_length=6]+softmax")
+    assert check(teacher, [candidate], [Start.pooling], setting, pairs=False) == [True]
+    short = replace(setting, distil_steps=2, tune_steps=1)
+    (point,) = points_of(short, teacher, material, Trial(candidate, Start.stretches, 1))
+    assert point["failed"] is None and not point["control"] and point["moment_kept"] == points[0]["moment_kept"][:1]
+    first, last = point["layer_errors"]["swap"]
+    assert first == pytest.approx(points[0]["layer_errors"]["swap"][0]) and last < 2e-3 < first
+    cost = point["cost"]
+    assert cost["attention_flops"] / cost["softmax_flops"] == pytest.approx((2 * 6 / setting.length + 1) / 2)
+    assert cost["teacher_flops"] - cost["softmax_flops"] == cost["encoder_flops"] - cost["attention_flops"]
+
+
 def asdict_of(point):
     return {name: value for name, value in point["stages"]["tuned"].items() if not name.startswith("pairs")}
 

@@ -28,7 +28,7 @@ class WholeModels(Grid):
     """Time of a timm ViT and a BERT before and after a mechanism is put in, and of generation by recomputing and from a state."""
 
     models: list[str] = option(list(MODELS), "vit, bert, generation (the latter two: extra text)")
-    attention: str = option("linformer", "row that is put into ViT and BERT")
+    attention: str = option("linformer", "row that is put into ViT and BERT, or a hybrid of layers")
     recurrent: str = option("linear", "row of the decoder, with a recurrent form")
     image: int = option(1024, "pixels of a side of the ViT's images, a multiple of 16")
     length: int = option(4096, "tokens of BERT")
@@ -46,7 +46,7 @@ class WholeModels(Grid):
         if self.image < 16 or self.image % 16 or self.tokens <= PROMPT:
             wanted = f"image is a multiple of 16, the pixels of a patch, and tokens more than {PROMPT}, which are given"
             raise ValueError(f"{wanted}; got image={self.image} and tokens={self.tokens}")
-        row, recurrent = rows_of(self.attention)[0], rows_of(self.recurrent)[0]
+        row, recurrent = rows_of(self.attention, hybrids=True)[0], rows_of(self.recurrent, hybrids=True)[0]
         self.rows = {"vit": row, "bert": row, "generation": recurrent}
 
     @property

@@ -277,8 +277,13 @@ def attention_layer(
     Raises:
         UnknownNameError: no such attention, or no such option of it.
         ValueError: an option is out of its range.
-        UnsupportedError: ``causal`` is not on the card.
+        UnsupportedError: ``causal`` is not on the card, or the name is that of a hybrid.
     """
+    if "+" in name:
+        raise UnsupportedError(
+            f"timm builds all layers with one class, attn_layer=, and {name} is a hybrid of layers; build the model with timm's "
+            f"own attention and call attn_zoo.integrations.timm.replace_attention(model, {name!r})"
+        )
     entry = card(name)
     stated_options(entry, options)
     if causal and not entry.can.causal:

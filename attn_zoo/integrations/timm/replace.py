@@ -11,6 +11,7 @@ from attn_zoo.contract import UnsupportedError
 from attn_zoo.integrations.timm.layer import TimmAttention, attention_layer
 from attn_zoo.integrations.timm.sizes import count_tokens, tokens_of
 from attn_zoo.layer import MultiHeadAttention, join_layers
+from attn_zoo.rows import row_of_arguments
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -42,6 +43,8 @@ class ReplacedLayer:
 
     path: str
     """Path in the model."""
+    attention: str
+    """Name of the mechanism."""
     length: int
     """Number of tokens that the mechanism is built for."""
     kept: tuple[str, ...]
@@ -64,11 +67,11 @@ class Replacement:
     def __str__(self) -> str:
         groups: dict[tuple[Any, ...], list[str]] = {}
         for layer in self.layers:
-            groups.setdefault((layer.length, layer.kept, layer.dropped, layer.added), []).append(layer.path)
+            groups.setdefault((layer.attention, layer.length, layer.kept, layer.dropped, layer.added), []).append(layer.path)
         lines = []
-        for (length, kept, dropped, added), paths in groups.items():
+        for (attention, length, kept, dropped, added), paths in groups.items():
             where = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} layers)"
-            lines += [f"{where}: {self.attention} over {length} tokens", f"  kept {_listed(kept)}; dropped {_listed(dropped)}"]
+            lines += [f"{where}: {attention} over {length} tokens", f"  kept {_listed(kept)}; dropped {_listed(dropped)}"]
             lines += [f"  added {_listed(added)}"]
         return "\n".join(lines + [f"left as it is: {_listed(self.left)}"] * bool(self.left))
 
@@ -97,7 +100,8 @@ def replace_attention(
 
     Args:
         model: a model of timm, trained or not.
-        attention: a registered attention.
+        attention: a registered attention, or a hybrid such as ``3*linformer[projected_length=64]+softmax``, whose mechanisms the
+            layers take in turn.
         length: number of tokens in every layer, prefix tokens included; the maximum if images differ in size. None takes it from
             a VisionTransformer, or counts it with ``example``.
         example: an input of the model, run once without gradients to count the tokens of every layer; for models whose stages
@@ -109,7 +113,8 @@ def replace_attention(
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
-        ValueError: an option is out of its range, both ``length`` and ``example`` are given, or ``model`` is a layer itself.
+        ValueError: an option is out of its range, both ``length`` and ``example`` are given, ``model`` is a layer itself, or it has
+            fewer layers than the turn of a hybrid.
         UnsupportedError: the model has no such attention, has one that the layer cannot reproduce, or does not state its number of
             tokens; or the mechanism does not support an argument.
     """
@@ -120,18 +125,21 @@ def replace_attention(
         lengths = count_tokens(model, places, example)
     else:
         lengths = dict.fromkeys(places, tokens_of(model) if length is None else length)
-    bound: dict[str, Any] = {"implementation": implementation, "causal": causal, "fused": fused, "order": order}
-    bound |= {"short_convolution": short_convolution, **options}
+    bound: dict[str, Any] = {"causal": causal, "fused": fused, "order": order, "short_convolution": short_convolution}
+    row = row_of_arguments(attention, implementation, options)
+    first_paths = {old: path for path, old in reversed(places.items())}
+    layers = list(dict.fromkeys(places.values()))
     built: dict[nn.Module, TimmAttention] = {}
-    for path, old in places.items():
-        if old not in built:
-            built[old] = _replacement_of(old, path, attention_layer(attention, length=lengths[path], **bound))
+    for old, own in zip(layers, row.layers(len(layers)), strict=True):
+        path = first_paths[old]
+        kind = attention_layer(own.attention, length=lengths[path], implementation=own.implementation, **bound, **own.options)
+        built[old] = _replacement_of(old, path, kind)
     join_layers(nn.ModuleList(built.values()))
     for path, old in places.items():
         model.set_submodule(path, built[old])
-    layers = (_report(path, old, built[old]) for path, old in places.items())
+    reports = (_report(path, old, built[old]) for path, old in places.items())
     # A plain attribute, not part of the state; the annotation of nn.Module has tensors and modules only.
-    model.attention_replacement = Replacement(attention, tuple(layers), tuple(_others(model)))  # type: ignore[assignment]
+    model.attention_replacement = Replacement(str(row), tuple(reports), tuple(_others(model)))  # type: ignore[assignment]
     return model
 
 
@@ -202,7 +210,7 @@ def _report(path: str, old: Any, new: TimmAttention) -> ReplacedLayer:
         name for name, _ in new.named_parameters() if name.startswith(("mechanism.", "stream_projections.", "short_convolution."))
     )
     dropped = tuple(name for name in had if name not in kept)
-    return ReplacedLayer(path, new.mechanism.geometry.keys, kept, dropped, tuple(added))
+    return ReplacedLayer(path, new.mechanism.card.name, new.mechanism.geometry.keys, kept, dropped, tuple(added))
 
 
 def _others(model: nn.Module) -> list[str]:

@@ -15,6 +15,7 @@ from attn_zoo.integrations.transformers.description import NAME, Replacement, ad
 from attn_zoo.integrations.transformers.library import require_transformers
 from attn_zoo.integrations.transformers.sites import Site, home, positions, sites
 from attn_zoo.registry import build_attention, card
+from attn_zoo.rows import RowName, row_of_arguments
 from attn_zoo.short_convolution import ShortConvolution
 
 M = TypeVar("M", bound=nn.Module)
@@ -41,7 +42,8 @@ def replace_attention(
 
     Args:
         model: a ``PreTrainedModel`` whose modules call transformers' attention interface.
-        attention: name of a registered mechanism.
+        attention: name of a registered mechanism, or a hybrid such as ``3*linformer[projected_length=64]+softmax``, whose
+            mechanisms the layers take in turn.
         length: number of tokens that the mechanism is built for; None for the model's number of positions.
         implementation: a name on the mechanism's card, or ``auto``, the fastest that the device of the inputs can run.
         layers: indices of attention modules to change, from 0; None for all. Modules that were never changed keep softmax.
@@ -56,24 +58,26 @@ def replace_attention(
     Raises:
         TypeError: ``model`` is no ``PreTrainedModel``.
         UnknownNameError: no such attention, implementation or option.
-        ValueError: an option or ``layers`` is out of its range, or the model does not state its number of positions.
+        ValueError: an option or ``layers`` is out of its range, the model does not state its number of positions, or it has fewer
+            layers than the turn of a hybrid.
         UnsupportedError: the mechanism does not support the model, or the package is missing.
     """
     library = require_transformers()
     if not isinstance(model, library.PreTrainedModel):
         raise TypeError(f"replace_attention takes a PreTrainedModel of transformers; got {type(model).__name__}")
+    row = row_of_arguments(attention, implementation, options)
     replacement = Replacement(
-        attention=attention,
-        implementation=implementation,
+        attention=row.attention,
+        implementation=row.implementation,
         length=positions(model) if length is None else length,
         layers=None if layers is None else sorted(set(layers)),
         attention_dropout=attention_dropout,
-        options=options,
+        options=dict(row.options),
         short_convolution=short_convolution,
-        origin=card(attention).origin,
+        origin="; ".join(card(part.attention).origin for part in row.parts()),
     )
     mechanisms = carry_out(model, replacement)
-    add(model.config, replace(replacement, options={**_numbers_by_rule(attention, mechanisms, options), **options}))
+    add(model.config, replace(replacement, options=dict(_with_numbers_by_rule(row, mechanisms).options)))
     return model
 
 
@@ -90,7 +94,9 @@ def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
     """
     found = sites(model)
     chosen = _chosen(found, replacement.layers)
-    built = {site.name: _attach(site, replacement) for site in chosen}
+    rows = RowName(replacement.attention, replacement.options, replacement.implementation).layers(len(chosen))
+    own = (replace(replacement, attention=r.attention, options=dict(r.options), implementation=r.implementation) for r in rows)
+    built = {site.name: _attach(site, one) for site, one in zip(chosen, own, strict=True)}
     left = Replacement("softmax", "sdpa", replacement.length)
     built |= {site.name: _attach(site, left) for site in found if site.name not in built and attached_to(site.module) is None}
     _join([built[site.name] for site in chosen])
@@ -102,14 +108,20 @@ def carry_out(model: Any, replacement: Replacement) -> list[Attention]:
     return [built[site.name].mechanism for site in chosen]
 
 
-def _numbers_by_rule(attention: str, mechanisms: Sequence[Attention], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of omitted options that follow the length, stored so that a later change of a rule changes no saved model.
+def _with_numbers_by_rule(row: RowName, mechanisms: Sequence[Attention]) -> RowName:
+    """Row with the values of omitted options that follow the length, so that a later change of a rule changes no saved model.
 
     An option with different values in different modules is left out.
     """
-    ruled = [name for name in length_rules(card(attention).options) if name not in given]
-    found = {name: {getattr(one.options, name) for one in mechanisms} for name in ruled}
-    return {name: values.pop() for name, values in found.items() if len(values) == 1}
+
+    def with_numbers(part: RowName) -> RowName:
+        own = [one for one in mechanisms if one.card.name == part.attention]
+        ruled = [name for name in length_rules(card(part.attention).options) if name not in part.options]
+        found = {name: {getattr(one.options, name) for one in own} for name in ruled}
+        numbers = {name: values.pop() for name, values in found.items() if len(values) == 1}
+        return replace(part, options={**numbers, **part.options})
+
+    return row.changed(with_numbers)
 
 
 def _chosen(found: Sequence[Site], layers: Collection[int] | None) -> Sequence[Site]:
@@ -169,12 +181,16 @@ def _with_dropout(name: str, kind: type, model_rate: float, replacement: Replace
 
 
 def _join(stack: Sequence[Attached]) -> None:
-    """Join the mechanisms of all layers, as ``join_layers`` does for the zoo's own layers."""
-    mechanisms = [attached.mechanism for attached in stack]
-    for mechanism in mechanisms:
-        mechanism.check_stack(mechanisms)
-    for at, mechanism in enumerate(mechanisms):
-        mechanism.join(at, mechanisms)
+    """Join the mechanisms of one name in all layers, as ``join_layers`` does for the zoo's own layers."""
+    stacks: dict[str, list[Attention]] = {}
+    for attached in stack:
+        stacks.setdefault(attached.mechanism.card.name, []).append(attached.mechanism)
+    for mechanisms in stacks.values():
+        for mechanism in mechanisms:
+            mechanism.check_stack(mechanisms)
+    for mechanisms in stacks.values():
+        for at, mechanism in enumerate(mechanisms):
+            mechanism.join(at, mechanisms)
 
 
 def _select_functions(model: Any) -> None:

@@ -12,6 +12,7 @@ from attn_zoo.integrations.transformers.description import Replacement, replacem
 from attn_zoo.integrations.transformers.library import require_transformers
 from attn_zoo.integrations.transformers.replace import carry_out, zoo_layers
 from attn_zoo.registry import card
+from attn_zoo.rows import RowName
 
 
 def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
@@ -51,7 +52,8 @@ def from_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
 
 def _require(replacement: Replacement, folder: str | Path) -> None:
     try:
-        card(replacement.attention)
+        for part in RowName(replacement.attention).parts():
+            card(part.attention)
     except UnknownNameError as error:
         package = replacement.origin.partition(".")[0] or "a package that is not named"
         raise UnsupportedError(

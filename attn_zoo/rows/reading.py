@@ -1,55 +1,34 @@
-"""Rows by name: ``NAME[:IMPLEMENTATION][[OPTION=VALUE,...]]``, such as ``linformer:sdpa[projected_length=64]``, read and printed.
-
-Every command names a mechanism, its hyperparameters and its implementation this way, and tables print the same words. In a list,
-rows stand between commas, and ``OPTION=A|B`` stands for a row with each of the values. Loads without PyTorch.
-"""
+"""Rows read from text or arguments, with options in the types of their mechanisms."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields, replace
 from enum import Enum
 from itertools import product
 from typing import Any
 
-FORM = "NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...], such as linformer:sdpa[projected_length=64]"
+from attn_zoo.rows.name import NAME, TIMES, RowName, hybrid_of
 
-_NAME = re.compile(r"[^\s:,|=@'\"\[\](){}]+")
-_PLAIN = re.compile(r"[\w.+/-]+")
-
-
-@dataclass(frozen=True, slots=True)
-class RowName:
-    """A mechanism, the hyperparameters that are given, and an implementation."""
-
-    attention: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Those that are given; the others take their defaults."""
-    implementation: str = "auto"
-
-    def __str__(self) -> str:
-        implementation = "" if self.implementation == "auto" else f":{self.implementation}"
-        options = ",".join(f"{name}={written(value)}" for name, value in self.options.items())
-        return f"{self.attention}{implementation}" + (f"[{options}]" if options else "")
-
-    def names(self, attention: str, options: Mapping[str, Any], implementation: str) -> bool:
-        """Whether a layer is what this row says; where it says nothing, any is."""
-        same = all(name in options and written(options[name]) == written(value) for name, value in self.options.items())
-        return attention == self.attention and same and self.implementation in ("auto", implementation)
+FORM = (
+    "NAME, NAME:IMPLEMENTATION or NAME[OPTION=VALUE,...], such as linformer:sdpa[projected_length=64], or a hybrid, whose layers "
+    "take several in turn, such as 3*linformer+softmax"
+)
 
 
-def rows_of(texts: str | Iterable[str], *, plain: str = "") -> list[RowName]:
+def rows_of(texts: str | Iterable[str], *, plain: str = "", hybrids: bool = False) -> list[RowName]:
     """Rows that a text or several name, their options in the types of the mechanism's own.
 
     Args:
         texts: rows with commas between them; ``OPTION=A|B`` stands for a row with each value.
         plain: why no row may name an implementation, for a command that runs the plain form of all.
+        hybrids: True for a command on networks of several layers, which a hybrid needs.
 
     Raises:
         UnknownNameError: no such attention, implementation or option.
-        ValueError: a text is no row, a row is named twice, none is named, or an option breaks its rule.
+        ValueError: a text is no row, a row is named twice, none is named, an option breaks its rule, or a row is a hybrid and
+            ``hybrids`` is False.
     """
     given = [texts] if isinstance(texts, str) else list(texts)
     read = [row for text in given for part in split(text) for row in read_rows(part)]
@@ -58,11 +37,30 @@ def rows_of(texts: str | Iterable[str], *, plain: str = "") -> list[RowName]:
         raise ValueError(f"name at least one row: {FORM}")
     if plain and (named := [row for row in rows if row.implementation != "auto"]):
         raise ValueError(f"{named[0]}: {plain}; leave :{named[0].implementation} away")
+    if not hybrids and (mixed := [row for row in rows if row.is_hybrid]):
+        parts = " and ".join(map(str, mixed[0].parts()))
+        raise ValueError(f"{mixed[0]} is a hybrid of layers, and this command takes one mechanism at a time; name {parts} apart")
     written = list(map(str, rows))
     for at, name in enumerate(written):
         if name in written[:at]:
             raise ValueError(f"{name} is named twice; rows of a list are different")
     return rows
+
+
+def row_of_arguments(attention: str, implementation: str, options: Mapping[str, Any]) -> RowName:
+    """Row that arguments of a function name; ``attention`` may be a hybrid with options of its mechanisms, as a command has it.
+
+    Raises:
+        UnknownNameError: a hybrid names no such attention, implementation or option.
+        ValueError: the hybrid is no row, has alternatives, or breaks a rule.
+    """
+    if "+" not in attention:
+        return RowName(attention, options, implementation)
+    rows = rows_of(attention, hybrids=True)
+    if len(rows) > 1:
+        raise ValueError(f"a model takes one hybrid; got {attention!r}, which names {len(rows)}")
+    taken = rows[0].implementation if implementation == "auto" else implementation
+    return replace(rows[0], options={**rows[0].options, **options}, implementation=taken)
 
 
 def read_rows(text: str) -> list[RowName]:
@@ -71,20 +69,40 @@ def read_rows(text: str) -> list[RowName]:
     Raises:
         ValueError: the text is no row.
     """
+    if len(pieces := split(text, "+")) > 1:
+        return _read_hybrids(pieces, text)
     head, bracket, inside = text.strip().partition("[")
     name, colon, implementation = (part.strip() for part in head.partition(":"))
-    named = _NAME.fullmatch(name) and (not colon or _NAME.fullmatch(implementation))
+    named = NAME.fullmatch(name) and (not colon or NAME.fullmatch(implementation))
     if not named or (bracket and not inside.endswith("]")):
         raise ValueError(f"a row is {FORM}; got {text!r}")
     values: dict[str, list[str]] = {}
     for pair in split(inside[:-1]) if bracket else []:
         option, _, value = (part.strip() for part in pair.partition("="))
-        if not _NAME.fullmatch(option) or not value:
+        if not NAME.fullmatch(option) or not value:
             raise ValueError(f"options of a row are OPTION=VALUE with commas between them; got {pair!r} in {text!r}")
         if option in values:
             raise ValueError(f"option {option} is given twice in {text!r}")
         values[option] = [_read(part, text) for part in split(value, "|")]
     return [RowName(name, dict(zip(values, chosen, strict=True)), implementation or "auto") for chosen in product(*values.values())]
+
+
+def _read_hybrids(pieces: Sequence[str], text: str) -> list[RowName]:
+    """Hybrids that a text names, by its pieces between ``+``; a mechanism has the options of its first mention that gives some."""
+    turn: list[str] = []
+    given: dict[str, list[RowName]] = {}
+    for piece in pieces:
+        times = TIMES.fullmatch(piece)
+        rows = read_rows(times[2] if times else piece)
+        name = rows[0].attention
+        bare = [RowName(name)]
+        if given.get(name, bare) != bare and rows not in (bare, given[name]):
+            raise ValueError(f"{name} stands in {text!r} with two settings; in a hybrid a mechanism has one")
+        turn += [name] * (int(times[1]) if times else 1)
+        given[name] = given[name] if rows == bare and name in given else rows
+    if len(given) == 1:
+        raise ValueError(f"a hybrid has two mechanisms or more, and all layers of {text!r} are {turn[0]}; write {turn[0]}")
+    return [hybrid_of(turn, parts) for parts in product(*given.values())]
 
 
 def split(text: str, separator: str = ",") -> list[str]:
@@ -119,16 +137,34 @@ def typed(row: RowName) -> RowName:
         UnknownNameError: no such attention, implementation or option.
         ValueError: an option has the wrong type or breaks its rule.
     """
+    return row.changed(_typed)
+
+
+def _typed(row: RowName) -> RowName:
     from attn_zoo.contract import UnknownNameError  # here, as it loads PyTorch
     from attn_zoo.registry import card, stated_options
 
     entry = card(row.attention)
     if row.implementation not in (known := ("auto", *entry.implementations)):
         raise UnknownNameError(f"implementation of {row.attention}", row.implementation, known)
-    options = typed_options(f"attention {row.attention}", entry.options, row.options)
+    options = convert_options(row).options
     stated_options(entry, options)  # the rules of the mechanism
-    plain = {name: value.name if isinstance(value, Enum) else value for name, value in options.items()}
-    return RowName(row.attention, plain, row.implementation)
+    return replace(row, options={name: value.name if isinstance(value, Enum) else value for name, value in options.items()})
+
+
+def convert_options(row: RowName) -> RowName:
+    """The row with its options as ``typed_options`` converts them; whether they keep the mechanism's rules is not checked.
+
+    Raises:
+        UnknownNameError: no such attention or option.
+        ValueError: an option cannot be converted.
+    """
+    from attn_zoo.registry import card
+
+    def convert(part: RowName) -> RowName:
+        return replace(part, options=typed_options(f"attention {part.attention}", card(part.attention).options, part.options))
+
+    return row.changed(convert)
 
 
 def typed_options(owner: str, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,11 +216,3 @@ def _read(part: str, text: str) -> str:
         except ValueError as error:
             raise ValueError(f"a value in double quotes is written as in JSON; got {part} in {text!r}") from error
     return part[1:-1] if part[0] == "'" else part
-
-
-def written(value: Any) -> str:
-    """The value of an option as a row has it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = value.name if isinstance(value, Enum) else str(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)

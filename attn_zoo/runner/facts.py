@@ -1,0 +1,55 @@
+"""Facts of cards in a record, so that tables need no code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attn_zoo.contract import AttentionCard, TaskCard, TaskSpec, length_rules
+from attn_zoo.registry import card
+from attn_zoo.rows import RowName
+from attn_zoo.runner.metrics import measure_named
+
+
+def attention_facts(row: RowName) -> dict[str, Any]:
+    """Facts of the card, or of the cards of a hybrid side by side; a hybrid is a control if all of its mechanisms are."""
+    if not row.is_hybrid:
+        return _card_facts(card(row.attention))
+    parts = [_card_facts(card(part.attention)) for part in row.parts()]
+    told = {key: "; ".join(f"{part['name']}: {part[key]}" for part in parts) for key in ("paper", "equation", "time", "memory")}
+    rules = {f"{part['name']}.{name}": words for part in parts for name, words in part["length_rules"].items()}
+    return {
+        "name": row.attention,
+        "title": f"Hybrid of {', '.join(part['title'] for part in parts)}",
+        **told,
+        "control": all(part["control"] for part in parts),
+        "origin": "; ".join(part["origin"] for part in parts),
+        "length_rules": rules,
+    }
+
+
+def _card_facts(entry: AttentionCard) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "paper": entry.paper,
+        "equation": entry.equation,
+        "time": str(entry.time),
+        "memory": str(entry.memory),
+        "control": entry.control,
+        "origin": entry.origin,
+        "length_rules": {name: rule.words for name, rule in length_rules(entry.options).items()},
+    }
+
+
+def task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None) -> dict[str, Any]:
+    """Facts of the card of a task and, once it is built, of its spec and data."""
+    names = ("name", "title", "version", "summary", "source", "licence", "metric")
+    facts: dict[str, Any] = {name: getattr(entry, name) for name in names}
+    facts["higher_is_better"] = measure_named(entry.metric).higher_is_better
+    facts["data"] = data_title
+    facts["length"] = None if spec is None else spec.length
+    facts["classes"] = None if spec is None else spec.classes
+    facts["causal"] = None if spec is None else spec.causal
+    if spec is not None and spec.problem != "classification":
+        facts["problem"] = spec.problem
+    return facts

@@ -1,0 +1,116 @@
+"""Runs of hybrids: resolved options, the record, and counts that are sums over layers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.cost import count_model, count_parameters
+from attn_zoo.encoder import build_model
+from attn_zoo.leaderboard import tables
+from attn_zoo.leaderboard.show import find
+from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
+from attn_zoo.registry import build_task
+from attn_zoo.runner import resolve_spec, run
+from attn_zoo.runner.count import _batch, count_mechanisms, count_per_example, counted_implementation, model_arguments
+
+SMALL = {"flip_flop": {"length": 16}}
+
+
+class Quiet:
+    def start(self, label: str, steps: int) -> None: ...
+    def advance(self, step: int, loss: float, valid: float | None) -> None: ...
+    def stop(self) -> None: ...
+
+
+def spec(attention: str, task: str = "digits", depth: int = 3, **changes: object) -> RunSpec:
+    model, budget = ModelSpec(dim=16, depth=depth, heads=2), Budget(steps=2, batch_size=8, evaluate_every=2, warmup_steps=1)
+    task_options = SMALL.get(task, {})
+    return resolve_spec(
+        RunSpec(attention=attention, task=task, task_options=task_options, model=model, budget=budget, device="cpu", **changes)  # type: ignore[arg-type]
+    )
+
+
+def test_a_spec_holds_every_option_of_every_mechanism_under_one_name():
+    found = spec("linformer+linformer+softmax", options={"linformer.sharing": "layerwise"})
+    assert found.attention == "2*linformer+softmax"
+    alone = {name: spec(name, options=given).options for name, given in [("linformer", {"sharing": "layerwise"}), ("softmax", {})]}
+    assert found.options == {f"{name}.{key}": value for name, options in alone.items() for key, value in options.items()}
+    assert RunSpec.from_dict(found.to_dict()) == found and found.run_id("1") == spec(
+        "2*linformer+softmax", options=found.options
+    ).run_id("1")
+
+
+def test_wrong_hybrids_are_refused_before_work():
+    with pytest.raises(ValueError, match="takes at least 3 layers"):
+        spec("2*linformer+softmax", depth=2)
+    with pytest.raises(UnknownNameError, match="no implementation of linear is called 'sdpa'"):
+        spec("linear+softmax", implementation="sdpa")
+    with pytest.raises(UnknownNameError, match="no option of the hybrid"):
+        spec("linear+softmax", options={"linformer.projected_length": 4})
+
+
+@pytest.mark.parametrize(("attention", "task"), [("2*linformer+softmax", "digits"), ("linear+softmax", "flip_flop")])
+def test_counts_are_sums_over_layers_and_those_of_the_built_model(attention, task):
+    asked = spec(attention, task)
+    task_spec = build_task(task, **asked.task_options).spec
+    with torch.device("meta"):
+        model = build_model(task_spec, implementation=counted_implementation(asked), **model_arguments(asked))
+        both = count_model(model, _batch(task_spec, 1))
+    counted = count_per_example(asked, task_spec, "eager")
+    assert counted["flops_per_example"] == both.flops
+    assert counted["training_flops_per_example"] == (both.flops or 0) + (both.backward_flops or 0)
+    first, last = attention.removeprefix("2*").split("+")
+    ones = {name: count_mechanisms(spec(name, task, depth=1), task_spec) for name in (first, last)}
+    for key in count_mechanisms(asked, task_spec):
+        assert counted[key] == 2 * ones[first][key] + ones[last][key], key
+    assert ("state_bytes" in counted) == (task == "flip_flop")
+    sizes = {}
+    for name in (first, last):
+        for depth in (1, 2):
+            with torch.device("meta"):
+                built = build_model(task_spec, implementation="eager", **model_arguments(spec(name, task, depth=depth)))
+            sizes[name, depth] = count_parameters(built)
+    assert count_parameters(model) == sizes[first, 2] + sizes[last, 2] - sizes[last, 1]
+
+
+def test_counted_activations_are_those_of_a_real_step():
+    asked = spec("linformer+softmax", implementation="sdpa")
+    task_spec = build_task("digits").spec
+    torch.manual_seed(0)
+    real = count_model(build_model(task_spec, implementation="sdpa", **model_arguments(asked)), _batch(task_spec, 8))
+    counted = count_per_example(asked, task_spec, "sdpa")
+    assert counted["activation_bytes_per_example"] == (real.activation_bytes or 0) // 8 > 0
+    dropped = replace(asked, options={**asked.options, "softmax.dropout": 0.1})
+    assert "activation_bytes_per_example" not in count_per_example(dropped, task_spec, "sdpa")
+
+
+@pytest.fixture(scope="module")
+def record() -> RunRecord:
+    return run(spec("linear+softmax", options={"softmax.dropout": 0.0}, depth=2), Quiet())
+
+
+def test_a_run_is_recorded_with_the_cards_of_all_mechanisms(record):
+    assert record.status == "done", record.reason
+    card = record.attention_card
+    assert card["name"] == record.spec.attention == "linear+softmax" and not card["control"]
+    assert card["time"].startswith("linear: O(") and "; softmax: O(" in card["time"]
+    first, _, last = (record.implementation or "").partition("+")
+    assert (first, last) == ("tiled", "sdpa")
+    assert RunRecord.from_dict(record.to_dict()) == record and math.isfinite(record.scores["test"])
+
+
+def test_tables_show_a_hybrid_as_a_row_that_show_finds(record):
+    (table,) = tables([record])
+    (row,) = table.rows
+    assert row.label == "linear+softmax"
+    record = replace(record, source="one.json")
+    for wanted in ("linear+softmax", "linear + softmax[dropout=0.0]", "linear+softmax@digits"):
+        (shown,) = find(wanted, [record])
+        assert shown.members == (record,)
+    with pytest.raises(ValueError, match="no row is called"):
+        find("softmax+linear", [record])
