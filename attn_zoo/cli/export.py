@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 from attn_zoo.cli.parsing import check_output
+from attn_zoo.terminal import show
 
 _FORMATS = ("onnx", "torch")
 _SIZES = ("auto", "batch and length", "batch", "fixed")
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.description = (
         "Write a layer with fresh weights as a program of tokens and, where it honours padding, key_valid; run the "
         "file and compare. Weights of your own: attn_zoo.export.export_layer(layer, Path(...))."
@@ -29,9 +30,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=_FORMATS, help="(default: onnx)")
     parser.add_argument("--sizes", choices=_SIZES, help="which sizes stay open (default: auto, as many as possible)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="file to write; with --all, JSON of what was found")
-    parser.add_argument(
-        "--all", action="store_true", help="try every attention in both formats, and print a table with the reasons"
-    )
+    everything = "try every attention in both formats, and print a table with the reasons"
+    parser.add_argument("--all", action="store_true", help=everything)
     parser.set_defaults(handler=_export)
 
 
@@ -85,7 +85,7 @@ def _layer(parsed: argparse.Namespace) -> int:
     made = export_layer(layer.eval(), parsed.output, format=format, sizes=parsed.sizes or "auto")
     opened = f"{' and '.join(made.open_sizes)} open" if made.open_sizes else "fixed sizes"
     opset = f", opset {made.opset}" if made.opset else ""
-    print(f"{made.path}: {made.nbytes:,} bytes{opset}, {opened}; differs from eager by {made.difference:.1e} of the largest number")
+    show(f"{made.path}: {made.nbytes:,} bytes{opset}, {opened}; differs from eager by {made.difference:.1e} of the largest number")
     return 0
 
 
@@ -97,5 +97,5 @@ def _survey(output: Path | None) -> int:
     found = survey(tell=lambda line: print(line, file=sys.stderr, flush=True))
     if output is not None:
         output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(table(found, "simple"))
+    show(table(found, "simple"))
     return 0

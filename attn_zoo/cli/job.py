@@ -1,4 +1,4 @@
-"""One run of a command, in whichever process does it: claimed, done and recorded, unless an equal one is recorded."""
+"""Run of a command in some process: claimed, done and recorded, unless an equal one is recorded."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from attn_zoo.runner import Progress, run
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.tracking import Tracking, Watchers, check_trackers
+from attn_zoo.terminal import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Order:
     """Files and folders of plugins, which every process loads."""
 
     def begin(self) -> None:
-        """Make this process, whoever started it, like the one that the command was typed in.
+        """Give this process the folder, plugins and threads of the one that the command was typed in.
 
         Raises:
             FileNotFoundError: the folder or a plugin is not there.
@@ -106,14 +107,19 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
         if theirs != run_id:
             raise ValueError("the processes were given different runs; launch each with the same command")
         if known:
-            print(f"{job.label}: recorded already{_by_other_code(known)}", flush=True)
+            _say(job, f"recorded already{_by_other_code(known)}")
             return known
         if not ours:
-            print(f"{job.label}: left to another process, which is at it; the same command will show whether it ended", flush=True)
+            _say(job, "left to another process, which is at it; the same command will show whether it ended")
             return None
         record = _do(order, job)
-    print(terminal(f"{job.label}: {_outcome(record)}"), flush=True)
+    _say(job, _outcome(record))
     return record
+
+
+def _say(job: Job, words: str) -> None:
+    """Print a line about a run."""
+    show(terminal(f"{job.label}: {words}"))
 
 
 def _by_other_code(record: RunRecord) -> str:
@@ -124,13 +130,13 @@ def _by_other_code(record: RunRecord) -> str:
 
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:
-    """The values that a spec has for what its study searched over."""
+    """Values of a spec for the keys that its study searched over."""
     found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
     return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found)
 
 
 def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
-    """The record with its part in the study; of a trial without test scores, so that nobody can choose by them."""
+    """Record with its part in the study; that of a trial without test scores, so that nobody can choose by them."""
     if tuning is None:
         return record
     kept = {name: score for name, score in record.scores.items() if name in ("valid", "train")}
@@ -138,14 +144,14 @@ def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
 
 
 def _do(order: Order, job: Job) -> RunRecord:
-    """The run itself, its state kept and its course told as the settings have it; the main process records it."""
+    """Do the run, with checkpoints and trackers as the settings have them; the main process records it."""
     settings, run_id, is_main = order.settings, job.run_id, Processes().is_main
     keep, told = settings.checkpoint, settings.tracking
     checkpoint = None
     if keep.every or keep.minutes:
         checkpoint = Checkpoint(settings.records, run_id, keep.every, keep.minutes)
         if is_main and (words := checkpoint.open()):
-            print(f"{job.label}: {words}", flush=True)
+            _say(job, words)
     trackers: AbstractContextManager[Tracking | None] = nullcontext()
     if told.to and is_main:
         trackers = Tracking(told.to, job.spec, run_id, project=told.project, folder=told.folder, every=told.every)

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from attn_zoo.cli.keys import describe_keys, read_keys
-from attn_zoo.cli.parsing import check_output
+from attn_zoo.cli.parsing import InLines, check_output
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
@@ -26,23 +26,24 @@ from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.records import describe_environment
 from attn_zoo.rows import typed_options
+from attn_zoo.terminal import show
 
 MOVED = {"linformer_kernels": "python benchmarks/linformer_kernels.py OUT.json, in a checkout"}
 """Experiments of earlier versions, and the commands that run them."""
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = "An experiment on time and memory of layers, as a Markdown table and, with output=FILE, as JSON."
     parser.epilog = describe()
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = InLines
     default = f"experiment={next(iter(EXPERIMENTS))} unless said"
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"experiment=NAME and its keys ({default})")
     parser.set_defaults(handler=lambda parsed: measure(parsed.overrides))
 
 
 def describe() -> str:
-    """Every experiment with its keys, for ``attn-zoo measure --help``."""
+    """Describe every experiment and its keys, for ``attn-zoo measure --help``."""
     parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
     for name, kind in EXPERIMENTS.items():
         doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]
@@ -68,7 +69,7 @@ def measure(words: Sequence[str]) -> int:
     grid = EXPERIMENTS[name](**given)
     if grid.read is not None:
         found = _read(name, Path(grid.read))
-        print(grid.report(found))
+        show(grid.report(found))
         grid.draw(found)
         return 0
     environment = describe_environment(getattr(grid, "device", "cpu"))
@@ -78,7 +79,7 @@ def measure(words: Sequence[str]) -> int:
         _go_on(grid, found, output)
         check_output("output", output)
     status = _run(grid, found, output, started + (getattr(grid, "seconds", None) or math.inf))
-    print(grid.report(found))
+    show(grid.report(found))
     grid.draw(found)
     return status
 
@@ -112,7 +113,7 @@ def _kill_fork_server() -> None:
 
 
 def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The experiment that ``words`` name and the values of the keys that they give.
+    """Experiment that ``words`` name, and the values of the keys that they give.
 
     Raises:
         UnknownNameError: no such experiment or key.
@@ -132,7 +133,7 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _read(name: str, file: Path) -> Measurement:
-    """An earlier measurement."""
+    """Read the file of an earlier measurement of an experiment."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:

@@ -8,8 +8,8 @@ from pathlib import Path
 from attn_zoo.scaffold import Kind, write_package
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.description = (
         "Write an installable package that registers an attention (with --task: a task) that passes every check as it "
         "is, with its tests; what it computes is yours to replace. Nothing that is there is overwritten."
@@ -20,10 +20,10 @@ def fill(parser: argparse.ArgumentParser) -> None:
         "--class", dest="class_name", metavar="CLASS", help="name of its class (default: from NAME, MyTask for my_task)"
     )
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="new or empty folder of the package (default: NAME, here)")
-    parser.set_defaults(handler=new)
+    parser.set_defaults(handler=_new)
 
 
-def new(parsed: argparse.Namespace) -> int:
+def _new(parsed: argparse.Namespace) -> int:
     """Write the package and say what to do next.
 
     Raises:
@@ -36,9 +36,6 @@ def new(parsed: argparse.Namespace) -> int:
     overrides = f"task={parsed.name}" if parsed.task else f"attention={parsed.name} task=digits"
     print(f"{kind} {parsed.name} in {folder}:")
     print("\n".join(f"  {path.as_posix()}" for path in written))
-    print("\nnext:")
-    print(f"  pip install -e {folder}")
-    print(f"  attn-zoo check {parsed.name}")
-    print(f"  pytest {folder}")
-    print(f"  attn-zoo run {overrides}")
+    then = [f"pip install -e {folder}", f"attn-zoo check {parsed.name}", f"pytest {folder}", f"attn-zoo run {overrides}"]
+    print("\n  ".join(["\nnext:", *then]))
     return 0

@@ -6,13 +6,13 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.cli.config import Settings, in_words, store_groups
-from attn_zoo.cli.config import explain as explain
 from attn_zoo.cli.job import Job, Order
 from attn_zoo.cli.launch import in_short, is_death_of_a_worker, is_of_a_launcher, launch
 from attn_zoo.cli.plan import Plan, plan
@@ -28,7 +28,7 @@ from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.registry import attentions, task_names
 from attn_zoo.rows import FORM
 from attn_zoo.runner.processes import speaks
-from attn_zoo.terminal import columns, wrap
+from attn_zoo.terminal import columns, show, wrap
 
 PICTURE = "leaderboard.svg"
 _OWN = ("seed", "implementation", "device", "precision")
@@ -80,13 +80,13 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     if speaks():
         Store(settings.records).clear_leftovers()
     planned.read_data()
-    print(planned.announcement(), flush=True)
+    show(planned.announcement())
     order = Order(tuple(command), os.getcwd(), settings, tuple(handed_on()))
     records = _until_done(planned, order)
     if settings.report and not planned.study:  # trials are no rows
         _report(settings)
     if missing := planned.missing():
-        print(f"{missing} runs are not recorded: another process is at them, or was; the same command will show", flush=True)
+        show(f"{missing} runs are not recorded: another process is at them, or was; the same command will show")
     return 1 if records is None else exit_status(records)
 
 
@@ -150,13 +150,13 @@ def _configs(group: str) -> list[str]:
 
 
 def hush() -> None:
-    """Of processes that do each run together one prints; what goes wrong is said by each."""
+    """Silence all but one of the processes that do each run together; each prints its own errors."""
     if not speaks():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
 
 
 def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | None:
-    """Records of the runs; none of a study, whose trials may fail, and None where workers died too often."""
+    """Do the runs and return their records; an empty list for a study, whose trials may fail; None where workers died too often."""
     restarts = order.settings.restarts
     for again in range(restarts + 1):
         try:
@@ -176,20 +176,15 @@ def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | Non
 
 
 def _search(study: Study, order: Order) -> None:
-    """The trials of a study, batch by batch; recorded ones are not done again."""
+    """Do the trials of a study, batch by batch; recorded ones are not done again."""
     drawing, number = draws(study), 0
-    batch = next(drawing)
-    while True:
-        jobs = [
-            Job(study.spec(values), study.locations, Tuning(study.id, study.space, trial=number + at))
-            for at, values in enumerate(batch)
-        ]
-        number += len(jobs)
-        scores = [objective(record) for record in launch(order, jobs)]
-        try:
-            batch = drawing.send(scores)
-        except StopIteration:
-            return
+    scores: Any = None
+    with suppress(StopIteration):  # where all are drawn
+        while True:
+            trials = enumerate(drawing.send(scores), number)
+            jobs = [Job(study.spec(values), study.locations, Tuning(study.id, study.space, trial=at)) for at, values in trials]
+            scores = [objective(record) for record in launch(order, jobs)]
+            number += len(jobs)
 
 
 def _report(settings: Settings) -> None:
@@ -200,4 +195,5 @@ def _report(settings: Settings) -> None:
     made = tables(Store(settings.records).load()[0])
     picture = Path(settings.records) / PICTURE
     picture.write_text(heat_map_svg(heat_map(made, recorded_columns(made))), encoding="utf-8")
-    print(f"\nPicture: {picture}. Ranks, costs and equal budgets: attn-zoo leaderboard --records {settings.records}")
+    print()
+    show(f"Picture: {picture}. Ranks, costs and equal budgets: attn-zoo leaderboard --records {settings.records}")

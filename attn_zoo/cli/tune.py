@@ -21,6 +21,7 @@ from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.records import Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
 from attn_zoo.rows import RowName, read_rows, split
+from attn_zoo.terminal import show, wrap
 
 _OWN = ("trials", "seeds")
 USAGE = """usage: attn-zoo tune attention=ROW,... task=NAME,... [experiment=NAME] [trials=N] [seeds=1,2,3] [KEY=VALUE ...]
@@ -40,17 +41,17 @@ the same command goes on from there.
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was typed, taken apart."""
+    """Searches, seeds and other overrides that the command line names."""
 
     experiment: str
-    """Search that the trials belong to."""
+    """Experiment that the trials belong to."""
     searches: tuple[tuple[RowName, str], ...]
-    """Row and task of each."""
+    """Row and task of each search."""
     rest: tuple[str, ...]
     """Other overrides of all trials."""
     seeds: tuple[int, ...]
     named: bool
-    """Whether the rows were typed, and not taken from the experiment."""
+    """True for rows that were typed, False for those of the experiment."""
 
 
 def tune(words: Sequence[str]) -> int:
@@ -63,7 +64,7 @@ def tune(words: Sequence[str]) -> int:
         ValueError: a word is wrong, or no trial of a study has a score.
     """
     if not words or set(words) & {"-h", "--help"}:
-        print(USAGE)
+        print(wrap(USAGE))
         return 0
     hush()
     store_groups()
@@ -108,7 +109,7 @@ def read_request(words: Sequence[str]) -> Request:
 
 
 def plan_searches(asked: Request) -> list[Plan]:
-    """Every search. Of a list that the experiment writes down, mechanisms that refuse the task are named and left out.
+    """Plans of all searches. Mechanisms of the experiment's own list that refuse the task are named and left out.
 
     Raises:
         ValueError: a word is wrong, or a mechanism that was asked for by name refuses the task.
@@ -129,7 +130,7 @@ def plan_searches(asked: Request) -> list[Plan]:
     if not found:
         raise ValueError(refused[0])
     for words in refused:
-        print(words, flush=True)
+        show(words)
     return found
 
 
@@ -148,7 +149,7 @@ def _rows(texts: Sequence[str], tuning: TuningConfig, fixed: bool) -> list[RowNa
 
 
 def _written_down(experiment: str) -> TuningConfig:
-    """The search that an experiment writes down.
+    """Settings of the search that an experiment writes down.
 
     Raises:
         ValueError: the experiment is no search.
@@ -174,7 +175,7 @@ def _count(key: str, value: str) -> int:
 
 
 def _best(searched: Plan, seeds: Sequence[int]) -> Plan:
-    """The runs with the best settings that the trials of a study have found, which are also printed."""
+    """Print the best settings that the trials of a study have found, and plan the runs with them."""
     study, settings = searched.study, searched.settings
     assert isinstance(study, Study)
     known = Store(settings.records).load()[0]
@@ -182,10 +183,9 @@ def _best(searched: Plan, seeds: Sequence[int]) -> Plan:
     best = best_of(trials_of(known, study.id))
     assert best is not None, "there is no ledger without one"
     failed = f" ({drawn.failed} without a score)" if drawn.failed else ""
-    print(
+    show(
         f"study {study.id}: best of {drawn.trials} trials{failed} is trial {drawn.best_trial} with "
-        f"{searched_values(best.spec, drawn)}: valid {best.task_card['metric']} {drawn.best_valid:.4g}",
-        flush=True,
+        f"{searched_values(best.spec, drawn)}: valid {best.task_card['metric']} {drawn.best_valid:.4g}"
     )
     jobs = tuple(Job(replace(best.spec, seed=seed), study.locations, drawn) for seed in seeds)
     return Plan(jobs, replace(settings, report=False))

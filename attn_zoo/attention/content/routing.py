@@ -44,7 +44,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 @register_attention(
     "routing",
-    title="Routing (k-means)",
+    title="Routing heads (k-means)",
     paper="Roy et al. 2021, arXiv:2003.05997",
     equation="Section 4.1, Algorithm 1",
     options=Options,
@@ -61,11 +61,12 @@ class Routing(Attention[Options]):
     Paper: Roy et al. 2021, Section 4.1 and Algorithm 1: positions of unit length, the w = n / k nearest to each centroid, moving
         averages.
     Symbols: μ → centroids, k → clusters, w → window, λ → decay.
-    Differs: queries are keys, as in the paper's causal attention, but there is no causal form here: the positions of a cluster
-        depend on all positions, later ones included, so the paper's masks inside clusters still leak. A position in several
-        clusters gets the mean of their outputs, not the last one; one in none gets zeros, as in the paper. Keys are scaled to the
-        length √d by their norm alone, without subtracting a mean. Centroids are updated in training only, after the call, towards
-        the mean of the positions nearest them, and stay of unit length. w counts valid positions of each example.
+    Differs: all heads route, where the paper's share a layer with heads of local attention. Queries are keys, as in the paper's
+        causal attention, but there is no causal form here: the positions of a cluster depend on all positions, later ones
+        included, so the paper's masks inside clusters still leak. A position in several clusters gets the mean of their outputs,
+        not the last one; one in none gets zeros, as in the paper. Keys are scaled to the length √d by their norm alone, without
+        subtracting a mean. Centroids are updated in training only, after the call, towards the mean of the positions nearest them,
+        and stay of unit length. w counts valid positions of each example.
     """
 
     centroids: Float[Tensor, "heads clusters head_dim"]

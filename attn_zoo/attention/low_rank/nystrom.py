@@ -44,14 +44,9 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return Cost(flops, parameters=h * options.convolution, backward_flops=2 * flops)
 
 
-def every_token(geometry: Geometry) -> Nystrom:
-    """Softmax limit: a landmark for each token, and enough iterations to find A⁺, as A A⁺ A = A."""
-    return Nystrom(geometry, Options(landmarks=geometry.keys, iterations=60))
-
-
 @register_attention(
     "nystrom",
-    title="Nyströmformer",
+    title="Nyströmformer (convolution optional)",
     paper="Xiong et al. 2021, arXiv:2102.03902",
     equation="Eq. 13 to 15",
     options=Options,
@@ -60,7 +55,8 @@ def every_token(geometry: Geometry) -> Nystrom:
     memory="n m + n d",
     cost=cost,
     implementations=("eager", "sdpa"),
-    softmax_limit=every_token,
+    # A landmark for each token, and enough iterations to find A⁺, as A A⁺ A = A.
+    softmax_limit=lambda geometry: Nystrom(geometry, Options(landmarks=geometry.keys, iterations=60)),
     variants={"convolution": {"convolution": 5}, "few": {"landmarks": 3, "iterations": 2}, "many": {"landmarks": 48}},
 )
 class Nystrom(Attention[Options]):
@@ -69,10 +65,10 @@ class Nystrom(Attention[Options]):
     Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
         (convolution of the values).
     Symbols: m → landmarks, Z → inverse, F̃, Ã, B̃ → the three softmax kernels.
-    Differs: landmarks are means of valid tokens, whose number need not be a multiple of m: the first n mod m segments hold one
-        token more. The pseudo-inverse starts from A of each head of each example, scaled by its own norms, where the paper's code
-        takes maxima over the whole batch. The convolution is one kernel a head over positions, with zeros at padding. Computed in
-        float32 at least.
+    Differs: there is no convolution unless asked for (``convolution``; the paper's spans 33 positions). Landmarks are means of
+        valid tokens, whose number need not be a multiple of m: the first n mod m segments hold one token more. The pseudo-inverse
+        starts from A of each head of each example, scaled by its own norms, where the paper's code takes maxima over the whole
+        batch. The convolution is one kernel a head over positions, with zeros at padding. Computed in float32 at least.
     """
 
     saturates = (("landmarks", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)

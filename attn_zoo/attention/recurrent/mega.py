@@ -50,7 +50,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
 @register_attention(
     "mega",
-    title="MEGA (chunks)",
+    title="MEGA's attention (chunks, no gates)",
     paper="Ma et al. 2022, arXiv:2209.10655",
     equation="Multi-dimensional damped EMA; queries and keys of it; MEGA-chunk",
     options=Options,
@@ -67,12 +67,12 @@ class Mega(Attention[Options]):
     Paper: Ma et al. 2022: multi-dimensional damped EMA, queries and keys of one representation, MEGA-chunk.
     Symbols: α, δ → decay_in and decay_out before their sigmoid; β → spread, η → gather, κ and μ → gain and offset; X → the layer's
         query projection; h → expansion, c → chunk.
-    Differs: averages are of a head's projected channels, where the paper projects the averages; silu follows directly.
-        Attention has several heads, and values are projected without silu. Left out are the gates of update and output, which
-        belong to the layer around, the bias of relative positions, which the averages replace, the offset of keys, which softmax
-        cancels, and the laplace function. Queries and keys start as Z, with κ = 1 and μ = 0; η from N(0, 1/h).
-        Without causality a second average runs backwards, and both are added. Padded tokens enter as zeros and
-        keep their positions: the average decays over them as over real ones.
+    Differs: averages are of a head's projected channels, where the paper projects the averages; silu follows directly. Attention
+        has several heads, and values are projected without silu. Left out are what surrounds attention (the reset gate, the
+        candidate and the update gate between it and X), the learned residual ω ∘ x that the published code adds to the average,
+        the bias of relative positions, the offset of keys, which softmax cancels, and the laplace function. Queries and keys start
+        as Z, with κ = 1 and μ = 0; η from N(0, 1/h). Without causality a second average runs backwards, and both are added. Padded
+        tokens enter as zeros and keep their positions: the average decays over them as over real ones.
     """
 
     saturates = (("chunk", "is no shorter than the {n} tokens: every token sees all"),)
