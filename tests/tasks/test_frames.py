@@ -72,7 +72,7 @@ def test_the_set_is_that_under_the_last_key(options):
 def test_a_set_is_explained_by_neither_averages_nor_places():
     frames, _, labels = whole(build_task("set_recall", train=4000, valid=20, test=20))
     target, held = labels[:, -1, 0], frames[..., 8:]
-    assert explained(held.sum(dim=1), target) < 0.05 and explained(held[..., 0], target) < 0.05
+    assert explained(held.sum(dim=1), target) < 0.07 and explained(held[..., 0], target) < 0.07, "one of 31 frames is asked for"
     assert int(labels[:, -1].sum(dim=1).min()) == 0 and int(labels[:, -1].sum(dim=1).max()) >= 7, (
         "sets of all sizes, the empty one too"
     )
