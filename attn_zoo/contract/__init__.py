@@ -1,6 +1,6 @@
 """Interfaces of attentions, tasks and their cards. Imports nothing else of the zoo but ``precision`` and ``shapes``."""
 
-from attn_zoo.contract.attention import Attention, AttentionCard, choose_implementation, hide_rows_without_keys
+from attn_zoo.contract.attention import Attention, AttentionCard, OptionsT, choose_implementation, hide_rows_without_keys
 from attn_zoo.contract.carried import CarriedState, check_state
 from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
@@ -59,6 +59,7 @@ __all__ = [
     "MemoryState",
     "MissingDataError",
     "NoOptions",
+    "OptionsT",
     "Pairs",
     "Patches",
     "RedrawnAttention",

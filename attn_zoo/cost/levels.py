@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attn_zoo.contract import Attention, AttentionCard, Geometry, Pairs, Patches, TaskSpec, UnknownNameError
-from attn_zoo.cost.bench import Subject, build_layer, tokens
+from attn_zoo.cost.bench import Subject, build_layer, random_tokens
 from attn_zoo.encoder import build_model
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import join_layers
@@ -60,13 +60,13 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
         task: task of a ``model``, of sequences; its length is replaced.
     """
     if name == "mechanism":
-        return Rig(partial(build_mechanism, subject, sizes), partial(heads, subject, sizes), False)
+        return Rig(partial(build_mechanism, subject, sizes), partial(random_heads, subject, sizes), False)
     if name == "layer":
-        return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), partial(tokens, sizes.dim), False)
+        return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), partial(random_tokens, sizes.dim), False)
     if name == "block":
-        return Rig(partial(build_block, subject, sizes), partial(tokens, sizes.dim), True)
+        return Rig(partial(build_block, subject, sizes), partial(random_tokens, sizes.dim), True)
     assert task is not None and not isinstance(task.inputs, Patches)
-    return Rig(partial(build_whole, subject, sizes, task), partial(labelled_ids, task), True)
+    return Rig(partial(build_whole, subject, sizes, task), partial(random_ids_and_labels, task), True)
 
 
 class Alone(nn.Module):
@@ -96,7 +96,7 @@ def mechanism_inputs(
     return tuple(torch.randn(batch, geometry.heads, n, geometry.head_dim, dtype=dtype) for n in lengths)
 
 
-def heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Queries, keys, values and extra projections, in this order, of those that a mechanism reads."""
     entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
     return mechanism_inputs(entry, geometry, attention_options(entry, geometry, subject.options), batch, dtype)
@@ -115,7 +115,7 @@ class Whole(nn.Module):
         return F.cross_entropy(scores.flatten(0, -2), labels.flatten()) if self.training else scores
 
 
-def labelled_ids(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def random_ids_and_labels(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Random ids without padding and random labels; where positions are labelled, all are asked."""
     inputs = task.inputs
     assert not isinstance(inputs, Patches)
@@ -124,29 +124,15 @@ def labelled_ids(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) ->
     return torch.randint(1, inputs.vocabulary, shape), torch.randint(task.classes, labelled)
 
 
-class Unpadded(nn.Module):
-    """A block on tokens without padding."""
-
-    def __init__(self, block: Block) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length, dim) -> same."""
-        out: Tensor = self.block(tokens, None)
-        return out
-
-
 def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> Alone:
     """The mechanism alone, on the default device."""
     options = {"implementation": subject.implementation, "device": torch.get_default_device(), **subject.options}
     return Alone(build_attention(subject.attention, sizes.geometry(length, subject.causal), **options))
 
 
-def build_block(subject: Subject, sizes: Sizes, length: int) -> Unpadded:
+def build_block(subject: Subject, sizes: Sizes, length: int) -> Block:
     """A block of the zoo's encoder."""
-    layer = build_layer(subject, sizes.dim, sizes.heads, length)
-    block = Unpadded(Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, layer))
+    block = Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, build_layer(subject, sizes.dim, sizes.heads, length))
     join_layers(block)
     return block
 

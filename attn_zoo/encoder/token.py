@@ -26,7 +26,7 @@ class Block(nn.Module):
     def forward(
         self,
         tokens: Float[Tensor, "batch length dim"],
-        key_valid: Bool[Tensor, "batch length"] | None,
+        key_valid: Bool[Tensor, "batch length"] | None = None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch length dim"]:
         """Apply the block; ``remembered``, where given, replaces its keys and values and ``key_valid``."""
