@@ -66,11 +66,21 @@ def test_report_tells_how_every_case_ended() -> None:
         report.raise_on_failure()
 
 
+def test_errors_within_torch_are_placed_where_torch_was_called() -> None:
+    def beyond() -> None:
+        torch.nn.functional.softmax(torch.zeros(2), dim=5)
+
+    (result,) = run_cases("thing", [case("a", beyond)]).results
+    assert "IndexError: Dimension out of range" in result.detail
+    assert "(test_conformance_harness.py:" in result.detail
+
+
 def test_report_tells_one_fault_once() -> None:
-    report = run_cases("thing", [case("a", fails), case("b", fails), case("c", skips), case("c", skips, variant="wide")])
+    skipped = [case("c", skips), case("c", skips, variant="wide"), case("d", skips)]
+    report = run_cases("thing", [case("a", fails), case("b", fails), *skipped])
     assert str(report).splitlines()[1:] == [
         "  failed  thing[default]-eager-a and 1 more: found 7",
-        "  skipped c (2 times): nothing to prove",
+        "  skipped c, d (3 times): nothing to prove",
     ]
 
 

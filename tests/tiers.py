@@ -24,7 +24,10 @@ TIERS: Mapping[str, str] = {
 
 PLACES: Mapping[str, str] = {
     **dict.fromkeys(["docs", "test_readme.py", "test_tutorials.py"], "docs"),
-    **dict.fromkeys(["kernels", "benchmarks", "export", "attention/test_fla.py", "attention/test_flex.py"], "kernels"),
+    **dict.fromkeys(
+        ["kernels", "benchmarks", "export", "attention/test_drawn_sizes.py", "attention/test_fla.py", "attention/test_flex.py"],
+        "kernels",
+    ),
     **dict.fromkeys(["attention/peers", "attention/test_linformer_peer.py", "cost/test_peers.py"], "peers"),
     **dict.fromkeys(["attention/test_eager_form.py", "cost/test_counted.py", "integrations/test_transformers_zoo.py"], "variants"),
     **dict.fromkeys(["mutants", "test_convolution_mutants.py", "test_layer_steps.py"], "variants"),

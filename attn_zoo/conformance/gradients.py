@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
 from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
-from attn_zoo.conformance.sizes import BORDERS
+from attn_zoo.conformance.sizes import ACROSS, BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention, Geometry
 
@@ -93,13 +93,14 @@ def _alone(subject: Subject, module: Attention, place: int) -> bool:
     return int((grad != 0).any(dim=3).flatten(0, 1).any(dim=0).sum()) <= 1
 
 
-@attention_check("implementation")
+@attention_check("variant")
 def gradients_follow_outputs_at_every_size(subject: Subject) -> None:
-    """At every drawn size, with padding and with other numbers of queries, each gradient is the slope of the outputs."""
+    """At every drawn size, with padding and with other numbers of queries, each gradient of ``eager`` is the slope of the outputs;
+    those of other implementations agree with it."""
     if subject.dtype is not torch.float64:
         raise NotApplicable("slopes are taken in float64")
     cross = subject.card.can.cross and not subject.always_causal
-    wide = [replace(subject.geometry(), queries=9), replace(subject.geometry(), queries=65)] if cross else []
+    wide = [replace(subject.geometry(), queries=queries) for queries in ACROSS] if cross else []
     for geometry in (*wide, *subject.sized()):
         module = subject.build(geometry)
         request = subject.draw(module, batch=2)

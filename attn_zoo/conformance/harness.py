@@ -15,6 +15,8 @@ import torch
 
 from attn_zoo.contract import UnknownNameError
 
+TORCH = Path(torch.__file__).parent
+
 Status = Literal["passed", "failed", "skipped", "waived"]
 """Outcome of a check; ``waived`` is a failure that the caller expected."""
 
@@ -131,8 +133,10 @@ class Report:
         for (status, detail), times in details.items():
             first = next(result for result in self.results if (result.status, result.detail) == (status, detail))
             lines.append(f"  {status:8}{first.case.id}{f' and {times - 1} more' if times > 1 else ''}: {detail}")
-        reasons = Counter((result.case.check, result.detail) for result in self.results if result.status == "skipped")
-        lines += [f"  skipped {check}{f' ({times} times)' if times > 1 else ''}: {why}" for (check, why), times in reasons.items()]
+        skipped = [result for result in self.results if result.status == "skipped"]
+        for reason, times in Counter(result.detail for result in skipped).items():
+            checks = dict.fromkeys(result.case.check for result in skipped if result.detail == reason)
+            lines.append(f"  skipped {', '.join(checks)}{f' ({times} times)' if times > 1 else ''}: {reason}")
         return "\n".join([*lines, *([f"  {self.note}"] if self.note else [])])
 
 
@@ -190,6 +194,13 @@ def _run(case: Case) -> Result:
     except Violation as fault:
         status, detail = "failed", str(fault)
     except Exception as error:  # the entry may raise anything, and other checks still run
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        status, detail = "failed", f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})"
+        status, detail = "failed", f"{type(error).__name__}: {error} ({_place_of(error)})"
     return Result(case, status, detail, time.perf_counter() - start)
+
+
+def _place_of(error: Exception) -> str:
+    """File and line of an error: the last outside torch, which is the entry's own where the entry called torch wrongly."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not Path(frame.filename).is_relative_to(TORCH)]
+    frame = (outside or frames)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"

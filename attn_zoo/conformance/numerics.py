@@ -59,10 +59,10 @@ def large_inputs_stay_finite(subject: Subject) -> None:
 
 
 @attention_check("implementation")
-def every_size_runs_in_every_type(subject: Subject) -> str:
+def every_size_runs_in_every_type(subject: Subject) -> str | None:
     """At every drawn size, float32 is close to float64, and 16-bit types give finite outputs and gradients near them."""
     largest = 0.0
-    for geometry in subject.sized():
+    for geometry in subject.sized(longest=min(BORDERS) if subject.interpreted else None):
         module = subject.build(geometry)
         request = subject.draw(module, batch=2)
         if subject.card.can.key_padding and geometry.keys > 2:
@@ -78,13 +78,13 @@ def every_size_runs_in_every_type(subject: Subject) -> str:
             else:
                 median = SHORT_MEDIAN if geometry.keys <= max(BORDERS) else LONG_MEDIAN
                 _near(got["output"].double(), want["output"].double(), where, median)
-    return f"float32 differs from float64 by {largest:.1e} of the largest number"
+    return f"float32 differs from float64 by {largest:.1e} of the largest number" if largest else None
 
 
 def _types(subject: Subject) -> list[torch.dtype]:
-    """Types narrower than the check's own that the implementation multiplies in."""
+    """Types narrower than the check's own that the implementation multiplies in; float32 is held to more beside ``eager``."""
     own = [torch.float32, torch.bfloat16, torch.float16] if subject.single is torch.float32 else []
-    return own if subject.dtype is torch.float64 else own[1:]
+    return own if subject.dtype is torch.float64 and subject.implementation == "eager" else own[1:]
 
 
 def _require_near(got: dict[str, Tensor], want: dict[str, Tensor], where: str) -> float:

@@ -14,6 +14,9 @@ BORDERS = (63, 64, 65, 127, 128, 129)
 CUTS = (1, *BORDERS, 255, 256, 257, 511, 512, 513, 1023, 1024)
 """Positions at which a block could end."""
 
+ACROSS = (9, 65)
+"""Numbers of queries beside another number of keys."""
+
 
 @dataclass(frozen=True, slots=True)
 class Size:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
 from attn_zoo.conformance.requests import Request, draw
-from attn_zoo.conformance.sizes import Size, Sizes, drawn_sizes
+from attn_zoo.conformance.sizes import BORDERS, Size, Sizes, drawn_sizes
 from attn_zoo.contract import FLA_DTYPE, Attention, AttentionCard, Geometry, UnsupportedError, unavailable
 from attn_zoo.registry import attention_options
 
@@ -151,14 +151,14 @@ class Subject:
         return drawn_sizes(self.card.name)
 
     def short_and_long(self) -> tuple[Geometry, ...]:
-        """Claimed geometries at the length of the check and at one of several blocks."""
-        plain, n = self.plain_and_causal(), self.sizes.blocks
+        """Claimed geometries at the length of the check and at one of several blocks, two of them in an interpreter."""
+        plain, n = self.plain_and_causal(), max(BORDERS) if self.interpreted else self.sizes.blocks
         return plain + tuple(replace(geometry, queries=n, keys=n) for geometry in plain if geometry.keys < n)
 
     def sized(self, longest: int | None = None, shortest: int = 1) -> Iterator[Geometry]:
         """Claimed geometries of every drawn size, without those that the options or the implementation refuse.
 
-        Variants meet lengths up to that of several blocks; kernels in an interpreter, two short ones.
+        Variants meet lengths up to that of several blocks; kernels in an interpreter, one head of each up to the borders of blocks.
 
         Args:
             longest, shortest: limits of the length.
@@ -174,7 +174,7 @@ class Subject:
     def _met(self) -> tuple[Size, ...]:
         drawn = () if self.brief else self.sizes.all
         if self.interpreted:
-            return (*drawn[2:3], Size(65, 1, 16))
+            return tuple(replace(size, heads=1) for size in drawn if size.length <= max(BORDERS))
         return drawn if self.variant == "default" else tuple(size for size in drawn if size.length <= self.sizes.blocks)
 
     def as_eager(self) -> Subject:

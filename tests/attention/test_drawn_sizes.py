@@ -1,0 +1,104 @@
+"""Drawn sizes of what a CPU runs in part: FlexAttention forward, and ``fla`` by its references."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fla_references
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from attn_zoo import attentions, card
+from attn_zoo.attention.sparse._pairs import PairwiseAttention
+from attn_zoo.conformance import Case, Violation, attention_checks
+from attn_zoo.conformance.requests import key_masks
+from attn_zoo.conformance.sizes import BORDERS
+from attn_zoo.conformance.subject import DEFAULTS_AT, Subject
+from attn_zoo.kernels import flex
+from attn_zoo.registry import attention_options
+
+CPU = torch.device("cpu")
+
+
+def settings(implementation: str) -> list[Any]:
+    """Names and variants of the attentions with an implementation."""
+    names = [name for name in attentions() if implementation in card(name).implementations]
+    return [pytest.param(name, variant, id=f"{name}-{variant}") for name in names for variant in ("default", *card(name).variants)]
+
+
+def subject_of(name: str, variant: str, implementation: str) -> Subject:
+    options = attention_options(card(name), DEFAULTS_AT, card(name).variants.get(variant, {}))
+    return Subject(card(name), variant, options, implementation, CPU)
+
+
+def agreement(name: str, variant: str, implementation: str) -> Case:
+    setting = f"{variant}-{implementation}-implementation_agrees_with_eager"
+    return next(case for case in attention_checks(name) if case.setting == setting)
+
+
+@pytest.fixture
+def plain_flex(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlexAttention in its plain form, which a CPU runs forward and which looks at no block table."""
+    for module in ("contract.attention", "conformance.subject"):
+        monkeypatch.setattr(f"attn_zoo.{module}.unavailable", lambda *_: None)
+    monkeypatch.setattr(flex, "compiled_flex", lambda: flex_attention)
+    monkeypatch.setattr(flex, "_CACHE", {})
+
+
+@torch.no_grad()
+def require_eager_outputs(name: str) -> None:
+    """Compare the outputs of ``flex`` with those of ``eager`` at drawn lengths from 63 to 319, with and without padding."""
+    subject = subject_of(name, "default", "flex")
+    for geometry in subject.sized(longest=subject.sizes.blocks, shortest=min(BORDERS)):
+        fused, eager = subject.build(geometry), subject.as_eager().build(geometry)
+        fused.load_state_dict(eager.state_dict())
+        request = subject.draw(eager, batch=6)
+        for mask in (None, key_masks(geometry.keys)):
+            padded = request.padded(mask)
+            subject.equal(padded(fused), padded(eager), f"{geometry}, padded={mask is not None}")
+
+
+@pytest.mark.usefixtures("plain_flex")
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("name", [name for name in attentions() if "flex" in card(name).implementations])
+def test_flex_gives_what_eager_gives(name):
+    require_eager_outputs(name)
+
+
+@pytest.mark.parametrize(("name", "variant"), settings("flex"))
+def test_block_tables_of_flex_hold_every_pair_and_no_other(name, variant):
+    subject = subject_of(name, variant, "eager")
+    for geometry in subject.sized():
+        built = subject.build(geometry)
+        assert isinstance(built, PairwiseAttention)
+        n, pairs, heads = geometry.keys, built.mask_mod(geometry.keys, CPU), geometry.heads if built.by_head() else 1
+        some, whole = flex.blocks_of_pairs(pairs, n, heads, CPU)
+        blocks = some.shape[-1]
+        every, positions = torch.arange(heads)[:, None, None], torch.arange(n)
+        allowed = torch.zeros(heads, blocks * flex.BLOCK, blocks * flex.BLOCK, dtype=torch.bool)
+        allowed[:, :n, :n] = pairs(every, positions[:, None], positions)
+        squares = allowed.view(heads, blocks, flex.BLOCK, blocks, flex.BLOCK)
+        assert torch.equal(some[0], squares.any(4).any(2)), geometry
+        assert torch.equal(whole[0], squares.all(4).all(2)), geometry
+
+
+@pytest.mark.usefixtures("plain_flex")
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_a_mistake_of_flex_at_one_border_is_seen(monkeypatch):
+    right = PairwiseAttention.attend_flex
+
+    def wrong(self: PairwiseAttention, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return right(self, query, key, value if key.shape[2] != 128 else value.roll(1, dims=2), key_valid)
+
+    monkeypatch.setattr(PairwiseAttention, "attend_flex", wrong)
+    with pytest.raises(Violation, match="keys=128"):
+        require_eager_outputs("local")
+
+
+@pytest.mark.parametrize(("name", "variant"), [each for each in settings("fla") if each.values[1] != "default"])
+def test_fla_agrees_with_eager_beyond_the_defaults(name, variant, monkeypatch):
+    pytest.importorskip("fla", reason="fla-core is not installed (extra: gpu or peers)")
+    fla_references.on_a_cpu(monkeypatch)
+    agreement(name, variant, "fla")()
