@@ -11,6 +11,8 @@ import mutants_modes
 import mutants_promises
 import mutants_sizes
 import mutants_stepping
+import mutants_stranger
+import mutants_stranger_linear
 import pytest
 import torch
 from mutants import MUTANTS, Mutant
