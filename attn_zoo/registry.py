@@ -23,6 +23,7 @@ from attn_zoo.contract import (
     Task,
     TaskCard,
     UnknownNameError,
+    check_bounds,
     choose_implementation,
     length_rules,
     plain_options,
@@ -197,8 +198,11 @@ def make_options(owner: str, kind: type, given: Mapping[str, Any]) -> Any:
     for name in given:
         if name not in known:
             raise UnknownNameError(f"option of {owner}", name, known)
-    check_types(owner.partition(" ")[2] or owner, kind, given)
-    return kind(**given)
+    name = owner.partition(" ")[2] or owner
+    check_types(name, kind, given)
+    made = kind(**given)
+    check_bounds(name, made)
+    return made
 
 
 def attention_options(entry: AttentionCard, geometry: Geometry, given: Mapping[str, Any]) -> Any:

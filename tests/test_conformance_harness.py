@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from mutants import Untold
-from originals import ORIGINALS, Linear, NoOptions, PlainSoftmax
+from mutants.card import Untold
+from mutants.originals import ORIGINALS, Linear, NoOptions, PlainSoftmax
 
 from attn_zoo import registry
 from attn_zoo.conformance import (
@@ -28,7 +28,7 @@ from attn_zoo.conformance.cost import exponent
 from attn_zoo.conformance.pytest_support import parametrize_with_checks
 from attn_zoo.conformance.sizes import BORDERS, drawn_sizes
 from attn_zoo.conformance.subject import Subject, attention_check
-from attn_zoo.conformance.variation import values
+from attn_zoo.conformance.variation import texts, values
 from attn_zoo.contract import Geometry, TaskCard, UnknownNameError, UnsupportedError
 
 
@@ -180,6 +180,27 @@ def test_options_are_varied_by_their_type() -> None:
     assert list(values("text")) == []
 
 
+def test_texts_are_the_words_of_a_refusal() -> None:
+    @dataclass
+    class Named:
+        kernel: str = "plain"
+
+        def __post_init__(self) -> None:
+            if self.kernel not in ("plain", "loud"):
+                raise ValueError(f"kernel is plain or 'loud'; got {self.kernel!r}.")
+
+    card = ORIGINALS["linear"]
+    subject = Subject(replace(card, options=Named), "default", Named(), "eager", torch.device("cpu"))
+    assert texts(subject, "kernel") == ["kernel", "is", "or", "loud", "got"]
+
+    @dataclass
+    class Free:
+        kernel: str = "plain"
+
+    subject = Subject(replace(card, options=Free), "default", Free(), "eager", torch.device("cpu"))
+    assert texts(subject, "kernel") == ["unheard-of"]
+
+
 def test_every_check_states_its_contract() -> None:
     for check in ATTENTION_CHECKS.values():
         assert check.contract.endswith(".")
@@ -252,7 +273,7 @@ def test_resolve_says_what_is_wrong_with_a_target(target: str, message: str) -> 
 def test_resolve_refuses_an_inherited_card() -> None:
     sys.modules["heirs"] = sys.modules[__name__]
     try:
-        with pytest.raises(ValueError, match="belongs to originals:PlainSoftmax"):
+        with pytest.raises(ValueError, match=r"belongs to mutants\.originals:PlainSoftmax"):
             resolve("heirs:Heir")
     finally:
         del sys.modules["heirs"]

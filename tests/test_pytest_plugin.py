@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mutants import Untold
-from originals import ORIGINALS
+from mutants.card import Untold
+from mutants.originals import ORIGINALS
 
 from attn_zoo import registry, task_names
 from attn_zoo.conformance import Violation, attention_checks, task_checks

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from originals import Linear, NoOptions, linear_cost
+from mutants.originals import Linear, NoOptions, linear_cost
 from torch import Tensor
 
 from attn_zoo import attentions, build_attention, card, load_plugins, register_attention, registry

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from task_mutants import MUTANTS, TESTING, Couples, Options, Pictures, RepeatsTokens, Sound, card_of
+from mutants.tasks import MUTANTS, TESTING, Couples, Options, Pictures, RepeatsTokens, Sound, card_of
 
 from attn_zoo import task_card, task_names
 from attn_zoo.conformance import TASK_CHECKS, NotApplicable, Violation, check_task, task_checks

@@ -7,6 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from attn_zoo.cli.parsing import check_output
+
 _FORMATS = ("onnx", "torch")
 _SIZES = ("auto", "batch and length", "batch", "fixed")
 
@@ -90,9 +92,8 @@ def _layer(parsed: argparse.Namespace) -> int:
 def _survey(output: Path | None) -> int:
     from attn_zoo.export import survey, table
 
-    if output is not None and (output.is_dir() or not output.parent.is_dir()):
-        lacking = "is a folder" if output.is_dir() else "lies in no folder that exists"
-        raise OSError(f"--output takes a file in a folder that exists; {str(output)!r} {lacking}")
+    if output is not None:
+        check_output("--output", output)
     found = survey(tell=lambda line: print(line, file=sys.stderr, flush=True))
     if output is not None:
         output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from attn_zoo.cli.parsing import check_output
 from attn_zoo.cli.records_of import add_records, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
 from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
@@ -148,8 +149,7 @@ def _refuse(parsed: argparse.Namespace) -> None:
     """Refuse, before anything is read, what could not be carried out.
 
     Raises:
-        ValueError: options that exclude each other.
-        OSError: no place for the output.
+        ValueError: options that exclude each other, or no place for the output.
     """
     said = [f"--{name}" for name in ("overview", "seeds", "published") if getattr(parsed, name)]
     if parsed.separation is not None and (
@@ -170,9 +170,8 @@ def _refuse(parsed: argparse.Namespace) -> None:
     alone += [f"--format {parsed.format}"] if parsed.format in ("csv", "svg") else []
     if parsed.at and alone:
         raise ValueError(f"--at adds a table to those of each task, which {alone[0]} does not show; leave one of them out")
-    if parsed.output and (parsed.output.is_dir() or not parsed.output.parent.is_dir()):
-        lacking = "is a folder" if parsed.output.is_dir() else "lies in no folder that exists"
-        raise OSError(f"--output takes a file in a folder that exists; {str(parsed.output)!r} {lacking}")
+    if parsed.output:
+        check_output("--output", parsed.output)
 
 
 def _tables(parsed: argparse.Namespace, records: Sequence[RunRecord]) -> list[Table]:

@@ -95,8 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         said = terminal_lines(f"attn-zoo: {error}")
         print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return _say_interrupted(arguments)
+    except KeyboardInterrupt as stop:
+        return _say_interrupted(arguments, str(stop))
 
 
 def _load(paths: Sequence[str]) -> None:
@@ -114,9 +114,10 @@ def _comes_of_an_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or (behind is not None and _comes_of_an_interrupt(behind))
 
 
-def _say_interrupted(arguments: Sequence[str]) -> int:
-    kept = "; what was recorded is kept, and the same command goes on from there" if arguments[:1] in (["run"], ["tune"]) else ""
-    print(f"attn-zoo: interrupted{kept}", file=sys.stderr)
+def _say_interrupted(arguments: Sequence[str], kept: str = "") -> int:
+    if arguments[:1] in (["run"], ["tune"]):
+        kept = "what was recorded is kept"
+    print(f"attn-zoo: interrupted{f'; {kept}, and the same command goes on from there' if kept else ''}", file=sys.stderr)
     return 130
 
 

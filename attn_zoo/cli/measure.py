@@ -9,21 +9,15 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import hydra
 import psutil
-from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
-from attn_zoo.cli.overrides import quote_rows
+from attn_zoo.cli.keys import describe_keys, read_keys
+from attn_zoo.cli.parsing import check_output
 from attn_zoo.cli.progress import Work
-from attn_zoo.cli.run import explain
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
 from attn_zoo.cost.grid import Grid
@@ -31,6 +25,7 @@ from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.records import describe_environment
+from attn_zoo.rows import typed_options
 
 MOVED = {"linformer_kernels": "python benchmarks/linformer_kernels.py OUT.json, in a checkout"}
 """Experiments of earlier versions, and the commands that run them."""
@@ -51,18 +46,8 @@ def describe() -> str:
     parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
     for name, kind in EXPERIMENTS.items():
         doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]
-        parts += [f"experiment={name}", *(f"  {line}" for line in doc)]
-        for f in fields(kind):
-            default = f.default_factory() if f.default is MISSING and f.default_factory is not MISSING else f.default
-            parts.append(f"    {f'{f.name}={_plain(default)}':<34} {f.metadata['help']}")
-        parts.append("")
+        parts += [f"experiment={name}", *(f"  {line}" for line in doc), *describe_keys(kind), ""]
     return "\n".join(parts)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(map(str, value))}]"
-    return "null" if value is None else str(value)
 
 
 def measure(words: Sequence[str]) -> int:
@@ -71,8 +56,8 @@ def measure(words: Sequence[str]) -> int:
     Where ``output`` holds a measurement of the same that was cut short or had no time for all, it is finished.
 
     Returns:
-        0; 1 when a process failed that nothing can be compared without, or what was found is not as it must be; 130 when it was
-        interrupted. What was written until then stays.
+        0; 1 when a process failed that nothing can be compared without, or what was found is not as it must be. What was written
+        until then stays.
 
     Raises:
         UnknownNameError: no such experiment, key, attention or option.
@@ -91,11 +76,10 @@ def measure(words: Sequence[str]) -> int:
     output = None if grid.output is None else Path(grid.output)
     if output is not None:
         _go_on(grid, found, output)
-        _check_writable(output)
+        check_output("output", output)
     status = _run(grid, found, output, started + (getattr(grid, "seconds", None) or math.inf))
-    if status != 130:
-        print(grid.report(found))
-        grid.draw(found)
+    print(grid.report(found))
+    grid.draw(found)
     return status
 
 
@@ -110,9 +94,7 @@ def _run(grid: Grid, found: Measurement, output: Path | None, ends: float) -> in
             Session(grid, found, save=save, tell=lambda line: work.update(note=line), ends=ends).run()
     except KeyboardInterrupt:
         _kill_fork_server()
-        kept = f"; what was found is in {output}, and the same command goes on from there" if output and found.cells else ""
-        print(f"attn-zoo: interrupted{kept}", file=sys.stderr)
-        return 130
+        raise KeyboardInterrupt(f"what was found is in {output}" if output and found.cells else "") from None
     except WorkerError as error:
         print(f"attn-zoo: {error}; there is nothing to compare without it", file=sys.stderr)
         return 1
@@ -130,42 +112,23 @@ def _kill_fork_server() -> None:
 
 
 def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The experiment that ``words`` name and the value of each of its keys.
+    """The experiment that ``words`` name and the values of the keys that they give.
 
     Raises:
         UnknownNameError: no such experiment or key.
         ValueError: a word is no KEY=VALUE, a value has the wrong type, or the experiment has another name now.
     """
-    try:
-        overrides = OverridesParser.create().parse_overrides([quote_rows(word) for word in words])
-        for override in overrides:
-            if override.is_sweep_override():
-                raise ValueError(f"measure does not sweep; write a list in brackets, {override.key_or_group}=[a,b]")
-            if override.is_add() or override.is_force_add() or override.is_delete():
-                raise ValueError(f"measure takes KEY=VALUE, got {override.input_line!r}")
-        named = [override.value() for override in overrides if override.key_or_group == "experiment"]
-        name = str(named[-1]) if named else next(iter(EXPERIMENTS))
-        if name in RENAMED:
-            raise ValueError(f"experiment={name} is called experiment={RENAMED[name]} now")
-        if name in MOVED:
-            raise ValueError(f"experiment={name} is now: {MOVED[name]}")
-        if name not in EXPERIMENTS:
-            raise UnknownNameError("experiment", name, EXPERIMENTS)
-        keys, lines = [f.name for f in fields(EXPERIMENTS[name])], []
-        for override in overrides:
-            key = override.key_or_group
-            if key == "experiment":
-                continue
-            if key.partition(".")[0] not in keys:
-                raise UnknownNameError(f"key of experiment={name}", key, ["experiment", *keys])
-            lines.append(f"{'+' if '.' in key else ''}{override.input_line}")  # Hydra wants + for what the defaults lack
-        ConfigStore.instance().store(name=f"measure_{name}", node=EXPERIMENTS[name])
-        with hydra.initialize_config_module("attn_zoo.configs", version_base="1.3"):
-            config = OmegaConf.to_container(hydra.compose(f"measure_{name}", overrides=lines), resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ValueError(explain(error)) from error
-    assert isinstance(config, dict)
-    return name, {str(key): value for key, value in config.items()}
+    name = next((word.partition("=")[2] for word in reversed(words) if word.startswith("experiment=")), next(iter(EXPERIMENTS)))
+    if name in RENAMED:
+        raise ValueError(f"experiment={name} is called experiment={RENAMED[name]} now")
+    if name in MOVED:
+        raise ValueError(f"experiment={name} is now: {MOVED[name]}")
+    if name not in EXPERIMENTS:
+        raise UnknownNameError("experiment", name, EXPERIMENTS)
+    kind, owner = EXPERIMENTS[name], f"experiment={name}"
+    given = read_keys("measure", words, ["experiment", *(f.name for f in fields(kind))], owner=owner)
+    given.pop("experiment", None)
+    return name, typed_options(owner, kind, given)
 
 
 def _read(name: str, file: Path) -> Measurement:
@@ -203,14 +166,3 @@ def _identity(grid: Grid, found: Measurement) -> str:
     keys = {name: found.grid.get(name) for name in grid.identity()}
     protocol = None if found.protocol is None else found.protocol.digest()
     return json.dumps([found.experiment, keys, protocol, found.facts, machine], sort_keys=True)
-
-
-def _check_writable(output: Path) -> None:
-    """Find out before the work whether its result can be written."""
-    if output.is_dir() or not output.absolute().parent.is_dir():
-        raise ValueError(f"output must be a file in a folder that exists; got {str(output)!r}")
-    existed = output.exists()
-    with output.open("a", encoding="utf-8"):
-        pass
-    if not existed:
-        output.unlink()

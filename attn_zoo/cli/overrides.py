@@ -22,6 +22,15 @@ _GROUPS = ("attention", "task", "experiment", "launch")
 """Keys whose values are names."""
 
 
+def parse(word: str) -> Override:
+    """Override that a word is.
+
+    Raises:
+        HydraException: it is none.
+    """
+    return OverridesParser.create().parse_override(word)
+
+
 def parse_overrides(words: Sequence[str], further: Sequence[str] = ()) -> list[Override]:
     """Overrides of a run, rows among them quoted.
 
@@ -38,7 +47,7 @@ def parse_overrides(words: Sequence[str], further: Sequence[str] = ()) -> list[O
 def _parsed(word: str, further: Sequence[str]) -> Override:
     key = word.partition("=")[0].lstrip("+")
     try:
-        override: Override = OverridesParser.create().parse_override(quote_rows(word))
+        override = parse(quote_rows(word))
     except HydraException as error:
         where = str(error).splitlines()[0].partition(":")[0]
         raise ValueError(f"{word!a} cannot be read as KEY=VALUE ({where}); a value with other signs stands in quotes") from error
@@ -86,7 +95,7 @@ def unfold_row(job: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for word in job:
-        override = OverridesParser.create().parse_override(word)
+        override = parse(word)
         value = override.value() if override.key_or_group == "attention" else None
         if not isinstance(value, str) or not any(character in value for character in ":["):
             found.append(word)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from attn_zoo.terminal import wrap
@@ -38,6 +39,22 @@ def _unknown(kind: str, name: str, known: Iterable[str]) -> str:
     from attn_zoo.contract import UnknownNameError  # here, as it needs torch
 
     return str(UnknownNameError(kind, name, known))
+
+
+def check_output(name: str, file: Path) -> None:
+    """Find out before the work whether its result can be written.
+
+    Raises:
+        ValueError: the path is a folder, or in none.
+        OSError: the file cannot be written.
+    """
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        lacking = "is a folder" if file.is_dir() else "lies in no folder that exists"
+        raise ValueError(f"{name} must be a file in a folder that exists; {str(file)!r} {lacking}")
+    existed = file.exists()
+    file.open("a", encoding="utf-8").close()
+    if not existed:
+        file.unlink()
 
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
-
+from attn_zoo.cli.keys import describe_keys, read_keys
+from attn_zoo.cli.parsing import check_output
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.crossover_plot import check_plot
@@ -32,20 +30,23 @@ def _help(words: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Keys(Setting):
-    """What the command can be told beside rows: the setting, where data and results lie, and what is swept."""
+    """Keys of the command: those of the setting, rows, data and results. Rows, ``init`` and ``seed`` are swept."""
 
+    attention: str = field(default="", metadata=_help("ROW,ROW: NAME or NAME[OPTION=VALUE,...]; OPTION=A|B makes a curve"))
+    init: str = field(
+        default="stretches", metadata=_help("of E and F: stretches, spectrum, pooling or random; several with commas")
+    )
+    seed: str = field(default="1", metadata=_help("of what mechanisms draw and of the order of passages; several with commas"))
     train: list[str] = field(default_factory=list, metadata=_help("text to learn from, files or folders, as many passages of each"))
-    test: list[str] = field(default_factory=list, metadata=_help("text to test on (default of both: Python's language reference)"))
+    test: list[str] = field(default_factory=list, metadata=_help("text to test on ([]: Python's language reference, as for train)"))
     pairs: str | None = field(default=None, metadata=_help("pairs to test on: JSON lines with sentence1, sentence2, perhaps label"))
-    init: str = field(default="stretches", metadata=_help("of E and F: stretches, spectrum, pooling or random; may be swept"))
-    seed: int = field(default=1, metadata=_help("of what mechanisms draw and of the order of passages; may be swept"))
     format: str = field(default="terminal", metadata=_help("terminal or github"))
     output: str | None = field(default=None, metadata=_help("JSON file for the record, to which the same setting adds"))
     plot: str | None = field(default=None, metadata=_help("also draw the curves, into a file .svg or .png"))
     read: list[str] = field(default_factory=list, metadata=_help("only show these records, together"))
 
 
-_DEFAULTS = Keys()
+_SWEPT = ("attention", "init", "seed")
 
 
 def fill(parser: argparse.ArgumentParser) -> None:
@@ -54,80 +55,42 @@ def fill(parser: argparse.ArgumentParser) -> None:
         "Replace the attention of a trained encoder of transformers, distil it by layer, fine-tune the whole, and "
         "print how well the teacher's similarities of real text are kept at each stage, against what attention costs."
     )
-    parser.epilog = _describe()
+    parser.epilog = "\n".join(["keys:", *describe_keys(Keys)])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="keys; attention, init and seed take several: a,b")
-    parser.set_defaults(handler=transplant_command)
+    parser.set_defaults(handler=lambda parsed: transplant_command(parsed.words))
 
 
-def _describe() -> str:
-    lines = ["attention=ROW,ROW            NAME or NAME[OPTION=VALUE,...]; OPTION=A|B is a row with each value, which make a curve"]
-    for key in fields(Keys):
-        value = getattr(_DEFAULTS, key.name)
-        shown = "" if value in (None, []) else f" ({getattr(value, 'value', value)})"
-        lines.append(f"{key.name:28} {key.metadata['help']}{shown}")
-    return "keys:\n" + "\n".join(f"  {line}" for line in lines)
-
-
-def transplant_command(parsed: argparse.Namespace) -> int:
+def transplant_command(words: Sequence[str]) -> int:
     """Do what the words ask for; print the table.
 
     Returns:
-        0; 1 where a student failed; 130 where it was interrupted, and then what was done is in the output.
+        0; 1 where a student failed. What was done until an interrupt is in the output.
 
     Raises:
         UnknownNameError: no such key, attention, option or start.
         ValueError, OSError: bad input, said before the work.
     """
-    asked = read_words(parsed.words)
-    keys = asked.keys
-    if keys.format not in _STYLES:
-        raise UnknownNameError("format", keys.format, _STYLES)
-    plot = None if keys.plot is None else Path(keys.plot)
-    if plot is not None:
-        check_plot(plot)
-    if keys.read:
-        if asked.rows or keys.output is not None:
-            raise ValueError("read shows records as they are; leave attention and output away")
-        _show(joined([read_record(Path(file)) for file in keys.read]), keys.format, plot)
-        return 0
-    if not asked.rows:
-        raise ValueError("attention=NAME says which mechanism is transplanted; attn-zoo list shows them")
-    return _work(asked, plot)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The words, read."""
-
-    keys: Keys
-    rows: list[RowName]
-    starts: list[Start]
-    seeds: list[int]
-
-
-def read_words(words: Sequence[str]) -> Asked:
-    """Take the words apart.
-
-    Raises:
-        UnknownNameError: no such key, attention, option or start.
-        ValueError: a word is no KEY=VALUE, something is said twice, or a value has the wrong type.
-    """
-    given: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not (equals and key and value):
-            raise ValueError(f"transplant takes KEY=VALUE; got {word!r}")
-        if key in given:
-            raise ValueError(f"{key} is given twice")
-        given[key] = value
-    attention = given.pop("attention", None)
-    starts = [_start(text) for text in given.pop("init", _DEFAULTS.init).split(",")]
-    seeds = [_seed(text) for text in given.pop("seed", str(_DEFAULTS.seed)).split(",")]
+    names = [word.partition("=")[0] for word in words]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{twice[0]} is given twice")
+    given = read_keys("transplant", words, [key.name for key in fields(Keys)], texts=_SWEPT)
+    keys = Keys(**typed_options("transplant", Keys, given))
+    starts, seeds = list(map(_start, keys.init.split(","))), list(map(_seed, keys.seed.split(",")))
     if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):
         raise ValueError("init and seed take different values with commas between them")
-    keys = _typed(given)
-    return Asked(keys, [] if attention is None else rows_of(attention, plain="a student's mechanisms take auto"), starts, seeds)
+    rows = rows_of(keys.attention, plain="a student's mechanisms take auto") if keys.attention else []
+    if keys.format not in _STYLES:
+        raise UnknownNameError("format", keys.format, _STYLES)
+    if keys.plot is not None:
+        check_plot(Path(keys.plot))
+    if keys.read:
+        if rows or keys.output is not None:
+            raise ValueError("read shows records as they are; leave attention and output away")
+        return _show(joined([read_record(Path(file)) for file in keys.read]), keys)
+    if not rows:
+        raise ValueError("attention=NAME says which mechanism is transplanted; attn-zoo list shows them")
+    return _work(keys, rows, starts, seeds)
 
 
 def _start(text: str) -> Start:
@@ -142,59 +105,37 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def _typed(given: Mapping[str, str]) -> Keys:
-    known = ["attention", *(key.name for key in fields(Keys))]
-    for key in given:
-        if key not in known:
-            raise UnknownNameError("key of transplant", key, known)
-    try:
-        overrides = OverridesParser.create().parse_overrides([f"{key}={value}" for key, value in given.items()])
-        for override in overrides:
-            if override.is_sweep_override():
-                raise ValueError(f"attention, init and seed are swept, {override.key_or_group} is not; got {override.input_line!r}")
-        values = {override.key_or_group: override.value() for override in overrides}
-    except HydraException as error:
-        raise ValueError(str(error)) from error
-    return Keys(**typed_options("transplant", Keys, values))
-
-
-def _work(asked: Asked, plot: Path | None) -> int:
-    keys = asked.keys
+def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: Sequence[int]) -> int:
     setting = Setting(**{key.name: getattr(keys, key.name) for key in fields(Setting)})
-    curves = hyperparameters(asked.rows)
     candidates = [
         Candidate(row.attention, stated_options(card(row.attention), row.options), curve, str(row))
-        for row, curve in zip(asked.rows, curves, strict=True)
+        for row, curve in zip(rows, hyperparameters(rows), strict=True)
     ]
-    output, pairs = _path(keys.output), _path(keys.pairs)
-    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
-        raise ValueError(f"output must be a file in a folder that exists; got {keys.output!r}")
+    output, pairs = (None if given is None else Path(given) for given in (keys.output, keys.pairs))
+    if output is not None:
+        check_output("output", output)
     train, test = ([Path(text) for text in texts] for texts in (keys.train, keys.test))
     for path in [*train, *test, *([] if pairs is None else [pairs])]:
         if not path.exists():
             raise FileNotFoundError(f"no text at {path}: it is neither a file nor a folder")
     teacher = load_teacher(setting.model, setting.length, weights=setting.weights)
-    takes = check(teacher, candidates, asked.starts, setting, pairs is not None)
+    takes = check(teacher, candidates, starts, setting, pairs is not None)
     trials = [
         Trial(candidate, how, seed)
         for candidate, taking in zip(candidates, takes, strict=True)
-        for how in (asked.starts if taking else [None])
-        for seed in asked.seeds
+        for how in (starts if taking else [None])
+        for seed in seeds
     ]
     material = gather(setting, teacher.tokenizer, train, test, pairs)
     found = begin(setting, teacher, material, describe_environment("cpu"))
     found = found if output is None else earlier(output, found)
     done = {(point["label"], point["init"], point["seed"]) for point in found["points"]}
-    left = [trial for trial in trials if trial.key not in done]
-    if left:
+    if left := [trial for trial in trials if trial.key not in done]:
         try:
             _do(found, output, setting, teacher, material, left)
         except KeyboardInterrupt:
-            kept = f"; what was done is in {output}, and the same command goes on from there" if output and found["points"] else ""
-            print(f"attn-zoo: interrupted{kept}", file=sys.stderr)
-            return 130
-    _show(found, keys.format, plot)
-    return 1 if any(point["failed"] for point in found["points"]) else 0
+            raise KeyboardInterrupt(f"what was done is in {output}" if output and found["points"] else "") from None
+    return _show(found, keys)
 
 
 def _do(
@@ -213,11 +154,9 @@ def _do(
                 write_record(found, output)
 
 
-def _show(found: Mapping[str, Any], format: str, plot: Path | None) -> None:
-    if plot is not None:  # first, as a reader of the table, head say, may have seen enough
-        plot_transplant(found, plot)
-    print(transplant_table(found, _STYLES[format]))
-
-
-def _path(given: str | None) -> Path | None:
-    return None if given is None else Path(given)
+def _show(found: Mapping[str, Any], keys: Keys) -> int:
+    """Draw and print a record; 1 where a student of it failed and was not only read."""
+    if keys.plot is not None:  # first, as a reader of the table, head say, may have seen enough
+        plot_transplant(found, Path(keys.plot))
+    print(transplant_table(found, _STYLES[keys.format]))
+    return int(not keys.read and any(point["failed"] for point in found["points"]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -15,11 +17,15 @@ from attn_zoo.contract import Attention, Geometry
 SCALES = (1.0, 100.0)
 """Sizes of the inputs; a large finite fill in place of minus infinity shows only where scores are below it."""
 
+SATURATING = (0.0, 50.0, -50.0)
+"""Numbers of a key or a stream: none, and those at which a gate is open or shut up to rounding."""
+
 
 @attention_check("implementation")
 def padding_anywhere_amounts_to_its_absence(subject: Subject) -> str:
     """Real tokens, padding and real tokens again give what the real tokens alone give, where the map does not depend on places:
-    permuting the tokens permutes the outputs, or a state of fixed size is carried, whose gates alone let it decay."""
+    permuting the tokens permutes the outputs, a token exists that changes no other output wherever it stands, or a state of fixed
+    size is carried, whose gates alone let it decay."""
     can = subject.card.can
     if not can.key_padding:
         raise NotApplicable("key_padding is not claimed")
@@ -89,7 +95,7 @@ def _place_enters(subject: Subject, geometry: Geometry) -> str | None:
     request = eager.draw(module, batch=2)
     with torch.no_grad():
         gap = max(_gap_when_permuted(module, request, seed) for seed in range(4))
-    if gap <= subject.tolerance:
+    if gap <= subject.tolerance or _has_neutral_token(eager, geometry):
         return None
     if geometry.causal and subject.card.can.stepwise:
         return _decays_by_place(eager)
@@ -103,6 +109,34 @@ def _gap_when_permuted(module: Attention, request: Request, seed: int) -> float:
     before = request(module)[:, :, order]
     after = request.changed(lambda _, tensor: tensor[:, :, order])(module)
     return ((after - before).abs().max() / before.abs().max().clamp(min=1e-30)).item()
+
+
+@torch.no_grad()
+def _has_neutral_token(subject: Subject, geometry: Geometry) -> bool:
+    """True where a token exists that changes no other output wherever it stands, so that no place enters the map.
+
+    Its value is zero, and its key and streams are zero or saturate what they gate, as a gate of 1 keeps a state.
+    """
+    module = subject.build(geometry)
+    request = subject.draw(module, batch=1)
+    keys = [name for name in request.tensors if name != "value" and "keys" in request.sides[name]]
+    for numbers in product(SATURATING, repeat=len(keys)):
+        fills = {"value": 0.0, **dict(zip(keys, numbers, strict=True))}
+        if all(_is_neutral(subject, module, request, fills, valid) for valid in _patterns(geometry.keys).values()):
+            return True
+    return False
+
+
+def _is_neutral(subject: Subject, module: Attention, request: Request, fills: Mapping[str, float], valid: Tensor) -> bool:
+    """True where tokens of these numbers in the holes of a mask leave the outputs of the other tokens as they are without them."""
+    valid = valid.to(request.value.device)
+    want = _taken(request, valid)(module)
+
+    def filled(name: str, tensor: Tensor) -> Tensor:
+        return torch.where(valid[: tensor.shape[2], None], tensor, fills[name]) if name in fills else tensor
+
+    got = request.changed(filled)(module)[:, :, valid]
+    return bool((got - want).abs().max() <= subject.tolerance * want.abs().max())
 
 
 def _decays_by_place(subject: Subject) -> str | None:

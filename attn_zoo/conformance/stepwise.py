@@ -16,7 +16,7 @@ from attn_zoo.conformance.harness import NotApplicable, Violation, require
 from attn_zoo.conformance.requests import Request, answers
 from attn_zoo.conformance.sizes import CUTS
 from attn_zoo.conformance.subject import Subject, attention_check, must_refuse
-from attn_zoo.contract import Attention, CarriedState, Geometry
+from attn_zoo.contract import Attention, CarriedState, Geometry, UnsupportedError
 
 
 @attention_check("variant")
@@ -153,6 +153,30 @@ def unfit_steps_are_refused(subject: Subject) -> None:
         bad["missing streams"] = replace(request, streams={}), state
     for what, (given, before) in bad.items():
         must_raise_value_error(what, partial(_step, module, given, before))
+
+
+@attention_check("variant")
+def empty_batches_step_or_are_refused(subject: Subject) -> None:
+    """A state of no examples steps: outputs are empty, gradients reach the inputs and tokens are counted; or ValueError or
+    UnsupportedError refuses it."""
+    module, half = _stepping(subject), subject.length // 2
+    request, outs = subject.draw(module).rows(slice(0, 0)), list[Tensor]()
+    try:
+        state = module.initial_state(0, dtype=subject.dtype, device=subject.device)
+        for piece in (request.between(0, half), request.between(half, half + 1), request.between(half + 1, None)):
+            leaves = piece.leaves()
+            out, state = _step(module, leaves, state)
+            outs.append(out)
+            read = sum(each.shape[2] for each in outs)
+            what = f"a step of no examples that ends at token {read}"
+            like = leaves.value if leaves.query is None else leaves.query
+            require(out.shape == like.shape, f"{what}: output {tuple(out.shape)}, queries {tuple(like.shape)}")
+            require(out.dtype == like.dtype, f"{what}: output {out.dtype}, inputs {like.dtype}")
+            require(state.position == read, f"{what}: the state says it has read {state.position}")
+            require(out.requires_grad, f"{what}: no gradient reaches any input")
+        torch.cat(outs, dim=2).sum().backward()
+    except (ValueError, UnsupportedError):
+        return
 
 
 def _stepping(subject: Subject) -> Attention:

@@ -1,7 +1,8 @@
-"""Check of options that stand in no variant, with values drawn from their types."""
+"""Check of options that stand in no variant, with values drawn from their types, and texts from what their rules say."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from enum import Enum
@@ -18,6 +19,7 @@ PROVED = (
     "eager_agrees_with_the_definition",
     "causal_output_ignores_the_future",
     "padding_has_no_influence",
+    "padding_anywhere_amounts_to_its_absence",
     "batch_mates_have_no_influence",
     "steps_answer_as_one_call",
     "state_dict_restores_the_output",
@@ -26,6 +28,9 @@ PROVED = (
     "cost_formula_is_exact",
 )
 """Checks of ``eager`` for each value."""
+
+UNKNOWN = "unheard-of"
+"""Text that no rule allows."""
 
 
 @attention_check("card")
@@ -37,7 +42,7 @@ def options_hold_beyond_the_variants(subject: Subject) -> str:
         raise NotApplicable("every option is in a variant")
     tried = []
     for name in names:
-        for value in values(getattr(subject.options, name)):
+        for value in _values(subject, name):
             told = f"{name}={value.name if isinstance(value, Enum) else value}"
             varied = _varied(subject, name, value, told)
             if varied is not None:
@@ -46,8 +51,14 @@ def options_hold_beyond_the_variants(subject: Subject) -> str:
     return f"tried {', '.join(tried) or 'none, since their rules allow no other value'}"
 
 
+def _values(subject: Subject, name: str) -> Iterator[Any]:
+    """Values of an option other than the present one, by its type."""
+    now = getattr(subject.options, name)
+    return texts(subject, name) if type(now) is str else values(now)
+
+
 def values(now: Any) -> Iterator[Any]:
-    """Values of an option's type other than the present one; none for text."""
+    """Values of an option's type other than the present one; none for text, whose type does not tell."""
     if isinstance(now, bool):
         yield not now
     elif isinstance(now, Enum):
@@ -58,18 +69,36 @@ def values(now: Any) -> Iterator[Any]:
         yield from (now / 2, now * 2) if now else (0.1, 1.0)
 
 
+def texts(subject: Subject, name: str) -> list[str]:
+    """Texts to try as an option: the words by which an unknown text is refused, since a rule names what it allows; or the unknown
+    text, where nothing refuses it."""
+    try:
+        _with(subject, name, UNKNOWN)
+    except (ValueError, UnsupportedError) as refusal:
+        words = (word.strip(".") for word in re.findall(r"[\w.+/-]+", str(refusal)))
+        return [word for word in dict.fromkeys(words) if word and word not in (UNKNOWN, getattr(subject.options, name))]
+    except Exception:  # to be told by ``_varied``, which meets it again
+        return [UNKNOWN]
+    return [UNKNOWN]
+
+
+def _with(subject: Subject, name: str, given: Any) -> Subject:
+    """Subject with another value of one option, which builds."""
+    options = attention_options(subject.card, DEFAULTS_AT, {name: given})
+    varied = replace(subject, options=options, brief=True, traces={})
+    varied.build()
+    return varied
+
+
 def _varied(subject: Subject, name: str, value: Any, told: str) -> Subject | None:
     """Subject with another value of one option; None where the rules refuse it."""
-    given = value.name if isinstance(value, Enum) else value
     try:
-        options = attention_options(subject.card, DEFAULTS_AT, {name: given})
-        varied = replace(subject, variant=told, options=options, brief=True, traces={})
-        varied.build()
+        varied = _with(subject, name, value.name if isinstance(value, Enum) else value)
     except (ValueError, UnsupportedError):
         return None
     except Exception as error:
         raise Violation(f"{told}: neither built nor refused by ValueError: {type(error).__name__}: {error}") from error
-    return varied
+    return replace(varied, variant=told)
 
 
 def _prove(subject: Subject, told: str) -> None:

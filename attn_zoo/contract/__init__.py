@@ -12,16 +12,21 @@ from attn_zoo.contract.length_maps import LengthMap, LengthMappedAttention, resa
 from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid, weighted_mean
 from attn_zoo.contract.memory import MemoryAttention, MemoryState
 from attn_zoo.contract.options import (
+    Bound,
+    DropoutOptions,
     LengthRule,
+    NoOptions,
+    above_zero,
     added_later,
+    at_least,
+    bounded,
     by_length,
-    check_counts,
-    check_dropout,
+    check_bounds,
     left_out,
     length_rules,
     plain_options,
 )
-from attn_zoo.contract.redraw import RedrawnAttention, check_redraw
+from attn_zoo.contract.redraw import RedrawnAttention
 from attn_zoo.contract.stack import StackedAttention
 from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
@@ -34,12 +39,14 @@ __all__ = [
     "Attention",
     "AttentionCard",
     "Batch",
+    "Bound",
     "Capabilities",
     "CarriedState",
     "CompressingAttention",
     "Cost",
     "DamagedDataError",
     "DataSet",
+    "DropoutOptions",
     "Examples",
     "Geometry",
     "Growth",
@@ -51,6 +58,7 @@ __all__ = [
     "MemoryAttention",
     "MemoryState",
     "MissingDataError",
+    "NoOptions",
     "Pairs",
     "Patches",
     "RedrawnAttention",
@@ -63,14 +71,15 @@ __all__ = [
     "Tokens",
     "UnknownNameError",
     "UnsupportedError",
+    "above_zero",
     "added_later",
     "allowed_pairs",
+    "at_least",
     "auto_may_take",
     "auto_order",
+    "bounded",
     "by_length",
-    "check_counts",
-    "check_dropout",
-    "check_redraw",
+    "check_bounds",
     "check_state",
     "choose_implementation",
     "hide_rows_without_keys",

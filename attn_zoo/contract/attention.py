@@ -10,18 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from attn_zoo.contract.carried import CarriedState
 from attn_zoo.contract.claims import Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.errors import UnknownNameError, UnsupportedError
 from attn_zoo.contract.growth import Growth
 from attn_zoo.contract.implementations import auto_may_take, auto_order, unavailable
+from attn_zoo.contract.options import check_bounds
 from attn_zoo.precision import autocast_dtype
+
+OptionsT = TypeVar("OptionsT", bound=Any, default=Any)
+"""Options dataclass of a mechanism."""
 
 
 def _no_streams(geometry: Geometry, options: Any) -> tuple[Stream, ...]:
@@ -69,7 +74,7 @@ class AttentionCard:
         return f"{self.build.__module__}:{self.build.__qualname__}"
 
 
-class Attention(nn.Module):
+class Attention(nn.Module, Generic[OptionsT]):
     """A map (query, key, value) -> output after projection and head split.
 
     Requests are checked here once; a mechanism writes ``attend`` and, for every further
@@ -95,14 +100,18 @@ class Attention(nn.Module):
     definition: Callable[..., Tensor] | None = None
     chosen_for: str | None = None
     """Type of the device for which ``auto`` chose the implementation; None where it was named."""
+    saturates: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Options that defeat the mechanism from n, the number of keys, on, with the words of the warning after ``option=value``."""
+    options: OptionsT
 
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
         super().__init__()
         card = self.card
         if geometry.causal and not card.can.causal:
             raise UnsupportedError(f"{card.name} has no causal form; build it with causal=False or choose a causal attention")
         if geometry.queries != geometry.keys and not card.can.cross:
             raise UnsupportedError(f"{card.name} needs as many queries as keys, got {geometry.queries} and {geometry.keys}")
+        check_bounds(card.name, options)
         self.geometry = geometry
         self.options = options
         self.use(implementation)
@@ -140,8 +149,11 @@ class Attention(nn.Module):
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warnings, one sentence each, about options that run but defeat the mechanism. Overridden where an option can do so."""
-        return ()
+        """Warnings, one sentence each, about options that run but defeat the mechanism: here those that ``saturates`` names."""
+        n = geometry.keys
+        return tuple(
+            f"{name}={value} {words.format(n=n)}" for name, words in cls.saturates if (value := getattr(options, name)) >= n
+        )
 
     def check_stack(self, stack: Sequence[Attention]) -> None:
         """Refuse a stack that this layer cannot join; ``join_layers`` calls it on every layer first. Overridden with ``join``.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.contract.attention import Attention
+from attn_zoo.contract.attention import Attention, OptionsT
 
 
-class CompressingAttention(Attention):
+class CompressingAttention(Attention[OptionsT]):
     """A mechanism that compresses keys and values along the length before it compares queries with them.
 
     Because E (X W) = (E X) W, a layer may compress its tokens first and project the few results.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attn_zoo.contract.attention import OptionsT
 from attn_zoo.contract.claims import Cost, Geometry
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
 from attn_zoo.contract.errors import UnsupportedError
@@ -65,13 +65,13 @@ class LengthMap(nn.Module):
         self.weight = nn.Parameter(resampled, weight.requires_grad) if isinstance(weight, nn.Parameter) else resampled
 
 
-class LengthMappedAttention(StackedAttention, CompressingAttention):
+class LengthMappedAttention(StackedAttention[OptionsT], CompressingAttention[OptionsT]):
     """Attention to keys and values compressed along the length, by one map for each group of heads.
 
     A mechanism writes ``make_maps`` and ``attend_compressed``; one whose queries also see other keys overrides ``attend`` as well.
     """
 
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.check_keys(geometry.keys)
         self.own_maps = self.make_maps(geometry, options, implementation)

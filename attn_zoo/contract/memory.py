@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.contract.attention import Attention
+from attn_zoo.contract.attention import Attention, OptionsT
 from attn_zoo.contract.carried import check_state
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, Queries
@@ -35,7 +35,7 @@ class MemoryState:
         return MemoryState(summed, self.position + tokens)
 
 
-class MemoryAttention(Attention):
+class MemoryAttention(Attention[OptionsT]):
     """A mechanism that reads tokens into a ``MemoryState``, in float32 at least and outside autocast, since long sums need it.
 
     A mechanism writes ``read``, and ``state_shape`` where S is not head_dim × head_dim.

@@ -2,15 +2,86 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
 from attn_zoo.contract.claims import Geometry
 
+_BOUND = "bound"
 _LATER = "added_later"
 _RULE = "by_length"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Values that an option may take; others are refused where a mechanism is named or built."""
+
+    holds: Callable[[Any], bool]
+    words: str
+    """The rule as the error states it after the name of the option: ``counts blocks, so it is at least 0``."""
+    advice: Callable[[Any], str] = lambda value: ""
+    """Last part of the error, from the refused value: what to write instead."""
+
+
+def at_least(least: int, counted: str = "something", advice: str = "") -> Bound:
+    """Bound of an option that counts ``counted``."""
+    return Bound(lambda count: count >= least, f"counts {counted}, so it is at least {least}", lambda _: advice)
+
+
+def above_zero(role: str) -> Bound:
+    """Bound of a finite positive number with this role."""
+    return Bound(lambda number: 0 < number < math.inf, f"{role}, so it is above 0")
+
+
+def odd(counted: str, least: int = 1, advice: str = "") -> Bound:
+    """Bound of a width that reaches equally far on both sides."""
+    words = f"counts {counted}, so it is odd and at least {least}"
+    return Bound(lambda width: width >= least and width % 2 == 1, words, lambda width: f"write {max(least, width + 1)}{advice}")
+
+
+COUNT = at_least(1)
+RATE = Bound(lambda rate: 0 <= rate < 1, "is the share of weights set to zero, so it lies in [0, 1)")
+REDRAW = Bound(lambda calls: calls >= 0, "counts training calls, 0 for never")
+WINDOW = replace(
+    odd("the keys seen, the position itself included"),
+    advice=lambda window: f"write {max(1, window + 1)} for {max(0, window // 2)} on either side",
+)
+WIDE = (("window", "is no narrower than the {n} tokens: hardly a token is out of reach"),)
+"""Value of ``Attention.saturates`` for a window."""
+
+
+def bounded(default: Any, bound: Bound = COUNT) -> Any:
+    """Field of an options dataclass whose values obey ``bound``."""
+    return field(default=default, metadata={_BOUND: bound})
+
+
+def check_bounds(owner: str, options: Any) -> None:
+    """Refuse options outside their bounds.
+
+    Raises:
+        ValueError: naming the mechanism, the option, the rule, the value, and what to do where a bound says so.
+    """
+    for option in fields(options):
+        bound, value = option.metadata.get(_BOUND), getattr(options, option.name)
+        if bound is not None and not bound.holds(value):
+            advice = bound.advice(value)
+            raise ValueError(f"{owner}.{option.name} {bound.words}; got {value}" + (f"; {advice}" if advice else ""))
+
+
+@dataclass
+class NoOptions:
+    """Options of a mechanism without any."""
+
+
+@dataclass
+class DropoutOptions:
+    """Options of a mechanism with attention weights."""
+
+    dropout: float = field(default=0.0, kw_only=True, metadata={_BOUND: RATE})
+    """Share of attention weights set to zero in training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +93,7 @@ class LengthRule:
     number: Callable[[Geometry], int]
 
 
-def by_length(words: str, number: Callable[[Geometry], int]) -> Any:
+def by_length(words: str, number: Callable[[Geometry], int], bound: Bound = COUNT) -> Any:
     """Field of an options dataclass whose default is computed from the geometry.
 
     The number must obey the rules of the options at every geometry, so that no length is refused by default. Where such an
@@ -31,8 +102,9 @@ def by_length(words: str, number: Callable[[Geometry], int]) -> Any:
     Args:
         words: the rule as tables print it.
         number: the rule.
+        bound: values that may be given instead.
     """
-    return field(kw_only=True, metadata={_RULE: LengthRule(words, number)})
+    return field(kw_only=True, metadata={_RULE: LengthRule(words, number), _BOUND: bound})
 
 
 def length_rules(options: type) -> Mapping[str, LengthRule]:
@@ -61,24 +133,3 @@ def plain_options(options: Any) -> dict[str, Any]:
         if not left_out(option, getattr(options, option.name))
     }
     return {name: value.name if isinstance(value, Enum) else value for name, value in given.items()}
-
-
-def check_dropout(owner: str, rate: float) -> None:
-    """Refuse a dropout rate outside [0, 1).
-
-    Raises:
-        ValueError: naming the mechanism, the rule and the rate.
-    """
-    if not 0.0 <= rate < 1.0:
-        raise ValueError(f"{owner}.dropout is the share of weights set to zero, so it lies in [0, 1); got {rate}")
-
-
-def check_counts(owner: str, **counts: int) -> None:
-    """Refuse counts below 1.
-
-    Raises:
-        ValueError: naming the mechanism, the option, the rule and the number.
-    """
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{owner}.{name} counts something, so it is at least 1; got {count}")

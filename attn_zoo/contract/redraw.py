@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from attn_zoo.contract.attention import Attention
+from attn_zoo.contract.attention import Attention, OptionsT
 from attn_zoo.contract.claims import Geometry
 
 
-class RedrawnAttention(Attention):
+class RedrawnAttention(Attention[OptionsT]):
     """A mechanism whose buffer ``drawn`` is drawn when it is built, and redrawn every ``options.redraw`` training calls."""
 
     drawn: str
 
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: OptionsT, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.register_buffer(self.drawn, self.draw())
         self._training_calls = 0
@@ -36,13 +34,3 @@ class RedrawnAttention(Attention):
             if self._training_calls % self.options.redraw == 0:
                 self.redraw()
             self._training_calls += 1
-
-
-def check_redraw(owner: str, redraw: int) -> None:
-    """Refuse a negative number of training calls.
-
-    Raises:
-        ValueError: naming the mechanism, the rule and the number.
-    """
-    if redraw < 0:
-        raise ValueError(f"{owner}.redraw counts training calls, 0 for never; got {redraw}")

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from attn_zoo.contract.attention import Attention
+from attn_zoo.contract.attention import Attention, OptionsT
 from attn_zoo.contract.claims import Geometry
 from attn_zoo.contract.errors import UnsupportedError
 
 
-class StackedAttention(Attention):
+class StackedAttention(Attention[OptionsT]):
     """A mechanism whose options may differ by layer, or whose layers may share the maps of the first; ``join`` sets its place.
 
     Subclasses write ``make_maps``, and ``by_layer`` and ``shares_maps`` where their options allow it.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attn_zoo.contract import UnsupportedError
 from attn_zoo.cost.energy import NotMeasured, energy_meter, joules_of
-from attn_zoo.cost.memory import by_line, by_trying, peak_bytes, resident_peak_bytes
+from attn_zoo.cost.memory import by_trying, peak_bytes
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.timing import seconds_of, seconds_of_parts
 from attn_zoo.cost.workers import out_of_memory
@@ -44,29 +43,9 @@ def build_layer(subject: Subject, dim: int, heads: int, length: int) -> MultiHea
     return MultiHeadAttention(dim, heads, subject.attention, length=length, **options)
 
 
-class Feed(Protocol):
-    """Inputs of a module, made on the default device."""
-
-    def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Arguments of the module; those of floating point have a gradient in training."""
-
-    def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        """Gradient of the output, in place of a loss, which is not timed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Normal noise, (batch, length, dim), for a module that returns the same shape."""
-
-    dim: int
-
-    def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """The tokens."""
-        return (torch.randn(batch, length, self.dim, dtype=dtype),)
-
-    def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        """Normal noise of the tokens' shape."""
-        return torch.randn(batch, length, self.dim, dtype=dtype)
+def tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Normal noise, (batch, length, dim), on the default device."""
+    return (torch.randn(batch, length, dim, dtype=dtype),)
 
 
 @dataclass
@@ -78,14 +57,15 @@ class Bench:
 
     Args:
         build: makes the module for a length; picklable.
-        feed: inputs of the module.
+        inputs: makes arguments of the module on the default device, by batch, length and dtype; picklable. Those of floating
+            point have a gradient in training.
         optimiser: training ends with a step of AdamW, its gradient clipped as in the runner's. Its learning rate is 0, so that
             every step does the same work on the same weights.
         protocol: protocol of timings and energy; for CUDA ``TimingProtocol.on("cuda")``.
     """
 
     build: Callable[[int], nn.Module]
-    feed: Feed
+    inputs: Callable[[int, int, torch.dtype], tuple[Tensor, ...]]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "fp32"
     backend: str | None = None
@@ -124,11 +104,10 @@ class Bench:
 
     def held(self, kind: str, batch: int, length: int) -> int:
         """Bytes before a step: parameters, buffers, inputs; in training the output's gradient and the optimiser's state."""
-        workload = self._workload(kind, length)
-        with torch.device("meta"):
-            given = list(self.feed.inputs(batch, length, self._dtype()))
-            given += [self.feed.gradient(batch, length, self._dtype())] if kind == "training" else []
-        return bytes_of([*workload.module.parameters(), *workload.module.buffers(), *workload.state(), *given])
+        workload, inputs = self._workload(kind, length), self._inputs(batch, length)
+        with torch.no_grad():
+            gradient = [workload.module(*inputs)] if kind == "training" else []
+        return bytes_of([*workload.module.parameters(), *workload.module.buffers(), *workload.state(), *inputs, *gradient])
 
     def largest_batch(self, kind: str, length: int, budget: int) -> int:
         """Largest batch whose step fits into ``budget`` bytes of PyTorch's CUDA memory, by trying: exact."""
@@ -137,34 +116,9 @@ class Bench:
         torch.cuda.set_per_process_memory_fraction(min(1.0, budget / total), self.device)
         try:
             with self._kernels():
-                return by_trying(lambda batch: self._fits(kind, batch, length), self._guess(kind, length, budget))
+                return by_trying(lambda batch: self._fits(kind, batch, length))
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0, self.device)
-
-    def resident_peak(self, kind: str, batch: int, length: int, small: int | None = None) -> int:
-        """Bytes by which a step raises the process' resident memory at its highest, on a process that did nothing before.
-
-        A step at length ``small`` comes first, so that starting threads and libraries is not counted; None is the smallest
-        power of two from 16 on, below ``length``, at which the module can be built and run.
-        """
-        self._start_libraries(kind, [small] if small else [2**power for power in range(4, 32) if 2**power < length])
-        return resident_peak_bytes(self._step(kind, batch, length))
-
-    def _start_libraries(self, kind: str, lengths: Sequence[int]) -> None:
-        for length in lengths:
-            try:
-                self._step(kind, 1, length)()
-                return
-            except (ValueError, UnsupportedError):  # too short for this mechanism
-                if length == lengths[-1]:
-                    raise
-
-    def _guess(self, kind: str, length: int, budget: int) -> int:
-        """Largest batch by the line through the first two, where it has one: a start that saves trials."""
-        if not (self._fits(kind, 1, length) and self._fits(kind, 2, length)):
-            return 1
-        peaks = [self.held(kind, batch, length) + self.peak(kind, batch, length) for batch in (1, 2)]
-        return by_line((1, 2), (peaks[0], peaks[1]), budget) if peaks[1] > peaks[0] else 1
 
     def _fits(self, kind: str, batch: int, length: int) -> bool:
         torch.cuda.empty_cache()  # what the batch before left, failed or not
@@ -181,12 +135,13 @@ class Bench:
         return step_of(self._parts(kind, batch, length, replace(self.protocol, rotate_bytes=0)))
 
     def _parts(self, kind: str, batch: int, length: int, protocol: TimingProtocol) -> Parts:
-        workload = self._workload(kind, length)
-        with self.device:
-            inputs = self.feed.inputs(batch, length, self._dtype())
-            gradient = self.feed.gradient(batch, length, self._dtype()) if kind == "training" else None
+        workload, inputs = self._workload(kind, length), self._inputs(batch, length)
         copies = [inputs, *(tuple(t.clone() for t in inputs) for _ in range(protocol.copies(bytes_of(inputs)) - 1))]
-        return workload.forward(copies) if gradient is None else workload.training(copies, gradient)
+        return workload.training(copies) if kind == "training" else workload.forward(copies)
+
+    def _inputs(self, batch: int, length: int) -> tuple[Tensor, ...]:
+        with self.device:
+            return self.inputs(batch, length, PRECISIONS[self.precision])
 
     def _workload(self, kind: str, length: int) -> Workload:
         if self._length != length:
@@ -195,12 +150,9 @@ class Bench:
             torch.manual_seed(0)
             with self.device:
                 module = self.build(length)
-            module = module.to(self._dtype()).train(kind == "training")
+            module = module.to(PRECISIONS[self.precision]).train(kind == "training")
             self._workloads[kind] = Workload(module, self.optimiser and kind == "training")
         return self._workloads[kind]
-
-    def _dtype(self) -> torch.dtype:
-        return PRECISIONS[self.precision]
 
     def _kernels(self) -> AbstractContextManager[object]:
         return nullcontext() if self.backend is None else sdpa_kernel(BACKENDS[self.backend])

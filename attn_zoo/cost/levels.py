@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attn_zoo.contract import Attention, AttentionCard, Geometry, Pairs, Patches, TaskSpec, UnknownNameError
-from attn_zoo.cost.bench import Feed, Subject, Tokens, build_layer
+from attn_zoo.cost.bench import Subject, build_layer, tokens
 from attn_zoo.encoder import build_model
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import join_layers
@@ -48,7 +48,8 @@ class Rig:
 
     build: Callable[[int], nn.Module]
     """Picklable function from a length to the module."""
-    feed: Feed
+    inputs: Callable[[int, int, torch.dtype], tuple[Tensor, ...]]
+    """Picklable function from batch, length and dtype to the module's arguments."""
     optimiser: bool
 
 
@@ -59,13 +60,13 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
         task: task of a ``model``, of sequences; its length is replaced.
     """
     if name == "mechanism":
-        return Rig(partial(build_mechanism, subject, sizes), Heads(subject, sizes), False)
+        return Rig(partial(build_mechanism, subject, sizes), partial(heads, subject, sizes), False)
     if name == "layer":
-        return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), Tokens(sizes.dim), False)
+        return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), partial(tokens, sizes.dim), False)
     if name == "block":
-        return Rig(partial(build_block, subject, sizes), Tokens(sizes.dim), True)
+        return Rig(partial(build_block, subject, sizes), partial(tokens, sizes.dim), True)
     assert task is not None and not isinstance(task.inputs, Patches)
-    return Rig(partial(build_whole, subject, sizes, task), Labelled(task), True)
+    return Rig(partial(build_whole, subject, sizes, task), partial(labelled_ids, task), True)
 
 
 class Alone(nn.Module):
@@ -95,21 +96,10 @@ def mechanism_inputs(
     return tuple(torch.randn(batch, geometry.heads, n, geometry.head_dim, dtype=dtype) for n in lengths)
 
 
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """Inputs of a mechanism alone."""
-
-    subject: Subject
-    sizes: Sizes
-
-    def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Queries, keys, values and extra projections, in this order, of those that the mechanism reads."""
-        entry, geometry = card(self.subject.attention), self.sizes.geometry(length, self.subject.causal)
-        return mechanism_inputs(entry, geometry, attention_options(entry, geometry, self.subject.options), batch, dtype)
-
-    def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        """Normal noise of the values' shape."""
-        return torch.randn(batch, self.sizes.heads, length, self.sizes.dim // self.sizes.heads, dtype=dtype)
+def heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Queries, keys, values and extra projections, in this order, of those that a mechanism reads."""
+    entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
+    return mechanism_inputs(entry, geometry, attention_options(entry, geometry, subject.options), batch, dtype)
 
 
 class Whole(nn.Module):
@@ -125,23 +115,13 @@ class Whole(nn.Module):
         return F.cross_entropy(scores.flatten(0, -2), labels.flatten()) if self.training else scores
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
+def labelled_ids(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Random ids without padding and random labels; where positions are labelled, all are asked."""
-
-    task: TaskSpec
-
-    def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Ids and labels."""
-        inputs = self.task.inputs
-        assert not isinstance(inputs, Patches)
-        shape = (batch, 2, length) if isinstance(inputs, Pairs) else (batch, length)
-        labelled = (batch, length) if self.task.labels == "position" else (batch,)
-        return torch.randint(1, inputs.vocabulary, shape), torch.randint(self.task.classes, labelled)
-
-    def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        """One, the gradient of a loss."""
-        return torch.ones((), dtype=dtype)
+    inputs = task.inputs
+    assert not isinstance(inputs, Patches)
+    shape = (batch, 2, length) if isinstance(inputs, Pairs) else (batch, length)
+    labelled = (batch, length) if task.labels == "position" else (batch,)
+    return torch.randint(1, inputs.vocabulary, shape), torch.randint(task.classes, labelled)
 
 
 class Unpadded(nn.Module):

@@ -6,11 +6,12 @@ largest batch that fits. Right half: memory saved, the quotient of these batches
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from attn_zoo.cost.measurement import Figures, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.tables import failures, joined, machine, markdown, reason, spread
+from attn_zoo.cost.tables import failures, joined, markdown, measured, reason, spread
 from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.timing import quartiles, quotients
 from attn_zoo.published import figures
@@ -50,14 +51,13 @@ def table3_report(found: Measurement, tables: Sequence[str] = tuple(TABLES)) -> 
 
 def _table(found: Measurement, quantity: str, kind: str, title: str) -> str:
     projected, rows = found.grid["projected_lengths"], []
-    protocol = found.protocol or TimingProtocol()
     for n in sorted({cell.length for cell in found.cells}):
         layers = _layers(found, quantity, kind, n)
         linformers = [each for each in layers if each.cell.role == "linformer"]
         by_k = {each.cell.subject.options["projected_length"]: each for each in linformers if each.cell.subject}
         for role in ("materialised", "sdpa"):
             base = min((each for each in layers if each.cell.role == role), key=lambda each: _cost(each, quantity))
-            compared = [_quotient(base, by_k[k], quantity, (n, k), protocol) if k in by_k else "-" for k in projected]
+            compared = [_quotient(base, by_k[k], quantity, (n, k), found.protocol) if k in by_k else "-" for k in projected]
             rows.append([str(n), _name(base), _absolute(base, quantity), *compared])
     unit = "largest batch" if quantity == "largest_batch" else "ms a sequence"
     table = markdown(["n", "against", unit, *(f"k={k}" for k in projected)], rows, words=(1,))
@@ -71,50 +71,47 @@ def _layers(found: Measurement, quantity: str, kind: str, length: int) -> list[F
     return list({each.cell.label: each for each in here}.values())
 
 
-def _seconds(found: Figures, quantity: str) -> list[float]:
-    """Seconds a sequence by round."""
-    return [taken / found.cell.batch for taken in found.all(quantity)]
+def _costs(found: Figures, quantity: str) -> list[float]:
+    """Seconds a sequence by round, or the inverse of the largest batch: infinite where not one sequence fits."""
+    if quantity == "largest_batch":
+        return [1 / most if most else math.inf for most in found.all(quantity)]
+    return [seconds / found.cell.batch for seconds in found.all(quantity)]
 
 
 def _cost(found: Figures, quantity: str) -> float:
     """Cost by which the best back end is chosen; infinite without a figure."""
-    if quantity not in found.values:
-        return float("inf")
-    return -(found.one(quantity) or 0) if quantity == "largest_batch" else quartiles(_seconds(found, quantity))[1]
+    return quartiles(costs)[1] if (costs := _costs(found, quantity)) else math.inf
 
 
 def _absolute(found: Figures, quantity: str) -> str:
     if quantity not in found.values:
         return _failure(found, quantity)
+    cost = _cost(found, quantity)
     if quantity == "largest_batch":
-        return f"{found.one(quantity):.0f}" if found.one(quantity) else "OOM"
-    milliseconds = 1e3 * _cost(found, quantity)
-    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
+        return f"{1 / cost:.0f}" if cost < math.inf else "OOM"
+    return f"{1e3 * cost:.0f}" if cost >= 0.1 else f"{1e3 * cost:.3g}"
 
 
-def _quotient(base: Figures, ours: Figures, quantity: str, at: tuple[int, int], protocol: TimingProtocol) -> str:
+def _quotient(base: Figures, ours: Figures, quantity: str, at: tuple[int, int], protocol: TimingProtocol | None) -> str:
     """Baseline over Linformer, with the paper's figure of the forward pass."""
     printed = TIME_SAVED if quantity == "seconds" else MEMORY_SAVED
     paper = f" (paper {printed[at]})" if ours.cell.kind == "forward" and at in printed else ""
     for each, words in ((ours, ""), (base, "baseline ")):
         if quantity not in each.values:
             return f"{words}{_failure(each, quantity)}{paper}"
-    if quantity == "largest_batch":
-        most, theirs = ours.one(quantity), base.one(quantity)
-        if not most or not theirs:  # less than one sequence of the baseline fits, so the quotient exceeds our batch
-            return (f"> {most:.0f}" if most else "OOM") + paper
-        return f"{most / theirs:.{_digits(most / theirs)}f}{paper}"
-    saved = quotients(_seconds(base, quantity), _seconds(ours, quantity))
-    return spread(saved, _digits(quartiles(saved)[1]), protocol) + paper
+    if not ours.one(quantity):
+        return f"OOM{paper}"
+    if not base.one(quantity):  # less than one sequence of the baseline fits, so the quotient exceeds our batch
+        return f"> {ours.one(quantity):.0f}{paper}"
+    saved = quotients(_costs(base, quantity), _costs(ours, quantity))
+    middle = quartiles(saved)[1]
+    digits = 2 if middle < 1 else 1 if middle < 100 else 0
+    return (f"{middle:.{digits}f}" if quantity == "largest_batch" else spread(saved, digits, protocol)) + paper
 
 
 def _failure(found: Figures, quantity: str) -> str:
     word = reason(found, quantity, "seconds" if quantity == "backward_seconds" else quantity)
     return "not measured" if word == "-" else word
-
-
-def _digits(value: float) -> int:
-    return 2 if value < 1 else 1 if value < 100 else 0
 
 
 def _name(found: Figures) -> str:
@@ -157,7 +154,6 @@ def _method(found: Measurement) -> str:
         f"The largest batch is for a budget of {budget}, {found_by}. Materialised softmax is not tried where its arithmetic "
         "exceeds the memory: 2 (forward) or 3 (with backward) matrices of n × n a head at once; then OOM, and > B says that "
         "Linformer fits B sequences where the baseline fits none.",
-        found.protocol.describe() if found.protocol else "",
-        f"Measured on {machine(found)}.",
+        measured(found),
     ]
     return " ".join(sentence for sentence in said if sentence)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import os
-import resource
 from collections.abc import Callable
-from pathlib import Path
 
-import psutil
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -38,43 +36,15 @@ def peak_bytes(step: Callable[[], object], device: torch.device) -> int:
     return peak
 
 
-def resident_peak_bytes(step: Callable[[], object]) -> int:
-    """Bytes by which ``step`` raises the highest resident size of this process above its present size."""
-    before = psutil.Process().memory_info().rss
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # Linux forgets the highest size so far
-    except OSError:
-        step()
-        return max(0, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    step()
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return max(0, 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) - before)
+def by_trying(fits: Callable[[int], bool], limit: int = 2**20) -> int:
+    """Largest batch up to ``limit`` that ``fits``, by doubling and bisection; 0 when a batch of one does not fit.
 
-
-def by_trying(fits: Callable[[int], bool], guess: int = 1, limit: int = 2**20) -> int:
-    """Largest batch up to ``limit`` that ``fits``; 0 when a batch of one does not fit.
-
-    From ``guess`` on in steps that double, up or down, until the edge is passed, then by bisection. Memory must grow with
-    the batch, so that everything below a batch that fits does, too.
+    Memory must grow with the batch, so that everything below a batch that fits does, too.
     """
-    batch, step = min(max(guess, 1), limit), 1
-    held, refused = (batch, limit + 1) if fits(batch) else (0, batch)
-    while held and held < limit:  # up
-        batch = min(limit, held + step)
-        if not fits(batch):
-            refused = batch
-            break
-        held, step = batch, 2 * step
-    while not held and refused > 1:  # down
-        batch = max(1, refused - step)
-        if fits(batch):
-            held = batch
-            break
-        refused, step = batch, 2 * step
-    while refused - held > 1:
-        batch = (held + refused) // 2
-        held, refused = (batch, refused) if fits(batch) else (held, batch)
-    return held
+    held, refused = 0, 1
+    while refused <= limit and fits(refused):
+        held, refused = refused, 2 * refused
+    return held + bisect.bisect_left(range(held + 1, min(refused, limit + 1)), True, key=lambda batch: not fits(batch))
 
 
 def by_line(batches: tuple[int, int], peaks: tuple[int, int], budget: int) -> int:

@@ -24,8 +24,6 @@ class Probe:
     quantity: str
     """Quantity under which a failure is noted; the answer may hold others beside it."""
     take: Callable[[Ask, Figures], Answer]
-    fresh: bool = False
-    """Need of a new process for every answer."""
     needed: bool = True
     """Need of an answer: without it the whole cell has failed."""
     most_rounds: int | None = None
@@ -50,21 +48,12 @@ JOULES = Probe(
 """Energy of a step, in as many rounds as an interval needs."""
 
 
-def memory(*, resident: bool = False, fresh: bool = False, small: Callable[[int], int | None] = lambda length: None) -> Probe:
-    """Bytes that are held before a step, and the peak above them.
+def _memory(ask: Ask, found: Figures) -> Answer:
+    return {f"{what}_bytes": ask(what, *step_arguments(found.cell)) for what in ("held", "peak")}
 
-    Args:
-        resident: measure the resident memory of the process as well.
-        fresh: use a new process.
-        small: length of a first step, which loads libraries, by the length; None is the shortest that can be built.
-    """
 
-    def take(ask: Ask, found: Figures) -> Answer:
-        length = found.cell.length
-        held = {"resident_bytes": ask("resident_peak", *step_arguments(found.cell), small(length))} if resident else {}
-        return held | {f"{what}_bytes": ask(what, *step_arguments(found.cell)) for what in ("held", "peak")}
-
-    return Probe("peak_bytes", take, fresh=fresh)
+MEMORY = Probe("peak_bytes", _memory)
+"""Bytes that are held before a step, and the peak above them."""
 
 
 def largest_batch(budget: int, *, cuda: bool, small: Callable[[int], int], least: Callable[[Cell], int]) -> Probe:

@@ -129,12 +129,11 @@ class Session:
         return not (slow or over or len(values) > turn or probe.quantity in figures.failures)
 
     def _take(self, cell: Cell, probe: Probe) -> None:
-        own = self._start(cell) if probe.fresh else None
         time_limit = getattr(self.grid, "time_limit", math.inf)
 
         def ask(method: str, *arguments: Any) -> Any:
             limit = min(time_limit, self._left_or_stop())
-            return (own or self._worker(cell)).ask(method, *arguments, limit=None if limit == math.inf else limit)
+            return self._worker(cell).ask(method, *arguments, limit=None if limit == math.inf else limit)
 
         try:
             self._left_or_stop()
@@ -146,9 +145,6 @@ class Session:
             self._fail(cell, probe, f"{NO_TIME}: {error}" if over else str(error))
         except ValueError as error:
             self._fail(cell, probe, f"failed: {error}")
-        finally:
-            if own is not None:
-                own.stop()
 
     def _keep(self, cell: Cell, probe: Probe, ask: Ask) -> None:
         figures = self.found.of(cell)
@@ -196,12 +192,10 @@ class Session:
     def _worker(self, cell: Cell) -> Worker:
         name = self.grid.process(cell)
         if name not in self._workers:
-            self._workers[name] = self._start(cell)
+            environment = {} if self.grid.protocol is None else self.grid.protocol.environment()
+            bounded = getattr(self.grid, "device", "cpu") == "cpu"
+            self._workers[name] = Worker(*self.grid.maker(cell), environment=environment, bounded=bounded)
         return self._workers[name]
-
-    def _start(self, cell: Cell) -> Worker:
-        environment = {} if self.grid.protocol is None else self.grid.protocol.environment()
-        return Worker(*self.grid.maker(cell), environment=environment, bounded=getattr(self.grid, "device", "cpu") == "cpu")
 
     def _end(self, kept: set[str]) -> None:
         for name in [name for name in self._workers if name not in kept]:

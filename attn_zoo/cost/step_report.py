@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from attn_zoo.cost.measurement import Figures, Measurement
-from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.tables import decimals, failures, figure, joined, machine, markdown, reason
+from attn_zoo.cost.tables import decimals, failures, figure, joined, markdown, measured, reason, timing
 from attn_zoo.cost.timed import KINDS
 
 WORDS = {
@@ -21,8 +18,7 @@ class Steps:
     """Figures by label, length, direction and batch."""
 
     def __init__(self, found: Measurement) -> None:
-        assert found.protocol is not None
-        self.protocol: TimingProtocol = found.protocol
+        self.protocol = found.protocol
         self.rows = list(dict.fromkeys((cell.label, cell.length) for cell in found.cells))
         self._by = {(cell.label, cell.length, cell.kind, cell.batch): figures for cell, figures in found.cells.items()}
 
@@ -35,11 +31,6 @@ class Steps:
         alone = self.one(label, length, kind)
         batch = alone.one("best_batch")
         return (alone, None) if batch is None else (self._by.get((label, length, kind, int(batch)), alone), int(batch))
-
-    def cell(self, found: Figures, quantity: str, factor: float) -> str:
-        """Figure of a quantity times a factor, or the reason of its absence."""
-        values = [factor * value for value in found.all(quantity)]
-        return figure(values, self.protocol) if values else reason(found, quantity, "seconds")
 
 
 def step_report(found: Measurement) -> str:
@@ -57,8 +48,8 @@ def _times(steps: Steps, level: str) -> str:
     rows = []
     for label, length in steps.rows:
         forward, training = (steps.one(label, length, kind) for kind in KINDS)
-        cells = [steps.cell(forward, "seconds", 1e3), *(steps.cell(training, f"{part}_seconds", 1e3) for part in parts)]
-        cells += [steps.cell(training, "seconds", 1e3)]
+        parts_of = [(forward, "seconds"), *((training, f"{part}_seconds") for part in parts), (training, "seconds")]
+        cells = [timing(figures, steps.protocol, quantity, 1e3) for figures, quantity in parts_of]
         for kind in KINDS:
             best, batch = steps.best(label, length, kind)
             rates = [(batch or 1) * length / seconds for seconds in best.all("seconds")]
@@ -68,20 +59,16 @@ def _times(steps: Steps, level: str) -> str:
 
 
 def _memory(steps: Steps) -> str:
-    resident = any(steps.one(*row, kind).all("resident_bytes") for row in steps.rows for kind in KINDS)
-    columns = [("peak_bytes", "held at once"), *([("resident_bytes", "resident")] if resident else [])]
-    head = ["attention", "n", *(f"{kind}, {words} (MiB)" for _, words in columns for kind in KINDS)]
-    head += [f"{kind}, largest batch" for kind in KINDS]
+    head = ["attention", "n", *(f"{kind}, held at once (MiB)" for kind in KINDS), *(f"{kind}, largest batch" for kind in KINDS)]
     rows = []
     for label, length in steps.rows:
         both = [steps.one(label, length, kind) for kind in KINDS]
-        cells = [_mebibytes(found, what) for what, _ in columns for found in both]
-        rows.append([label, str(length), *cells, *map(_largest, both)])
+        rows.append([label, str(length), *map(_mebibytes, both), *map(_largest, both)])
     return "**Memory: peaks of a step of one sequence above what was there before it**\n\n" + markdown(head, rows)
 
 
-def _mebibytes(found: Figures, what: str) -> str:
-    held = found.one(what)
+def _mebibytes(found: Figures) -> str:
+    held = found.one("peak_bytes")
     return reason(found, "peak_bytes") if held is None else f"{held / 2**20:,.{decimals(held / 2**20)}f}"
 
 
@@ -96,34 +83,32 @@ def _energy(steps: Steps) -> str:
         cells: list[str] = []
         for kind in KINDS:
             best, batch = steps.best(label, length, kind)
-            cells += [steps.cell(steps.one(label, length, kind), "joules", 1.0)]
-            cells += [steps.cell(best, "joules", 1e6 / ((batch or 1) * length))]
+            cells += [timing(steps.one(label, length, kind), steps.protocol, "joules")]
+            cells += [timing(best, steps.protocol, "joules", 1e6 / ((batch or 1) * length))]
         rows.append([label, str(length), *cells])
     head = ["attention", "n", *(words for kind in KINDS for words in (f"{kind} (J/step)", f"{kind}, best batch (µJ/token)"))]
     return "**Energy: a step of one sequence, and a token at the best batch**\n\n" + markdown(head, rows)
 
 
 def _method(found: Measurement) -> str:
-    grid, protocol, energy = found.grid, found.protocol, found.facts["energy"]
-    assert protocol is not None
-    cuda = protocol.device == "cuda"
+    grid, energy = found.grid, found.facts["energy"]
     shape = f"width {grid['dim']}, {grid['heads']} heads"
     shape += f", MLP ratio {grid['mlp_ratio']:g}" if grid["level"] in ("block", "model") else ""
     shape += f", {grid['depth']} blocks, task {grid['task']}" if grid["level"] == "model" else ""
     budget = f"{grid['memory_gib']:g} GiB"
     largest = (
         f"The largest batch is the most that {budget} of PyTorch's CUDA memory hold, found by doubling and bisection"
-        if cuda
+        if grid["device"] == "cuda"
         else f"The largest batch is for {budget}, by the line through what PyTorch held at two batches, with weights and inputs"
     )
     meter = f"of all that ran, and at rest ({energy['meter']})" if energy["meter"] else f"not measured ({energy['reason']})"
-    said: Sequence[str] = [
+    said = [
         f"{WORDS[grid['level']]}. {shape[0].upper()}{shape[1:]}, {grid['precision']}, eager unless said",
-        "Each point lives in processes of its own; a failure is a cell with its reason; ~ marks what is unstable",
+        "Each point lives in a process of its own; a failure is a cell with its reason; ~ marks what is unstable",
         "The best batch is that of the highest throughput among powers of two, sought until memory, two doublings without a gain "
         f"or a step of {grid['batch_seconds']:g} s, and timed anew in the rounds",
-        "Held at once: by PyTorch's allocations" + ("" if cuda else "; resident: of the whole process, which did nothing before"),
+        "Held at once: by PyTorch's allocations",
         largest,
         f"Energy: {meter}",
     ]
-    return f"{'. '.join(said)}. {protocol.describe()} Measured on {machine(found)}."
+    return f"{'. '.join(said)}. {measured(found)}"

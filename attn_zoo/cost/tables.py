@@ -9,6 +9,7 @@ from tabulate import tabulate
 
 from attn_zoo.cost.measurement import NO_TIME, Figures, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
+from attn_zoo.cost.timing import quartiles
 
 QUANTITIES: Mapping[str, str] = {
     "seconds": "time",
@@ -32,16 +33,25 @@ def joined(found: Measurement, *parts: str) -> str:
     return "\n\n".join(part for part in (partial, *parts) if part)
 
 
-def spread(values: Sequence[float], decimals: int, protocol: TimingProtocol, *, before: str = "", after: str = " unstable") -> str:
+def spread(
+    values: Sequence[float], decimals: int, protocol: TimingProtocol | None, *, before: str = "", after: str = " unstable"
+) -> str:
     """Median ± half the interquartile range, marked where unstable."""
+    assert protocol is not None, "only what is timed has a spread"
     low, middle, high = quartiles = protocol.spread(values)
     before, after = (before, after) if protocol.is_unstable(quartiles) else ("", "")
     return f"{before}{middle:,.{decimals}f} ± {(high - low) / 2:,.{decimals}f}{after}"
 
 
-def figure(values: Sequence[float], protocol: TimingProtocol) -> str:
+def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
     """Median to three digits or to the unit ± half the interquartile range to as many decimals; ~ marks an unstable figure."""
-    return spread(values, decimals(protocol.spread(values)[1]), protocol, before="~", after="")
+    return spread(values, decimals(quartiles(values)[1]), protocol, before="~", after="")
+
+
+def timing(found: Figures, protocol: TimingProtocol | None, quantity: str = "seconds", factor: float = 1.0) -> str:
+    """Figure of a quantity times a factor, or the reason of its absence."""
+    values = [factor * value for value in found.all(quantity)]
+    return figure(values, protocol) if values else reason(found, quantity, "seconds")
 
 
 def decimals(value: float) -> int:
@@ -77,6 +87,11 @@ def machine(found: Measurement) -> str:
     there = found.environment
     where = there["gpu"] or f"{there['cpu']}, {there['threads']} threads"
     return f"{where}, torch {there['torch']}"
+
+
+def measured(found: Measurement) -> str:
+    """Timing protocol and machine, for beneath a table."""
+    return f"{f'{found.protocol.describe()} ' if found.protocol else ''}Measured on {machine(found)}."
 
 
 def decimal(count: float) -> str:

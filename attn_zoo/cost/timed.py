@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import torch
 
-from attn_zoo.contract import UnsupportedError, unavailable
+from attn_zoo.contract import UnsupportedError, choose_implementation, unavailable
 from attn_zoo.cost.bench import BACKENDS, PRECISIONS, Bench, Subject
 from attn_zoo.cost.energy import NotMeasured, energy_meter
 from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.levels import Rig, Sizes, rig_for
 from attn_zoo.cost.measurement import Cell
-from attn_zoo.cost.probes import JOULES, SECONDS, Probe, memory
+from attn_zoo.cost.probes import JOULES, MEMORY, SECONDS, Probe
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.workers import MEMORY_SHARE
-from attn_zoo.registry import card, stated_options
+from attn_zoo.registry import attention_options, card, stated_options
 from attn_zoo.rows import RowName, rows_of
 
 KINDS: Mapping[str, str] = {"forward": "forward", "training": "forward + backward"}
@@ -58,7 +58,7 @@ def softmax_layers(device: str) -> list[Cell]:
 
 
 @dataclass
-class OfAttentions:
+class AttentionRows:
     """Key that names layers of the zoo."""
 
     attentions: list[str] = option(
@@ -89,6 +89,9 @@ class Timed(Grid):
     allocator: str = option("default", "glibc's on the CPU: default, keep (no page faults on large tensors)")
     seconds: float | None = option(None, "seconds of the whole measurement; cells that do not fit are left out, the slowest first")
     time_limit: float = option(120.0, "seconds that one request to a cell's process may take")
+
+    module_level: ClassVar[str] = "layer"
+    """Level at which attentions are timed (see ``attn_zoo.cost.levels``)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,20 +125,29 @@ class Timed(Grid):
         return {"energy": self.energy}
 
     def once(self, cell: Cell) -> Sequence[Probe]:
-        return (memory(),)
+        return (MEMORY,)
 
     def each(self, cell: Cell) -> Sequence[Probe]:
         return (SECONDS, JOULES) if self.energy["meter"] else (SECONDS,)
 
     def rig(self, cell: Cell) -> Rig:
-        """Module and inputs of a cell: a layer with its projections."""
+        """Module and inputs of a cell."""
         assert cell.subject is not None
-        return rig_for("layer", cell.subject, Sizes(self.dim, self.heads))
+        return rig_for(self.module_level, cell.subject, Sizes(self.dim, self.heads))
+
+    def chosen(self, attention: str, options: Mapping[str, Any], length: int) -> str:
+        """Implementation that ``auto`` takes of an attention at a length on the device; ``auto`` where it refuses the length."""
+        entry, geometry = card(attention), Sizes(self.dim, self.heads).geometry(length)
+        try:
+            made = attention_options(entry, geometry, options)
+            return choose_implementation(entry, geometry, made, self.torch_device, PRECISIONS[self.precision])
+        except UnsupportedError:
+            return "auto"
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         assert cell.subject is not None
         rig = self.rig(cell)
-        return Bench, rig.build, rig.feed, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
+        return Bench, rig.build, rig.inputs, self.torch_device, self.precision, cell.subject.backend, rig.optimiser, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """Reason why a layer cannot be built, found on the meta device, or cannot fit, found by arithmetic."""
@@ -144,8 +156,12 @@ class Timed(Grid):
                 self.rig(cell).build(cell.length)
         except (ValueError, UnsupportedError) as error:
             return f"refused: {error}"
+        return None if (why := self.excess(cell)) is None else f"OOM: {why}"
+
+    def excess(self, cell: Cell) -> str | None:
+        """Bytes that a step lacks by arithmetic, in words; None where it may fit."""
         least, memory = self.least_bytes(cell), device_memory(self.device)
-        return f"OOM: by arithmetic at least {least} bytes, of {memory}" if least > memory else None
+        return f"by arithmetic at least {least} bytes, of {memory}" if least > memory else None
 
     def least_bytes(self, cell: Cell) -> int:
         """Lower bound of a step's bytes: ``HELD_MATRICES`` · batch · heads · length² numbers of materialised softmax; else 0."""

@@ -46,15 +46,15 @@ class Workload:
 
         return (forward,)
 
-    def training(self, copies: Sequence[Inputs], gradient: Tensor) -> Parts:
-        """Forward, backward and the optimiser's step on the copies of the inputs in turn; no gradient is left.
+    def training(self, copies: Sequence[Inputs]) -> Parts:
+        """Forward, backward from noise in place of a loss's gradient, made in the first step, and the optimiser's step.
 
-        Args:
-            gradient: that of the output.
+        The copies of the inputs are taken in turn; no gradient is left.
         """
         for tensor in itertools.chain.from_iterable(copies):
             tensor.requires_grad_(tensor.is_floating_point())
         turns = itertools.cycle(copies)
+        gradients: list[Tensor] = []
 
         def forward(_: object) -> tuple[Tensor, Inputs]:
             inputs = next(turns)
@@ -62,7 +62,9 @@ class Workload:
 
         def backward(done: tuple[Tensor, Inputs]) -> None:
             output, inputs = done
-            output.backward(gradient)
+            if not gradients:
+                gradients.append(torch.randn_like(output))
+            output.backward(gradients[0])
             for tensor in inputs:
                 tensor.grad = None
             if self._optimiser is None:

@@ -11,6 +11,9 @@ from torch.autograd import Function
 
 from attn_zoo.contract import UnsupportedError
 
+if dist.is_available():
+    import torch.distributed.nn.functional  # noqa: F401  before there is a process group, which its default arguments would keep alive
+
 
 def place(group: dist.ProcessGroup | None) -> tuple[int, int]:
     """Rank of this process in the group, and number of processes; None is the group of all processes.

@@ -12,7 +12,7 @@ from attn_zoo.cost.levels import Rig
 from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.cost.probes import Probe
 from attn_zoo.cost.session import Session
-from attn_zoo.cost.timed import OfAttentions, Timed
+from attn_zoo.cost.timed import AttentionRows, Timed
 from attn_zoo.recommend.candidates import Candidate, build
 from attn_zoo.recommend.requirements import Requirements
 from attn_zoo.records import describe_environment
@@ -20,7 +20,7 @@ from attn_zoo.rows import RowName
 
 
 @dataclass
-class LayerTimes(Timed, OfAttentions):
+class LayerTimes(Timed, AttentionRows):
     """Time of layers with their projections, as they are required, in interleaved rounds of one process each."""
 
     required: Requirements = field(default_factory=lambda: Requirements(1))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a process group: see _disconnect
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
@@ -223,6 +224,10 @@ def _connected() -> Iterator[None]:
 
 
 def _disconnect() -> None:
-    """Destroy the process group before the process ends, as PyTorch requires."""
+    """Destroy the process group before the process ends, as PyTorch requires.
+
+    ``torch.distributed.nn.functional`` has the group as a default argument where it is imported later, as torch._dynamo does. The
+    group and the threads of gloo then live on, and now and then abort the process as the interpreter ends.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()

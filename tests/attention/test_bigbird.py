@@ -124,7 +124,7 @@ def test_equals_transformers_with_its_weights_and_draws(padded, monkeypatch):
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Options(**{"block": 4, **options})
+        build_attention("bigbird", Geometry(HEADS, HEAD_DIM, 40, 40), **options)
 
 
 def test_blocks_that_see_all_are_warned_of():

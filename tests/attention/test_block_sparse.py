@@ -119,7 +119,7 @@ def test_the_seed_is_an_option_and_draws_nothing_else():
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Options(**{"block": 8, **options})
+        build_attention("block_sparse", Geometry(HEADS, HEAD_DIM, 40, 40), **options)
 
 
 def test_a_block_over_all_is_warned_of():

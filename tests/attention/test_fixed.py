@@ -54,4 +54,4 @@ def test_cost_is_far_below_that_of_all_pairs():
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        fixed.Options(**options)
+        build_attention("fixed", Geometry(HEADS, HEAD_DIM, 40, 40), **options)

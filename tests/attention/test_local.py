@@ -39,4 +39,4 @@ def test_a_block_over_all_is_warned_of():
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Options(**{"block": 8, **options})
+        build_attention("local", Geometry(HEADS, HEAD_DIM, 40, 40), **options)

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attn_zoo.attention.dense import _normalisers
-from attn_zoo.attention.dense._normalisers import check_alpha
+from attn_zoo.attention.dense.entmax import Options
+from attn_zoo.contract import check_bounds
 from attn_zoo.kernels.cpu import entmax as tiles
 from attn_zoo.kernels.cpu.entmax import threshold
 
@@ -248,7 +249,7 @@ def test_threshold_flows_on_meta_and_through_compile():
 @pytest.mark.parametrize("alpha", [0.5, 1.001, 2.5, float("nan")])
 def test_other_alphas_are_refused(alpha):
     with pytest.raises(ValueError, match=r"entmax\.alpha is 1 \(softmax\) or from 1\.01 to 2"):
-        check_alpha("entmax", alpha)
+        check_bounds("entmax", Options(alpha=alpha))
 
 
 @pytest.mark.parametrize("form", ["eager", "tiled"])

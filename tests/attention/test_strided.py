@@ -48,4 +48,4 @@ def test_cost_is_far_below_that_of_all_pairs():
 )
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        strided.Options(**options)
+        build_attention("strided", Geometry(HEADS, HEAD_DIM, 40, 40), **options)

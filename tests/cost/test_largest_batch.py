@@ -19,20 +19,17 @@ def test_trying_finds_the_edge_exactly_and_within_few_trials(most):
     assert len(tried) <= 2 * most.bit_length() + 1
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 3, 50, 63, 64, 65, 99, 100])
-@pytest.mark.parametrize("guess", [0, 1, 2, 60, 64, 65, 100, 1000])
-def test_a_guess_changes_nothing_and_saves_trials_when_near(most, guess):
+@pytest.mark.parametrize("most", [0, 1, 2, 63, 64, 99, 100, 1000])
+def test_nothing_is_tried_twice_or_above_the_limit(most):
     tried: list[int] = []
 
     def fits(batch: int) -> bool:
         tried.append(batch)
         return batch <= most
 
-    assert by_trying(fits, guess, limit=100) == most
+    assert by_trying(fits, limit=100) == min(most, 100)
     assert max(tried) <= 100
-    assert len(set(tried)) == len(tried), "nothing is tried twice"
-    if abs(guess - most) <= 1:
-        assert len(tried) <= 4
+    assert len(set(tried)) == len(tried)
 
 
 def test_the_line_gives_the_largest_batch_within_the_budget():

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost import session
+from attn_zoo.cost import session, timed
 from attn_zoo.cost.bench import Subject
-from attn_zoo.cost.experiments import linformer_table3
 from attn_zoo.cost.experiments.linformer_table3 import LinformerTable3, pairs
 from attn_zoo.cost.linformer_report import LENGTHS, MEMORY_SAVED, PROJECTED_LENGTHS, TIME_SAVED, reduced, table3_report
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
+from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.rows import RowName
@@ -61,7 +61,7 @@ def test_layers_at_a_length_are_both_baselines_and_linformer_for_each_k_below_it
         ({"lengths": [64], "projected_lengths": [64]}, "nothing to compare"),
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"time_limit": 0.0}, "time_limit must be above 0"),
-        ({"implementation": "xformers"}, "cannot run projected_length=128 on cpu"),
+        ({"implementation": "xformers"}, "no implementation of linformer is called 'xformers'"),
         ({"sharing": "nonsense"}, "nonsense"),
     ],
 )
@@ -149,12 +149,13 @@ def test_what_is_done_is_not_measured_again(monkeypatch):
     assert {length for _, length in Scripted.timed} == {128}
 
 
-def test_kernels_are_for_few_projected_keys(monkeypatch):
+def test_auto_is_what_a_layer_takes_on_the_device(monkeypatch):
     grid = LinformerTable3(**{**GIVEN, "lengths": [1024]})
-    monkeypatch.setattr(linformer_table3, "choose_implementation", lambda *given: "triton")
-    subjects = [cell.subject for cell in grid.layers(1024) if cell.role == "linformer" and cell.subject]
-    chosen = {subject.options["projected_length"]: subject.implementation for subject in subjects}
-    assert chosen == {128: "triton", 256: "triton", 512: "sdpa"}
+    monkeypatch.setattr(timed, "choose_implementation", lambda *given: "triton")
+    chosen = {cell.label: cell.subject.implementation for cell in grid.layers(1024) if cell.role == "linformer" and cell.subject}
+    assert set(chosen.values()) == {"triton"} and len(chosen) == 3
+    asked = LinformerTable3(**{**GIVEN, "lengths": [1024], "implementation": "eager"}).layers(1024)
+    assert {cell.subject.implementation for cell in asked if cell.role == "linformer" and cell.subject} == {"eager"}
 
 
 def point(role: str, seconds: list[float], largest: int | None, length: int = 512, **changes: Any) -> list[Figures]:
@@ -203,7 +204,9 @@ def fixture() -> Measurement:
         "sharing": "layerwise",
     }
     environment = {"gpu": "GPU of a test", "cpu": "CPU", "threads": 2, "torch": "2.15.0"}
-    found = Measurement("linformer_table3", {**setting, "lengths": [512, 65536]}, None, environment, complete=True)
+    found = Measurement(
+        "linformer_table3", {**setting, "lengths": [512, 65536]}, TimingProtocol(rounds=3), environment, complete=True
+    )
     found.cells = {figures.cell: figures for each in points for figures in each}
     return found
 

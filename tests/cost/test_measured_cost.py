@@ -53,7 +53,7 @@ def grid_of(**changes: Any) -> StepCost:
 def test_every_level_runs_and_leaves_weights_and_gradients_as_they_were(level, attention):
     task = registry.build_task("listops").spec
     rig = rig_for(level, Subject(attention, {}), Sizes(16, 2, 2, 2.0), task)
-    bench = Bench(rig.build, feed=rig.feed, optimiser=rig.optimiser, protocol=TimingProtocol(seconds=0.0))
+    bench = Bench(rig.build, inputs=rig.inputs, optimiser=rig.optimiser, protocol=TimingProtocol(seconds=0.0))
     module = bench._workload("training", 32).module
     before = copy.deepcopy(module.state_dict())
     parts = bench.parts("training", 2, 32)
@@ -67,15 +67,15 @@ def test_every_level_runs_and_leaves_weights_and_gradients_as_they_were(level, a
 
 def test_a_mechanism_is_given_what_it_reads_and_no_projection_is_measured():
     reformer = rig_for("mechanism", Subject("reformer", {}), Sizes(16, 2, 1, 1.0))
-    assert [tuple(t.shape) for t in reformer.feed.inputs(3, 32, torch.float32)] == [(3, 2, 32, 8)] * 2
+    assert [tuple(t.shape) for t in reformer.inputs(3, 32, torch.float32)] == [(3, 2, 32, 8)] * 2
     softmax = rig_for("mechanism", Subject("softmax", {}), Sizes(16, 2, 1, 1.0))
-    assert len(softmax.feed.inputs(3, 32, torch.float32)) == 3
+    assert len(softmax.inputs(3, 32, torch.float32)) == 3
     assert not list(softmax.build(32).parameters())
 
 
 def test_what_a_block_holds_before_a_step_by_hand():
     rig = rig_for("block", Subject("softmax", {}), Sizes(8, 2, 1, 2.0))
-    bench = Bench(rig.build, feed=rig.feed, optimiser=rig.optimiser)
+    bench = Bench(rig.build, inputs=rig.inputs, optimiser=rig.optimiser)
     parameters = 4 * (8 * 8 + 8) + (8 * 16 + 16) + (16 * 8 + 8) + 2 * 2 * 8
     tensors = 4 + 4 + 2 + 2 + 2 + 2  # weights and biases, each with a count of steps in AdamW's state
     assert bench.held("forward", 3, 5) == 4 * (parameters + 3 * 5 * 8)
@@ -87,7 +87,7 @@ def test_a_model_is_that_of_the_task_at_the_length_asked_for():
     level = next(iter(registry.task_card("copying").levels.values()))
     assert grid.sizes.depth == 3 and grid.sizes.dim == level.model.get("dim", 256)
     rig = grid.rig(grid.layers[0])
-    ids, labels = rig.feed.inputs(2, 100, torch.float32)
+    ids, labels = rig.inputs(2, 100, torch.float32)
     assert ids.shape == labels.shape == (2, 100), "copying labels positions"
     assert rig.build(100).eval()(ids, labels).shape[:2] == (2, 100)
     assert rig.build(100).train()(ids, labels).shape == ()
@@ -165,7 +165,7 @@ class Scripted:
         if method == "parts":
             seconds = float(batch) if self.attention == "softmax" else max(1.0, batch / 8)
             return (seconds,) if kind == "forward" else (seconds, seconds)
-        return {"peak": 2**20 * (2 + batch), "held": 2**20, "resident_peak": 5 * 2**20, "joules": 7.0}[method]
+        return {"peak": 2**20 * (2 + batch), "held": 2**20, "joules": 7.0}[method]
 
     def stop(self) -> None: ...
 
@@ -211,7 +211,7 @@ def test_every_figure_is_there(metered):
     for kind in ("forward", "training"):
         softmax = at(found, "softmax", kind)
         assert softmax.one("best_batch") == 1 and not softmax.failures
-        assert [softmax.one(f"{what}_bytes") for what in ("peak", "held", "resident")] == [3 * 2**20, 2**20, 5 * 2**20]
+        assert [softmax.one(f"{what}_bytes") for what in ("peak", "held")] == [3 * 2**20, 2**20]
         assert softmax.one("largest_batch") == 1021
     assert at(found, "softmax", "forward").all("search_seconds") == [1.0, 2.0, 4.0], "no gain in two doublings"
     assert at(found, LINFORMER, "forward").one("best_batch") == 8
@@ -221,30 +221,27 @@ def test_every_figure_is_there(metered):
         assert at(found, LINFORMER, "forward", batch).all("joules") == [7.0] * 3
 
 
-def test_on_cuda_the_largest_batch_is_found_by_trying_and_nothing_is_resident(scripted, monkeypatch):
+def test_on_cuda_the_largest_batch_is_found_by_trying(scripted, monkeypatch):
     facts = SimpleNamespace(L2_cache_size=50 * 2**20, total_memory=80 * 2**30)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
     grid = grid_of(device="cuda", memory_gib=3.0)
     found, _ = measured(grid)
     softmax = at(found, "softmax", "forward")
-    assert [softmax.one(f"{what}_bytes") for what in ("peak", "held", "resident")] == [3 * 2**20, 2**20, None]
+    assert [softmax.one(f"{what}_bytes") for what in ("peak", "held")] == [3 * 2**20, 2**20]
     assert softmax.one("largest_batch") == 3 + 128
-    assert not [asked for asked in scripted.asked if asked[1] == "resident_peak"]
     assert not any(bounded for _, _, bounded in scripted.made), "CUDA reserves far more addresses than it uses"
     protocol = grid.protocol
     assert (grid.torch_device.type, protocol.rotate_bytes, protocol.warmup) == ("cuda", 50 * 2**20, 2)
     table = StepCost.report(found)
-    assert "found by doubling and bisection" in table and "resident" not in table
+    assert "found by doubling and bisection" in table
     assert "inputs rotate through 50 MiB" in table and "clock events on the stream" in table
 
 
-def test_memory_is_taken_in_processes_that_did_nothing_before(scripted):
-    measured(grid_of(allocator="keep"))
-    assert Counter(name for name, _, _ in scripted.made) == {"softmax": 3, "linformer": 3}, "one a kind, and one for time"
+def test_each_mechanism_has_a_process_of_its_own_at_a_length(scripted):
+    measured(grid_of(allocator="keep", lengths=[128, 256]))
+    assert Counter(name for name, _, _ in scripted.made) == {"softmax": 2, "linformer": 2}
     assert all(bounded and "MALLOC_TRIM_THRESHOLD_" in environment for _, environment, bounded in scripted.made)
-    firsts = [at for at, (_, method, *_) in enumerate(scripted.asked) if method == "resident_peak"]
-    assert len(firsts) == 4
 
 
 def test_the_rounds_visit_all_timings_of_all_mechanisms_in_changing_order(scripted):
@@ -282,7 +279,7 @@ def test_the_search_for_the_best_batch_ends(scripted, monkeypatch, changes, wron
 def test_what_fails_is_a_cell_with_its_reason_and_the_others_go_on(scripted):
     scripted.wrong.update(
         {
-            ("softmax", "resident_peak", "forward"): "OOM",
+            ("softmax", "peak", "forward"): "OOM",
             ("softmax", "parts", "training", 1): "time limit",
             ("linformer", "peak", "training", 128): "OOM",
         }
@@ -351,7 +348,7 @@ def test_tables_of_the_scripted_measurement(metered):
     assert linformer["training step (ms)"] == "2,000 ± 0" and linformer["backward (ms)"] == "1,000 ± 0"
     assert linformer["forward (tokens/s)"] == "1,024 ± 0"
     memory = rows(table, "Memory")[LINFORMER]
-    assert memory["forward, held at once (MiB)"] == "3.00" and memory["training, resident (MiB)"] == "5.00"
+    assert memory["forward, held at once (MiB)"] == memory["training, held at once (MiB)"] == "3.00"
     assert memory["forward, largest batch"] == "1,021"
     energy = rows(table, "Energy")[LINFORMER]
     assert energy["forward (J/step)"] == "7.00 ± 0.00"
@@ -362,7 +359,7 @@ def test_tables_of_the_scripted_measurement(metered):
 
 
 def test_what_one_reason_stopped_is_one_line(scripted):
-    scripted.wrong[("linformer", "resident_peak")] = "OOM"
+    scripted.wrong[("linformer", "peak")] = "OOM"
     table = StepCost.report(measured(grid_of())[0])
     assert table.count("OOM: scripted") == 1 and f"- {LINFORMER}: OOM: scripted (memory, forward at 128; " in table
 
@@ -374,7 +371,7 @@ def test_energy_that_is_not_measured_says_why(scripted):
 
 
 def test_what_is_missing_has_its_reason_in_every_table():
-    """Of a training step without its memory in the process, and of a forward pass that ran out of memory."""
+    """Of a training step that took too long, and of a forward pass that ran out of memory."""
     grid = {"level": "layer", "dim": 16, "heads": 2, "precision": "fp32", "memory_gib": 1.0, "batch_seconds": 5.0}
     environment = {"cpu": "CPU", "threads": 2, "torch": "2", "gpu": None}
     found = Measurement("cost", grid, TimingProtocol(rounds=2), environment, {"energy": {"meter": None, "reason": "none"}})
@@ -409,8 +406,7 @@ def test_the_command_measures_and_goes_on(tmp_path, capsys):
     assert written["complete"] and not any(figures.failures for figures in found.cells.values())
     training = at(found, "softmax:sdpa", "training", length=64)
     assert all(len(training.all(name)) == 2 for name in ("seconds", "backward_seconds", "update_seconds"))
-    largest, resident = training.one("largest_batch"), training.one("resident_bytes")
-    assert largest is not None and largest > 0 and resident is not None and resident >= 0
+    assert (training.one("largest_batch") or 0) > 0 and (training.one("peak_bytes") or 0) > 0
     written["complete"] = False
     output.write_text(json.dumps(written), encoding="utf-8")
     assert cli.main(words) == 0

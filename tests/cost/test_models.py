@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,10 @@ import pytest
 import torch
 
 from attn_zoo.cli import main
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.measure import compose
 from attn_zoo.cost import session
-from attn_zoo.cost.experiments.models import build_model
+from attn_zoo.cost.whole_models import build_model
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.rows import RowName
 
@@ -82,7 +82,12 @@ def test_generation_writes_equal_tokens_by_recomputing_and_from_the_state():
         ("attention=linfomer", "did you mean 'linformer'?"),
     ],
 )
-def test_bad_values_are_refused(word, message):
-    command = [sys.executable, "-P", "-m", "attn_zoo.cli", "measure", "experiment=models", word]  # Hydra's groups are the process's
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and message in done.stderr
+def test_bad_values_are_refused(word, message, capsys):
+    assert main(["measure", "experiment=models", word]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_attention_is_a_key_beside_the_group_of_a_run():
+    store_groups()  # as a run of the same process does
+    row = "linformer[projected_length=64]"
+    assert compose(["experiment=models", f"attention={row}"])[1]["attention"] == row

@@ -18,6 +18,7 @@ from attn_zoo.cost.experiments.peers import Peers
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, Peer, builder, compared_rows
 from attn_zoo.cost.peers.report import PRODUCT
+from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.session import LEAST_ROUNDS, Session
 from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.workers import WorkerError
@@ -207,7 +208,7 @@ def at(found: Measurement, name: str, side: str, kind: str) -> Figures:
 def test_every_process_has_the_allocator_and_a_failure_is_kept(scripted):
     found, _ = measured(allocator="keep")
     assert all(int(environment["MALLOC_MMAP_THRESHOLD_"]) > 2**30 for environment in scripted.environments)
-    assert len(scripted.environments) == 6 * 3 + 1, "six sides, each for time and for memory of both kinds, and the product"
+    assert len(scripted.environments) == 6 + 1, "six sides and the product"
     for kind in KINDS:
         ours = at(found, "linformer", OURS, kind)
         assert ours.all("seconds") == [1.5] * 3 and (ours.one("floor_flops") or 0) > 0
@@ -215,7 +216,7 @@ def test_every_process_has_the_allocator_and_a_failure_is_kept(scripted):
     assert not at(found, "linformer", "linformer", "training").all("seconds")
     assert {cell.group for cell in found.cells if cell.role == BASELINE} == {"full", "causal"}
     training = at(found, "linear_causal", OURS, "training")
-    assert (training.one("resident_bytes"), training.one("peak_bytes")) == (7, 7)
+    assert (training.one("held_bytes"), training.one("peak_bytes")) == (7, 7)
     failed = {cell.label: set(figures.failures) for cell, figures in found.cells.items() if figures.failures}
     assert failed == {PRODUCT: {"seconds"}, "linformer, linformer": {"peak_bytes", "seconds"}}
 
@@ -252,23 +253,24 @@ def fixture() -> Measurement:
     grid = {"mechanisms": ["window", "entmax"], "lengths": [4096, 16384], "dim": 256, "heads": 4, "tokens": 8192}
     environment = {"cpu": "CPU of a test", "threads": 2, "torch": "2.15.0", "gpu": None}
     facts = {"peer": {"local-attention": "1.2.3", "transformers": "5"}, "missing": ["entmax is not installed"]}
-    found = Measurement("peers", {**grid, "rounds": 3, "precision": "fp32"}, None, environment, facts, complete=True)
+    protocol = TimingProtocol(rounds=3)
+    found = Measurement("peers", {**grid, "rounds": 3, "precision": "fp32"}, protocol, environment, facts, complete=True)
     flops = {"forward": 10**9, "training": 3 * 10**9}
     unit = 2 * flops["forward"] / MatrixProducts.flops  # of two sequences, where a product takes one second
 
-    def add(name: str, side: str, kind: str, batch: int, times: list[float], resident: int = 0, peak: int = 0) -> Figures:
+    def add(name: str, side: str, kind: str, batch: int, times: list[float], peak: int = 0) -> Figures:
         figures = found.of(Cell(f"{name}, {side}", kind, 4096, batch, side, name))
         figures.values = {"seconds": [unit * time for time in times]} if times else {}
-        if resident:
-            figures.values |= {"resident_bytes": [resident * 2**20], "peak_bytes": [peak * 2**20]}
+        if peak:
+            figures.values["peak_bytes"] = [peak * 2**20]
         return figures
 
-    add("window", OURS, "forward", 2, [1.5, 1.5, 1.5], 36, 30).values["floor_flops"] = [flops["forward"]]
-    add("window", OURS, "training", 2, [6, 9, 12], 36, 30).values["floor_flops"] = [flops["training"]]
-    add("window", "local-attention", "forward", 2, [3, 3.08, 3], 121, 89)
+    add("window", OURS, "forward", 2, [1.5, 1.5, 1.5], 30).values["floor_flops"] = [flops["forward"]]
+    add("window", OURS, "training", 2, [6, 9, 12], 30).values["floor_flops"] = [flops["training"]]
+    add("window", "local-attention", "forward", 2, [3, 3.08, 3], 89)
     add("window", "local-attention", "training", 2, []).failures = {"peak_bytes": "OOM: scripted", "seconds": "OOM: scripted"}
-    add("window", "Longformer", "forward", 2, [4, 4, 4], 36, 30)
-    add("window", "Longformer", "training", 2, [15, 15, 15], 36, 30)
+    add("window", "Longformer", "forward", 2, [4, 4, 4], 30)
+    add("window", "Longformer", "training", 2, [15, 15, 15], 30)
     add(BASELINE, "full", "forward", 4, [6, 6, 6])
     add(BASELINE, "full", "training", 4, [9, 9, 9])
     found.of(Cell(PRODUCT, "forward", 4096, role=PRODUCT)).values = {"seconds": [1.0, 1.0, 1.0]}
@@ -287,10 +289,10 @@ def test_table_of_the_fixture():
     assert forward["ours / floor"] == "1.50 ± 0.00"
     assert forward["theirs / floor"] == "3.00 ± 0.02"
     assert forward["ours / full"] == "0.50 ± 0.00", "by sequence: full attention had twice as many"
-    assert forward["ours, theirs RSS (MiB)"] == "36, 121"
+    assert forward["ours, theirs memory (MiB)"] == "30, 89"
     assert training["ours / theirs"] == training["theirs (ms)"] == "failed"
     assert training["ours / floor"] == "3.00 ± 0.50 unstable"
-    assert training["ours, theirs allocated (MiB)"] == "30, failed"
+    assert training["ours, theirs memory (MiB)"] == "30, failed"
     assert other["ours / theirs"] == "0.60 ± 0.10 unstable"
     for words in (
         "- window, local-attention: OOM: scripted (memory, forward + backward, batch 2 at 4,096; time, forward + backward, batch 2",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import FrozenInstanceError, fields, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from attn_zoo.cost.bench import Bench, Tokens
+from attn_zoo.cost.bench import Bench, tokens
 from attn_zoo.cost.protocol import ALLOCATORS, MOST_COPIES, ORDERS, TimingProtocol
 
 OTHERS: dict[str, Any] = {
@@ -122,9 +123,8 @@ class Visited(nn.Module):
 @pytest.mark.parametrize("kind", ["forward", "training"])
 def test_a_bench_visits_equal_copies_in_turn(kind):
     module, token = Visited(), 4 * 8 * 4
-    bench = Bench(
-        lambda length: module, Tokens(8), protocol=TimingProtocol(rotate_bytes=2 * token, seconds=0.01, most_repeats=7, warmup=2)
-    )
+    protocol = TimingProtocol(rotate_bytes=2 * token, seconds=0.01, most_repeats=7, warmup=2)
+    bench = Bench(lambda length: module, partial(tokens, 8), protocol=protocol)
     bench.parts(kind, 1, 4)
     assert len(module.seen) == 2 + 7
     assert len(set(module.seen)) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,26 @@ def test_a_mechanism_that_follows_the_examples_is_not_done_by_several(tmp_path):
 def test_a_batch_smaller_than_the_processes_is_refused_before_work(tmp_path):
     with pytest.raises(AssertionError, match=r"a batch of 1 examples .* leaves some of 2 processes without any"):
         together(2, do_runs, [spec(batch_size=1)], tmp_path)
+
+
+ENDS = """
+import os
+from attn_zoo.runner.processes import Processes, _disconnect
+assert Processes.join("cpu").gather(1) == [1, 1]
+threads = lambda: [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+assert any("gloo" in name for name in threads()), threads()
+import torch._dynamo
+_disconnect()
+assert not any("gloo" in name for name in threads()), threads()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the threads of a process from /proc")
+def test_no_thread_of_gloo_outlives_the_process_group(tmp_path):
+    """One that does aborts the process now and then, as the interpreter ends."""
+    (tmp_path / "ends.py").write_text(ENDS)
+    done = launched("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "ends.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_sweep_under_a_launcher_is_one_sweep(tmp_path):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from attn_zoo.contract import Bound
 from attn_zoo.kernels.cpu.lsh import hash_tiled
 from attn_zoo.shapes import Queries
 
@@ -16,19 +17,11 @@ RADIX, MOST_HASHES = 16, 6
 """Buckets of one cross-polytope hash, and the most hashes combined, so that hashing costs N log N, not N²."""
 ROTATIONS = MOST_HASHES * RADIX // 2
 """Directions drawn for each head and round; short sequences use the first few."""
+BUCKETS = Bound(
+    lambda count: count == 0 or (1 <= count <= RADIX**MOST_HASHES and count & (count - 1) == 0),
+    f"is a power of two up to {RADIX**MOST_HASHES}, or 0 for a number by length",
+)
 Rotations = Float[Tensor, "heads rounds head_dim rotations"]
-
-
-def check_buckets(owner: str, buckets: int) -> None:
-    """Refuse a number of buckets that is neither a power of two nor 0, the number by length.
-
-    Raises:
-        ValueError: naming the mechanism, the rule and the number.
-    """
-    if buckets and (buckets < 1 or buckets & (buckets - 1) or buckets > RADIX**MOST_HASHES):
-        raise ValueError(
-            f"{owner}.buckets is a power of two up to {RADIX**MOST_HASHES}, or 0 for a number by length; got {buckets}"
-        )
 
 
 def default_buckets(n: int, chunk: int) -> int:

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_counts, check_dropout, softmax_over_valid
+from attn_zoo.contract import Attention, Bound, Capabilities, Cost, DropoutOptions, Geometry, bounded, by_length, softmax_over_valid
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options:
-    """Options of clustered attention."""
+class Options(DropoutOptions):
+    """Options of clustered attention. Dropout sets the same weights to zero for all queries of a cluster."""
 
     clusters: int = by_length("min(100, n/4)", lambda g: max(1, min(100, g.keys // 4)))
     """C, the number of clusters; an input of fewer tokens has one for each."""
-    bits: int = 32
+    bits: int = bounded(32)
     """B, the number of bits in a query's hash, by which queries are clustered."""
-    iterations: int = 10
+    iterations: int = bounded(10, Bound(lambda steps: steps >= 0, "counts steps of k-means, 0 for the first centroids"))
     """L, the number of k-means iterations."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training, the same ones for all queries of a cluster."""
-
-    def __post_init__(self) -> None:
-        check_counts("clustered", clusters=self.clusters, bits=self.bits)
-        if self.iterations < 0:
-            raise ValueError(f"clustered.iterations counts steps of k-means, 0 for the first centroids; got {self.iterations}")
-        check_dropout("clustered", self.dropout)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -56,7 +47,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     cost=cost,
     variants={"many": {"clusters": 20, "bits": 63}, "first": {"iterations": 0, "clusters": 3}},
 )
-class Clustered(Attention):
+class Clustered(Attention[Options]):
     """Attention from the centroids of clusters of queries; all queries of a cluster share its output.
 
     Paper: Vyas et al. 2020: Eq. 3 to 6 (centroids, their attention, its broadcast), Section 3.2.1 (k-means in Hamming space on
@@ -68,17 +59,11 @@ class Clustered(Attention):
     """
 
     directions: Float[Tensor, "head_dim bits"]
+    saturates = (("clusters", "are no fewer than the {n} tokens: as many centroids are compared as there are queries"),)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.register_buffer("directions", torch.randn(geometry.head_dim, options.bits))
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of as many clusters as tokens."""
-        c, n = options.clusters, geometry.keys
-        found = f"clusters={c} are no fewer than the {n} tokens: as many centroids are compared as there are queries"
-        return (found,) if c >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Eq. 3 to 6 by the n × C matrix S of clusters: centroids are the means Sᵀ Q, and S broadcasts their outputs."""

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.attention.content._hashing import ROTATIONS, check_buckets, default_buckets, lsh_buckets, rotation_columns, take
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, RedrawnAttention, check_redraw, softmax_over_valid
-from attn_zoo.contract.options import by_length, check_counts, check_dropout
+from attn_zoo.attention.content._hashing import BUCKETS, ROTATIONS, default_buckets, lsh_buckets, rotation_columns, take
+from attn_zoo.contract import FLOAT, Capabilities, Cost, DropoutOptions, Geometry, RedrawnAttention, softmax_over_valid
+from attn_zoo.contract.options import REDRAW, bounded, by_length
 from attn_zoo.kernels.buckets import Layout, most_chunks
 from attn_zoo.kernels.cpu.lsh import SELF_SCORE, Rule, attend_buckets, buckets_flops
 from attn_zoo.precision import without_autocast
@@ -30,27 +30,21 @@ class Duplicates(Enum):
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of Reformer."""
 
     chunk: int = by_length("min(64, n/8)", lambda g: max(1, min(64, g.keys // 8)))
     """Size of a chunk in positions, m in the paper; they attend to each other and to the chunk before."""
-    buckets: int = 0
+    buckets: int = bounded(0, BUCKETS)
     """Number of buckets in each round, a power of two; 0 takes about length / (2 chunk), for the length it is built for."""
-    rounds: int = 2
+    rounds: int = bounded(2)
     """Number of independent hashes, n_rounds in the paper."""
     duplicates: Duplicates = Duplicates.corrected
-    redraw: int = 0
+    redraw: int = bounded(0, REDRAW)
     """Number of training calls between new draws of the hashes; 0 keeps the first draw. Evaluation never draws."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
 
     def __post_init__(self) -> None:
         self.duplicates = Duplicates(self.duplicates)
-        check_counts("reformer", chunk=self.chunk, rounds=self.rounds)
-        check_buckets("reformer", self.buckets)
-        check_redraw("reformer", self.redraw)
-        check_dropout("reformer", self.dropout)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -85,7 +79,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "many_buckets": {"buckets": 32, "chunk": 2},
     },
 )
-class Reformer(RedrawnAttention):
+class Reformer(RedrawnAttention[Options]):
     """Attention among positions that locality-sensitive hashes put into the same bucket, with shared queries and keys.
 
     Paper: Kitaev et al. 2020: Eq. 2 and 3 (attention over a set), Eq. 5 and 6 (bucket and chunk), Section 2 (shared-QK, chunks,
@@ -100,7 +94,6 @@ class Reformer(RedrawnAttention):
         training only with ``redraw``. Scores are divided by √d as in Eq. 1, which transformers' code leaves out.
     """
 
-    options: Options
     rotations: Float[Tensor, "heads rounds head_dim rotations"]
     drawn = "rotations"
     redraw_hashes = RedrawnAttention.redraw

@@ -12,29 +12,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention.content._hashing import take
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
+from attn_zoo.contract.options import Bound, above_zero, bounded
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of routing attention."""
 
-    cluster_scale: float = 1.0
+    cluster_scale: float = bounded(1.0, above_zero("multiplies √n"))
     """Factor of √n in k = cluster_scale · √n centroids, for the length it is built for; at 1 routing and attending cost n^1.5."""
-    decay: float = 0.999
+    decay: float = bounded(0.999, Bound(lambda x: 0 <= x <= 1, "is the share of a centroid that stays, so it lies in [0, 1]"))
     """Decay of the moving average of a centroid in a training call; 1 keeps the first draw."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.cluster_scale < math.inf:
-            raise ValueError(f"routing.cluster_scale multiplies √n, so it is above 0; got {self.cluster_scale}")
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"routing.decay is the share of a centroid that stays, so it lies in [0, 1]; got {self.decay}")
-        check_dropout("routing", self.dropout)
 
 
 def cluster_count(keys: int, options: Options) -> int:
@@ -63,7 +55,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     reads=("query", "value"),
     variants={"still": {"decay": 1.0}, "few": {"cluster_scale": 0.5}},
 )
-class Routing(Attention):
+class Routing(Attention[Options]):
     """Attention within clusters of online k-means, with shared queries and keys.
 
     Paper: Roy et al. 2021, Section 4.1 and Algorithm 1: positions of unit length, the w = n / k nearest to each centroid, moving

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
+from attn_zoo.contract.options import above_zero, at_least, bounded
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -21,26 +22,15 @@ LEAST = 1e-6
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of Sinkhorn attention."""
 
-    block_scale: float = 1.0
+    block_scale: float = bounded(1.0, above_zero("multiplies √n"))
     """Factor of √n in blocks of b = block_scale · √n positions, for the length it is built for; at 1 both steps cost n^1.5."""
-    balancing: int = 8
+    balancing: int = bounded(8, at_least(1, "normalisations"))
     """Number of normalisations of columns and rows of R in turn."""
-    temperature: float = 0.75
+    temperature: float = bounded(0.75, above_zero("divides scores"))
     """τ, the divisor of the scores of blocks; the lower, the nearer R is to a permutation."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.block_scale < math.inf:
-            raise ValueError(f"sinkhorn.block_scale multiplies √n, so it is above 0; got {self.block_scale}")
-        if self.balancing < 1:
-            raise ValueError(f"sinkhorn.balancing counts normalisations, so it is at least 1; got {self.balancing}")
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"sinkhorn.temperature divides scores, so it is above 0; got {self.temperature}")
-        check_dropout("sinkhorn", self.dropout)
 
 
 def block_size(keys: int, options: Options) -> int:
@@ -70,7 +60,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     softmax_limit=lambda geometry: Sinkhorn(geometry, Options(block_scale=geometry.keys)),
     variants={"sharp": {"temperature": 0.2, "balancing": 20}, "short": {"balancing": 3, "block_scale": 0.7}},
 )
-class Sinkhorn(Attention):
+class Sinkhorn(Attention[Options]):
     """Attention within blocks and to the keys of sorted blocks.
 
     Paper: Tay et al. 2020: Section 3.1 (sorting network), Section 3.2 (Sinkhorn balancing), Section 3.3 (attention to the own
@@ -83,8 +73,6 @@ class Sinkhorn(Attention):
         share one softmax. Blocks of one size for all lengths make the paper's R K cost n² d / b; here b grows with √n. Only the
         bidirectional form, with all sorted blocks: no truncation (SortCut). R is computed in float32 at least.
     """
-
-    options: Options
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, bounded
+from attn_zoo.contract.options import odd
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -18,15 +18,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options:
     """Options of the local convolution."""
 
-    kernel: int = 5
+    kernel: int = bounded(5, odd("the positions taken together, the own one included"))
     """Width in positions, the own one included; odd, so that it reaches equally far on both sides. Causal: only to the left."""
-
-    def __post_init__(self) -> None:
-        if self.kernel < 1 or self.kernel % 2 == 0:
-            raise ValueError(
-                f"convolution.kernel counts the positions taken together, the own one included, so it is odd and at least 1; "
-                f"got {self.kernel}; write {max(1, self.kernel + 1)}"
-            )
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -50,7 +43,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"one": {"kernel": 1}, "nine": {"kernel": 9}},
     control=True,
 )
-class LocalConvolution(Attention):
+class LocalConvolution(Attention[Options]):
     """A learned depthwise convolution of the values along the length.
 
     Paper: none; a control.
@@ -59,9 +52,7 @@ class LocalConvolution(Attention):
         1/kernel), which keeps the scale of the values; there is no bias, so that a position without a real neighbour gives zeros.
     """
 
-    options: Options
-
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.weight = nn.Parameter(torch.randn(geometry.heads, options.kernel, geometry.head_dim) * options.kernel**-0.5)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, at_least, bounded
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -20,12 +19,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options:
     """Options of frozen random attention."""
 
-    links: int = 8
+    links: int = bounded(8, at_least(1, "positions, the own one included"))
     """Number of positions that a position sees: itself and others drawn at random, repetitions allowed."""
-
-    def __post_init__(self) -> None:
-        if self.links < 1:
-            raise ValueError(f"frozen_random.links counts positions, the own one included, so it is at least 1; got {self.links}")
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -53,7 +48,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     variants={"two": {"links": 2}},
     control=True,
 )
-class FrozenRandom(Attention):
+class FrozenRandom(Attention[Options]):
     """A sparse row-stochastic matrix a head, drawn when built and never trained.
 
     Paper: none; a control. A position always sees itself, which leaves no valid position without a key; the others are
@@ -66,7 +61,7 @@ class FrozenRandom(Attention):
     sources: Int[Tensor, "links heads_n"]
     weights: Float[Tensor, "links heads n"]
 
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         heads, n = geometry.heads, geometry.keys
         at = torch.arange(n)

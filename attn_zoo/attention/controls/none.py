@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, NoOptions
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
-@dataclass
-class Options:
-    """Options of the control without attention: none."""
-
-
-def cost(geometry: Geometry, options: Options) -> Cost:
+def cost(geometry: Geometry, options: NoOptions) -> Cost:
     """FLOPs and state: none."""
     state = 0 if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
@@ -27,7 +20,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     title="No attention (control)",
     paper="control",
     equation="Y = V",
-    options=Options,
+    options=NoOptions,
     can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
     time="n d",
     memory="n d",

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, softmax_over_valid
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, NoOptions, allowed_pairs, softmax_over_valid
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
-@dataclass
-class Options:
-    """Options of the uniform average: none."""
-
-
-def cost(geometry: Geometry, options: Options) -> Cost:
+def cost(geometry: Geometry, options: NoOptions) -> Cost:
     """Sums only; no matrix product. State: the running sum."""
     state = FLOAT * geometry.inner_dim if geometry.causal else None
     return Cost(flops=0, parameters=0, backward_flops=0, state_bytes=state)
@@ -27,7 +20,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     title="Uniform average (control)",
     paper="control",
     equation="y_i = mean_j v_j",
-    options=Options,
+    options=NoOptions,
     can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
     time="n d",
     memory="n d",

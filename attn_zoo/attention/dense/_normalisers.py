@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attn_zoo.contract import softmax_over_valid
+from attn_zoo.contract import Bound, softmax_over_valid
 
 SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α with closed forms."""
@@ -18,20 +18,14 @@ SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 LEAST = 1.01
 """Smallest α above 1 that is accepted: the power 1/(α-1) amplifies rounding."""
 
+ALPHA = Bound(
+    lambda alpha: alpha == SOFTMAX or LEAST <= alpha <= SPARSEMAX,
+    f"is 1 (softmax) or from {LEAST} to 2 (sparsemax; beyond it gradients are unbounded)",
+)
+"""Values of α with a bounded gradient, not so close to 1 that rounding shows."""
+
 STEPS = 24
 """Number of Newton steps for other α. Each reduces (Σ p - 1) times its slope to a quarter at most."""
-
-
-def check_alpha(owner: str, alpha: float) -> None:
-    """Refuse an α without a bounded gradient, or so close to 1 that rounding shows.
-
-    Raises:
-        ValueError: naming the mechanism, the rule and the value.
-    """
-    if alpha != SOFTMAX and not LEAST <= alpha <= SPARSEMAX:
-        raise ValueError(
-            f"{owner}.alpha is 1 (softmax) or from {LEAST} to 2 (sparsemax; beyond it gradients are unbounded); got {alpha}"
-        )
 
 
 def entmax_over_valid(

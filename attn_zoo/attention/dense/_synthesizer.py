@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.contract import FLOAT, Attention, Cost, Geometry, allowed_pairs, softmax_over_valid
+from attn_zoo.contract.attention import OptionsT
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
@@ -22,17 +23,7 @@ def synthesizer_cost(geometry: Geometry, scores: Cost, *, constant: bool = False
     )
 
 
-def check_size(owner: str, name: str, size: int, least: int) -> None:
-    """Refuse a size below ``least``.
-
-    Raises:
-        ValueError: naming the option, the rule and the size.
-    """
-    if size < least:
-        raise ValueError(f"{owner}.{name} counts numbers, so it is at least {least}; got {size}")
-
-
-class Synthesizer(Attention):
+class Synthesizer(Attention[OptionsT]):
     """Weighted averages of the values by scores that do not depend on keys. Subclasses write ``attend``."""
 
     def weigh(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:

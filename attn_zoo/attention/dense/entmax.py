@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisection, entmax_over_valid
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs
+from attn_zoo.attention.dense._normalisers import ALPHA, entmax_by_bisection, entmax_over_valid
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, bounded
 from attn_zoo.kernels.cpu import entmax as tiles
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -18,11 +18,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options:
     """Options of entmax attention."""
 
-    alpha: float = 1.5
+    alpha: float = bounded(1.5, ALPHA)
     """α: 1 is softmax, 2 is sparsemax; the larger, the sparser. 1.5 and 2 are fastest."""
-
-    def __post_init__(self) -> None:
-        check_alpha("entmax", self.alpha)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -50,7 +47,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     softmax_limit=lambda geometry: Entmax(geometry, Options(alpha=1.0)),
     variants={"sparsemax": {"alpha": 2.0}, "between": {"alpha": 1.25}},
 )
-class Entmax(Attention):
+class Entmax(Attention[Options]):
     """Entmax attention Y = α-entmax(Q Kᵀ / √d) V over all keys: quadratic in time, with sparse weights.
 
     Papers: Peters et al. 2019 for the normaliser; Martins and Astudillo 2016 (arXiv:1602.02068) for α = 2; Correia et al. 2019
@@ -60,8 +57,6 @@ class Entmax(Attention):
         weights in the backward pass, which can be taken once. Computed in float32 at least. A query without a
         valid key in its reach yields zeros.
     """
-
-    options: Options
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Materialise the queries × keys weights, with τ by bisection."""

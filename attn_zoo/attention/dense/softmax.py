@@ -7,20 +7,14 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, check_dropout, softmax_over_valid
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, allowed_pairs, softmax_over_valid
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of softmax attention."""
-
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        check_dropout("softmax", self.dropout)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -46,7 +40,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     cost=cost,
     implementations=("eager", "sdpa", "xformers"),
 )
-class Softmax(Attention):
+class Softmax(Attention[Options]):
     """Softmax attention Y = softmax(Q Kᵀ / √d) V.
 
     Paper: Vaswani et al. 2017, Eq. 1.

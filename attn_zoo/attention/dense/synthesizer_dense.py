@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.attention.dense._synthesizer import Synthesizer, check_size, synthesizer_cost
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.attention.dense._synthesizer import Synthesizer, synthesizer_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry, at_least, bounded
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -20,11 +19,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options:
     """Options of the dense Synthesizer."""
 
-    factor: int = 0
+    factor: int = bounded(0, at_least(0, "numbers"))
     """a of the factorised form: a + ⌈n/a⌉ scores of a token, multiplied in pairs; 0 is the plain form of n scores."""
-
-    def __post_init__(self) -> None:
-        check_size("synthesizer_dense", "factor", self.factor, 0)
 
 
 def widths(keys: int, options: Options) -> tuple[int, ...]:
@@ -53,7 +49,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     reads=("query", "value"),
     variants={"factorised": {"factor": 5}},
 )
-class DenseSynthesizer(Synthesizer):
+class DenseSynthesizer(Synthesizer[Options]):
     """Scores from the query's token alone: keys are neither projected nor read. Quadratic like softmax attention.
 
     Paper: Tay et al. 2020, Section 3.1; ``factor`` is the factorised dense form of its Section 3.3.
@@ -63,9 +59,7 @@ class DenseSynthesizer(Synthesizer):
         gives scores the scale of unit queries and keys. Inputs shorter than N use the first columns of W₂.
     """
 
-    options: Options
-
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         made, d = widths(geometry.keys, options), geometry.head_dim
         self.weights = nn.ParameterList(torch.randn(geometry.heads, d, width) * (2 / d) ** 0.5 for width in made)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.attention.dense._synthesizer import Synthesizer, check_size, synthesizer_cost
-from attn_zoo.contract import Capabilities, Cost, Geometry
+from attn_zoo.attention.dense._synthesizer import Synthesizer, synthesizer_cost
+from attn_zoo.contract import Capabilities, Cost, Geometry, at_least, bounded
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -19,13 +18,10 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options:
     """Options of the factorised random Synthesizer."""
 
-    rank: int = 8
+    rank: int = bounded(8, at_least(1, "numbers"))
     """k, the number of columns of R₁ and R₂; 8 in the paper."""
     frozen: bool = False
     """Keep R₁ and R₂ as they are drawn."""
-
-    def __post_init__(self) -> None:
-        check_size("synthesizer_factorised", "rank", self.rank, 1)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -53,7 +49,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     reads=("value",),
     variants={"frozen": {"frozen": True}, "rank_3": {"rank": 3}},
 )
-class FactorisedSynthesizer(Synthesizer):
+class FactorisedSynthesizer(Synthesizer[Options]):
     """The random Synthesizer with 2 n k instead of n² parameters a head; its softmax stays quadratic.
 
     Paper: Tay et al. 2020, Section 3.3; the factorised dense form is ``synthesizer_dense`` with ``factor``.
@@ -65,7 +61,7 @@ class FactorisedSynthesizer(Synthesizer):
     left: Float[Tensor, "heads n rank"]
     right: Float[Tensor, "heads n rank"]
 
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         for name in ("left", "right"):
             drawn = torch.randn(geometry.heads, geometry.keys, options.rank) * options.rank**-0.25

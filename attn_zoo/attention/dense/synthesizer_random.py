@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -43,7 +42,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     reads=("value",),
     variants={"frozen": {"frozen": True}},
 )
-class RandomSynthesizer(Synthesizer):
+class RandomSynthesizer(Synthesizer[Options]):
     """One matrix of scores a head, the same for every input: tokens are not compared with each other.
 
     Paper: Tay et al. 2020, Section 3.2.
@@ -54,7 +53,7 @@ class RandomSynthesizer(Synthesizer):
 
     scores: Float[Tensor, "heads n n"]
 
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         drawn = torch.randn(geometry.heads, geometry.keys, geometry.keys)
         if options.frozen:

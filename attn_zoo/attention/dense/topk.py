@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, by_length, softmax_over_valid
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, at_least, by_length, softmax_over_valid
 from attn_zoo.kernels.cpu.topk import topk_attention
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -18,12 +18,8 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 class Options:
     """Options of top-k attention."""
 
-    kept: int = by_length("min(64, n/4)", lambda g: max(1, min(64, g.keys // 4)))
+    kept: int = by_length("min(64, n/4)", lambda g: max(1, min(64, g.keys // 4)), at_least(1, "keys"))
     """k, the number of keys a query attends to; all keys where there are fewer."""
-
-    def __post_init__(self) -> None:
-        if self.kept < 1:
-            raise ValueError(f"topk.kept counts keys, so it is at least 1; got {self.kept}")
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -50,7 +46,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     softmax_limit=lambda geometry: TopK(geometry, Options(kept=geometry.keys)),
     variants={"few": {"kept": 2}, "more": {"kept": 20}},
 )
-class TopK(Attention):
+class TopK(Attention[Options]):
     """Top-k attention: softmax over the k highest scores of each query; quadratic in time, in tiles linear in memory.
 
     Paper: Gupta et al. 2021, Section 2: top-k scores of a chunk of queries at a time.
@@ -60,15 +56,14 @@ class TopK(Attention):
         than k attends to those; one without any yields zeros. Keys are chosen in float32 at least.
     """
 
-    options: Options
+    saturates = (("kept", "is no fewer than the {n} keys: none is left out"),)
 
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Warn where every key is kept, or a single one."""
-        k, n = options.kept, geometry.keys
-        if k == 1:
+        if options.kept == 1:
             return ("kept=1 gives one key all the weight: no gradient reaches queries and keys",)
-        return (f"kept={k} is no fewer than the {n} keys: none is left out",) if k >= n else ()
+        return super().warnings(geometry, options)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute a softmax over the keys whose score is no lower than the k-th highest."""

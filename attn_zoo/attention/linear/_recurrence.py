@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.contract import Geometry, MemoryAttention, MemoryState
+from attn_zoo.contract.attention import OptionsT
 from attn_zoo.kernels.cpu._chunks import in_blocks
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -20,7 +21,7 @@ Answer = tuple[Queries, MemoryState]
 Read = Callable[..., Answer]
 
 
-class RecurrentAttention(MemoryAttention):
+class RecurrentAttention(MemoryAttention[OptionsT]):
     """Mechanism that reads a sequence whole, in pieces or token by token, from a ``MemoryState``.
 
     A mechanism writes ``read``, and ``read_all`` where the paper has a form without causality. ``read_tiled`` is ``read`` in blocks
@@ -50,7 +51,7 @@ class RecurrentAttention(MemoryAttention):
         return forward + backward.flip(2)
 
 
-class NormalisedMemory(RecurrentAttention):
+class NormalisedMemory(RecurrentAttention[OptionsT]):
     """Memory with head_dim rows, whose outputs have a root mean square of one under ``options.normalise``.
 
     A mechanism writes ``by_chunks``: (rows of the tensors, S before them) → outputs, and S after them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.attention.linear.linear import Linear
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, UnsupportedError
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, NoOptions, UnsupportedError
 from attn_zoo.contract.masks import allowed_pairs, weighted_mean
 from attn_zoo.kernels.cpu._chunks import filled
 from attn_zoo.registry import register_attention
@@ -21,12 +20,7 @@ RELU_FLOOR = 1e-3
 """Constant added to every feature, so that no weights vanish; the paper's code has a floor of the denominator instead."""
 
 
-@dataclass
-class Options:
-    """Options of cosFormer: none."""
-
-
-def cost(geometry: Geometry, options: Options) -> Cost:
+def cost(geometry: Geometry, options: NoOptions) -> Cost:
     """FLOPs of φ(K)ᵀ [V 1] and φ(Q) times it, with m = 2 d features a head; causal adds weights within chunks. State: both sums."""
     m, width, chunk = 2 * geometry.head_dim, geometry.head_dim + 1, 0
     queries, keys = geometry.queries, geometry.keys
@@ -43,7 +37,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     title="cosFormer",
     paper="Qin et al. 2022, arXiv:2202.08791",
     equation="Section 3, cos-based re-weighting",
-    options=Options,
+    options=NoOptions,
     can=Capabilities(causal=True, key_padding=True, cross=True, any_length=False, shorter=True, stepwise=True),
     time="n d^2",
     memory="n d",

@@ -68,7 +68,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     streams=streams,
     variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
-class DeltaRule(NormalisedMemory):
+class DeltaRule(NormalisedMemory[Options]):
     """A memory of fixed size, in which a token replaces the value stored at its key instead of adding to it.
 
     Paper: Yang et al. 2024, Section 3 (the WY form by chunks, queries and keys); the rule is Schlag et al.'s, 2021.
@@ -80,8 +80,6 @@ class DeltaRule(NormalisedMemory):
         scale of its own, which the output projection makes up for. Without causality, which the paper
         does not treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens write nothing.
     """
-
-    options: Options
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attn_zoo.attention.linear._recurrence import Answer, NormalisedMemory
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, MemoryState, Stream, above_zero, bounded
 from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu._chunks import filled, into_chunks
 from attn_zoo.registry import register_attention
@@ -27,14 +27,10 @@ LOWEST = -120 / CHUNK
 class Options:
     """Options of gated linear attention."""
 
-    temperature: float = 16.0
+    temperature: float = bounded(16.0, above_zero("is the root taken of each gate"))
     """τ: the larger, the slower the memory decays."""
     normalise: bool = True
     """Divide each output by its root mean square over the head."""
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"gated_linear.temperature is the root taken of each gate, so it is above 0; got {self.temperature}")
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -65,7 +61,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     streams=streams,
     variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
 )
-class GatedLinear(NormalisedMemory):
+class GatedLinear(NormalisedMemory[Options]):
     """A memory of fixed size, in which each feature decays at a rate computed from the token.
 
     Paper: Yang et al. 2024, Section 4 (the recurrence, its chunks, gates with a temperature, the norm).
@@ -76,8 +72,6 @@ class GatedLinear(NormalisedMemory):
         paper does not treat, the sequence is read forwards and backwards and the outputs are added. Padded tokens neither write
         to the memory nor decay it.
     """
-
-    options: Options
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
         """Apply the recurrence token by token: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d; both ways without causality."""

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attn_zoo.attention.linear._feature_maps import FEATURES, draw_directions, feature_count, log_positive_features
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, RedrawnAttention, by_length, check_counts, check_redraw
+from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, RedrawnAttention
 from attn_zoo.contract.masks import allowed_pairs, weighted_mean
+from attn_zoo.contract.options import REDRAW, bounded, by_length
 from attn_zoo.kernels import fla
 from attn_zoo.kernels.cpu.favor import HIDDEN, ReluFeatures, average_over_features
 from attn_zoo.precision import without_autocast
@@ -44,13 +45,11 @@ class Options:
     kernel: Kernel = Kernel.softmax
     orthogonal: bool = True
     """Draw directions orthogonal in blocks of head_dim, which lowers the variance."""
-    redraw: int = 0
+    redraw: int = bounded(0, REDRAW)
     """Number of training calls between new draws of the features; 0 keeps the first draw."""
 
     def __post_init__(self) -> None:
         self.kernel = Kernel(self.kernel)
-        check_counts("performer", features=self.features)
-        check_redraw("performer", self.redraw)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -82,7 +81,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     implementations=("eager", "tiled", "fla"),
     variants={"relu": {"kernel": "relu"}, "independent": {"orthogonal": False, "features": 24}, "redrawn": {"redraw": 1}},
 )
-class Performer(RedrawnAttention):
+class Performer(RedrawnAttention[Options]):
     """Attention through positive orthogonal random features, linear in the length.
 
     Paper: Choromanski et al. 2021: Eq. 4 and 5 for the map, Lemma 1 for the positive features, Section 2.4 for orthogonality,
@@ -98,19 +97,13 @@ class Performer(RedrawnAttention):
     """
 
     directions: Float[Tensor, "features head_dim"]
+    saturates = (("features", "are no fewer than the {n} keys: a query's features are as many as the weights they stand for"),)
     drawn = "directions"
     redraw_features = RedrawnAttention.redraw
 
     def draw(self) -> Tensor:
         """Draw ω, shared by all heads."""
         return draw_directions(self.options.features, self.geometry.head_dim, orthogonal=self.options.orthogonal)
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Options) -> tuple[str, ...]:
-        """Warn of features no fewer than keys."""
-        m, n = options.features, geometry.keys
-        words = f"features={m} are no fewer than the {n} keys: a query's features are as many as the weights they stand for"
-        return (words,) if m >= n else ()
 
     @classmethod
     def refuses(cls, implementation: str, geometry: Geometry, options: Options) -> str | None:

@@ -9,6 +9,7 @@ from enum import Enum
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from attn_zoo.contract import Cost, Geometry, LengthMap, LengthMappedAttention, UnsupportedError, by_length
 from attn_zoo.contract.length_maps import Pair, mapped_cost
@@ -81,6 +82,9 @@ class LowRankOptions:
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
 
 
+L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
+
+
 class MatrixMap(LengthMap):
     """Projections E, ``weight[0]``, and F, ``weight[-1]``: k × n matrices drawn from N(0, 1/n), for each head or for all."""
 
@@ -151,13 +155,12 @@ def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Callable
         return mapped_cost(length_maps(geometry, options), geometry.head_dim, compare)
 
 
-class LowRankAttention(LengthMappedAttention):
+class LowRankAttention(LengthMappedAttention[L]):
     """Attention to keys and values projected along the length, which costs n k instead of n².
 
     Subclasses write ``attend_compressed``. There is no causal form, as every projected key mixes all positions.
     """
 
-    options: LowRankOptions
     make_maps = staticmethod(length_maps)
 
     @property
@@ -183,4 +186,5 @@ class LowRankAttention(LengthMappedAttention):
     def warnings(cls, geometry: Geometry, options: LowRankOptions) -> tuple[str, ...]:
         """Warn of as many projected keys as keys, which ``allow_full_rank`` accepts."""
         k, n = max(map(max, options.layers())), geometry.keys
-        return (f"projected_length={k} is no fewer than the {n} keys: nothing is compressed",) if k >= n else ()
+        found = super().warnings(geometry, options)
+        return (f"projected_length={k} is no fewer than the {n} keys: nothing is compressed", *found) if k >= n else found

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_dropout
+from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geometry, at_least, by_length
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
+UNITS = at_least(2, "the units that share out a position", advice="a single unit would give every position the same answer")
+
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of external attention."""
 
-    units: int = by_length("min(64, n/4)", lambda g: max(2, min(64, g.keys // 4)))
+    units: int = by_length("min(64, n/4)", lambda g: max(2, min(64, g.keys // 4)), UNITS)
     """S, the number of memory units; 64 in the paper."""
     own_units: bool = False
     """Give each head its own units; the paper's heads share them."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        if self.units < 2:
-            raise ValueError(
-                f"external.units counts the units that share out a position, so it is at least 2; got {self.units}; "
-                "a single unit would give every position the same answer"
-            )
-        check_dropout("external", self.dropout)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -54,7 +45,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     reads=("value",),
     variants={"own_units": {"own_units": True, "units": 5}},
 )
-class External(Attention):
+class External(Attention[Options]):
     """Attention of each position to a few learned memory units, the same for all inputs.
 
     Paper: Guo et al. 2021: external attention (units as keys and values), its double normalisation, and its multi-head form, whose
@@ -66,19 +57,13 @@ class External(Attention):
         N(0, 1). There are as many heads as in the layer, where the paper's code makes four times as many.
     """
 
-    options: Options
+    saturates = (("units", "are no fewer than the {n} tokens: softmax attention would compare no more"),)
 
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         shape = (geometry.heads if options.own_units else 1, options.units, geometry.head_dim)
         self.memory_keys = nn.Parameter(torch.randn(shape) * geometry.head_dim**-0.5)
         self.memory_values = nn.Parameter(torch.randn(shape))
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of as many units as tokens."""
-        units, n = options.units, geometry.keys
-        return (f"units={units} are no fewer than the {n} tokens: softmax attention would compare no more",) if units >= n else ()
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Divide exponentials by their sums over the valid positions, and the quotients by their sums over the units."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attn_zoo.attention.linear._feature_maps import FEATURES, draw_directions, feature_count, log_positive_features
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_counts
+from attn_zoo.contract import Capabilities, Cost, Geometry, by_length
 from attn_zoo.contract.masks import weighted_mean
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -39,7 +39,6 @@ class Options(LowRankOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.feature_map = FeatureMap(self.feature_map)
-        check_counts("kernelized_linformer", features=self.features)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -72,7 +71,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "mean": {"projection": "mean", "sharing": "key_value"},
     },
 )
-class KernelizedLinformer(LowRankAttention):
+class KernelizedLinformer(LowRankAttention[Options]):
     """Linear attention to keys and values projected along the length, without n × k weights.
 
     Papers: Wang et al. 2020, Eq. 7 for the projection; Katharopoulos et al. 2020, Eq. 4 and 7, for elu + 1;
@@ -85,7 +84,6 @@ class KernelizedLinformer(LowRankAttention):
         UnsupportedError: projected_length is not below the number of keys.
     """
 
-    options: Options
     directions: Float[Tensor, "features head_dim"]
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:

@@ -8,22 +8,15 @@ import torch
 import torch.nn.functional as F
 
 from attn_zoo.attention.low_rank._projections import LENGTH_MAPS, LowRankAttention, LowRankOptions, MatrixMap, low_rank_cost
-from attn_zoo.contract import Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
 from attn_zoo.kernels.sdpa import sdpa_over_valid
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 
 @dataclass
-class Options(LowRankOptions):
+class Options(LowRankOptions, DropoutOptions):
     """Options of Linformer."""
-
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_dropout("linformer", self.dropout)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -61,7 +54,7 @@ def identity_linformer(geometry: Geometry) -> Linformer:
         "convolution": {"projection": "convolution"},
     },
 )
-class Linformer(LowRankAttention):
+class Linformer(LowRankAttention[Options]):
     """Softmax attention to keys and values projected along the length.
 
     Paper: Wang et al. 2020, Eq. 7; sharing, uneven projected lengths and other projections as in its Section 4.
@@ -74,8 +67,6 @@ class Linformer(LowRankAttention):
     Raises:
         UnsupportedError: projected_length is not below the number of keys.
     """
-
-    options: Options
 
     attend_sdpa = attend_triton = LowRankAttention.attend
 

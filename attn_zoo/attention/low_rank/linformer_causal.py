@@ -11,29 +11,21 @@ import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, check_dropout, resample, softmax_over_valid
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, resample, softmax_over_valid
+from attn_zoo.contract.options import above_zero, at_least, bounded
 from attn_zoo.kernels.cpu.linformer_causal import attend_blocks, spans
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of the block-causal Linformer."""
 
-    projected_length: int = 4
+    projected_length: int = bounded(4, at_least(1, "projected keys"))
     """k, the number of projected keys of a block."""
-    block_scale: float = 1.0
+    block_scale: float = bounded(1.0, above_zero("multiplies √(n k)"))
     """Factor of √(n k) in blocks of c = block_scale · √(n k) tokens; at 1 the FLOPs within and between blocks are about equal."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        if self.projected_length < 1:
-            raise ValueError(f"projected_length counts projected keys, so it is at least 1; got {self.projected_length}")
-        if not 0 < self.block_scale < math.inf:
-            raise ValueError(f"linformer_causal.block_scale multiplies √(n k), so it is above 0; got {self.block_scale}")
-        check_dropout("linformer_causal", self.dropout)
 
 
 def block_size(keys: int, options: Options) -> int:
@@ -80,7 +72,7 @@ def one_block(geometry: Geometry) -> Attention:
     softmax_limit=one_block,
     variants={"short_blocks": {"block_scale": 0.7, "projected_length": 3}},
 )
-class LinformerCausal(Attention):
+class LinformerCausal(Attention[Options]):
     """Softmax over the tokens of a query's own block and the projected keys of the other blocks it may see.
 
     Paper: Wang et al. 2020, Eq. 7, whose E mixes all positions and so has no causal form. Here E maps one block of c tokens to k,
@@ -92,7 +84,6 @@ class LinformerCausal(Attention):
         FLOPs grow with the square of the length.
     """
 
-    options: Options
     key_projection: nn.Parameter
     value_projection: nn.Parameter
 

@@ -11,32 +11,25 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attn_zoo.attention.content._hashing import ROTATIONS, check_buckets, default_buckets, lsh_buckets, rotation_columns
+from attn_zoo.attention.content._hashing import BUCKETS, ROTATIONS, default_buckets, lsh_buckets, rotation_columns
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention
-from attn_zoo.contract import Capabilities, Cost, Geometry, LengthMap, by_length, check_dropout
-from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, check_window, doubts_of_window
+from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, LengthMap
+from attn_zoo.contract.options import WIDE, WINDOW, bounded, by_length
+from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options(LowRankOptions):
+class Options(LowRankOptions, DropoutOptions):
     """Options of Linformer with LSH."""
 
-    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
+    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
     """Keys in the window of a position, in the order of buckets, itself included; odd, so that both sides are equal."""
-    buckets: int = 0
+    buckets: int = bounded(0, BUCKETS)
     """Number of buckets, a power of two; 0 takes about 2 length / window, for the length it is built for: one per half window."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_window("linformer_lsh", self.window)
-        check_buckets("linformer_lsh", self.buckets)
-        check_dropout("linformer_lsh", self.dropout)
 
 
 def bucket_count(keys: int, options: Options) -> int:
@@ -78,7 +71,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "mean": {"projection": "mean", "window": 33},
     },
 )
-class LinformerLSH(LowRankAttention):
+class LinformerLSH(LowRankAttention[Options]):
     """Softmax attention to keys near in the order of hash buckets and to all keys projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Kitaev et al. 2020, Section 2, for shared queries and keys, and for
@@ -94,8 +87,8 @@ class LinformerLSH(LowRankAttention):
         UnsupportedError: projected_length is not below the number of keys.
     """
 
-    options: Options
     rotations: Float[Tensor, "heads 1 head_dim rotations"]
+    saturates = WIDE
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
@@ -104,10 +97,9 @@ class LinformerLSH(LowRankAttention):
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Warnings of the projection, and of a window as wide as the input or a single bucket."""
-        n, found = geometry.keys, super().warnings(geometry, options)
-        if options.window < n and bucket_count(n, options) == 1:
-            return (*found, "one bucket holds all tokens: their order decides who sees whom, not the hash")
-        return found + doubts_of_window(options.window, n)
+        one = options.window < geometry.keys and bucket_count(geometry.keys, options) == 1
+        words = "one bucket holds all tokens: their order decides who sees whom, not the hash"
+        return (*super().warnings(geometry, options), *(words,) * one)
 
     def compressed_length(self) -> int | None:
         """None: the keys of the window are needed one by one."""

@@ -9,25 +9,19 @@ from torch import Tensor
 
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention, within
-from attn_zoo.contract import Capabilities, Cost, Geometry, LengthMap, by_length, check_dropout
-from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, check_window, doubts_of_window
+from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, LengthMap
+from attn_zoo.contract.options import WIDE, WINDOW, by_length
+from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options(LowRankOptions):
+class Options(LowRankOptions, DropoutOptions):
     """Options of Linformer with a window."""
 
-    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
+    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
     """Keys in the window of a position, itself included; odd, so that both sides are equal."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_window("linformer_window", self.window)
-        check_dropout("linformer_window", self.dropout)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -59,7 +53,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "mean": {"projection": "mean", "window": 33},
     },
 )
-class LinformerWindow(LowRankAttention):
+class LinformerWindow(LowRankAttention[Options]):
     """Softmax attention to a window of keys and to all keys projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Beltagy et al. 2020, Section 3.1, for the window.
@@ -72,12 +66,7 @@ class LinformerWindow(LowRankAttention):
         UnsupportedError: projected_length is not below the number of keys.
     """
 
-    options: Options
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warnings of the projection, and of a window as wide as the input."""
-        return super().warnings(geometry, options) + doubts_of_window(options.window, geometry.keys)
+    saturates = WIDE
 
     def compressed_length(self) -> int | None:
         """None: the keys of the window are needed one by one."""

@@ -11,33 +11,25 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention, within
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_dropout, softmax_over_valid
-from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops, check_window, doubts_of_window
+from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
+from attn_zoo.contract.options import WIDE, WINDOW, at_least, by_length
+from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
+RANK = at_least(1, "projected keys", advice="use attention=longformer with global_tokens=0 for a window alone")
+
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of long-short attention."""
 
-    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
+    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
     """Keys in the window of a position, itself included; odd, so that both sides are equal."""
-    rank: int = by_length("min(64, n/8)", lambda g: max(1, min(64, g.keys // 8)))
+    rank: int = by_length("min(64, n/8)", lambda g: max(1, min(64, g.keys // 8)), RANK)
     """r, the number of projected keys."""
     norms: bool = True
     """Apply a layer norm to the keys and values of the window and another to the projected ones, so that scales match."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        check_window("long_short", self.window)
-        if self.rank < 1:
-            raise ValueError(
-                f"long_short.rank counts projected keys, so it is at least 1; got {self.rank}; "
-                "use attention=longformer with global_tokens=0 for a window alone"
-            )
-        check_dropout("long_short", self.dropout)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -64,7 +56,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     implementations=("eager", "tiled"),
     variants={"plain": {"norms": False, "window": 5, "rank": 3}, "wide": {"window": 65, "rank": 8}},
 )
-class LongShort(Attention):
+class LongShort(Attention[Options]):
     """Softmax attention to a window of keys and to a low-rank projection that depends on the input (dynamic projection).
 
     Paper: Zhu et al. 2021: Section 3.2 (sliding window), Section 3.3 (dynamic projection P = softmax(K W)), Section 3.4 (both
@@ -75,7 +67,7 @@ class LongShort(Attention):
         run over a head's channels. P is zero at padded keys.
     """
 
-    options: Options
+    saturates = (*WIDE, ("rank", "is no fewer than the {n} tokens: nothing is compressed"))
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
@@ -84,14 +76,6 @@ class LongShort(Attention):
         if options.norms:
             self.gain = nn.Parameter(torch.ones(2, h, 1, d))
             self.shift = nn.Parameter(torch.zeros(2, h, 1, d))
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a window or a rank as large as the input."""
-        n, found = geometry.keys, doubts_of_window(options.window, geometry.keys)
-        if options.rank >= n:
-            found += (f"rank={options.rank} is no fewer than the {n} tokens: nothing is compressed",)
-        return found
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute a softmax over the r projected keys and all n keys, masked to those within the window."""

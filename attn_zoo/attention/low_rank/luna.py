@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, Stream, by_length, check_dropout, softmax_over_valid
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, Stream, softmax_over_valid
+from attn_zoo.contract.options import at_least, by_length
 from attn_zoo.kernels.cpu._chunks import filled
 from attn_zoo.kernels.cpu.luna import attend_packed_past
 from attn_zoo.precision import without_autocast
@@ -25,23 +26,15 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 CHUNK = 64
 """Positions in a chunk of the causal form, whose weights are computed directly; earlier ones enter as sums."""
 
+PACKED = at_least(2, "the packed tokens that a query chooses from", advice="a single one would be the same answer for all queries")
+
 
 @dataclass
-class Options:
-    """Options of Luna."""
+class Options(DropoutOptions):
+    """Options of Luna. Dropout is of the weights of packed tokens, and without causality only."""
 
-    packed_length: int = by_length("min(256, n/4)", lambda g: max(2, min(256, g.keys // 4)))
+    packed_length: int = by_length("min(256, n/4)", lambda g: max(2, min(256, g.keys // 4)), PACKED)
     """l, the number of learned queries that pack the tokens."""
-    dropout: float = 0.0
-    """Share of the weights of packed tokens set to zero in training; without causality only."""
-
-    def __post_init__(self) -> None:
-        if self.packed_length < 2:
-            raise ValueError(
-                f"luna.packed_length counts the packed tokens that a query chooses from, so it is at least 2; "
-                f"got {self.packed_length}; a single one would be the same answer for all queries"
-            )
-        check_dropout("luna", self.dropout)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -79,7 +72,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     implementations=("eager", "tiled", "sdpa"),
     variants={"two": {"packed_length": 2}},
 )
-class Luna(Attention):
+class Luna(Attention[Options]):
     """Two nested attentions: a few learned queries pack the tokens, then all queries attend to the packed tokens.
 
     Paper: Ma et al. 2021: pack and unpack attention; causal attention, with ω in place of the first softmax.
@@ -91,9 +84,9 @@ class Luna(Attention):
         real tokens so far. A has no dropout, which would change the mean output.
     """
 
-    options: Options
+    saturates = (("packed_length", "is no fewer than the {n} keys: nothing is packed"),)
 
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         self.packed_query = nn.Parameter(torch.randn(geometry.heads, options.packed_length, geometry.head_dim))
 
@@ -103,12 +96,6 @@ class Luna(Attention):
         if geometry.causal and options.dropout > 0:
             return "luna.dropout needs causal=False: the causal form keeps no weights to drop; use the layer's output_dropout"
         return None
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of as many packed tokens as keys."""
-        packed, n = options.packed_length, geometry.keys
-        return (f"packed_length={packed} is no fewer than the {n} keys: nothing is packed",) if packed >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """Pack and unpack; causally with the n × n products q·k and u·a, each masked to the past and divided by its length."""

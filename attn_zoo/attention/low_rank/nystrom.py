@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, by_length, check_counts, softmax_over_valid
+from attn_zoo.contract import Attention, Bound, Capabilities, Cost, Geometry, bounded, by_length, softmax_over_valid
 from attn_zoo.kernels.sdpa import sdpa_over_valid
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
-PAPER_KERNEL = 33
-"""Kernel size of the convolution of the values in the paper's experiments, in positions."""
+KERNEL = Bound(
+    lambda width: width == 0 or (width > 0 and width % 2 == 1),
+    "spans as many positions on either side, so it is odd, or 0 for none",
+    lambda _: "the paper's is 33",
+)
 
 
 @dataclass
@@ -27,18 +29,10 @@ class Options:
 
     landmarks: int = by_length("min(64, n/4)", lambda g: max(1, min(64, g.keys // 4)))
     """m, the number of landmarks; an input of fewer tokens has one landmark for each."""
-    iterations: int = 6
+    iterations: int = bounded(6)
     """Number of iterations for the pseudo-inverse."""
-    convolution: int = 0
+    convolution: int = bounded(0, KERNEL)
     """Width of a depthwise convolution of the values, added to the output, in positions: odd, or 0 for none; 33 in the paper."""
-
-    def __post_init__(self) -> None:
-        check_counts("nystrom", landmarks=self.landmarks, iterations=self.iterations)
-        if self.convolution < 0 or (self.convolution and self.convolution % 2 == 0):
-            raise ValueError(
-                f"nystrom.convolution spans as many positions on either side, so it is odd, or 0 for none; got {self.convolution}; "
-                f"the paper's is {PAPER_KERNEL}"
-            )
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -69,7 +63,7 @@ def every_token(geometry: Geometry) -> Nystrom:
     softmax_limit=every_token,
     variants={"convolution": {"convolution": 5}, "few": {"landmarks": 3, "iterations": 2}, "many": {"landmarks": 48}},
 )
-class Nystrom(Attention):
+class Nystrom(Attention[Options]):
     """Softmax attention through landmarks: an approximation of rank m.
 
     Paper: Xiong et al. 2021: Eq. 13 (three kernels), Eq. 14 and 15 (pseudo-inverse), Section 3.2 (segment means), Figure 2
@@ -81,19 +75,13 @@ class Nystrom(Attention):
         batch. The convolution is one kernel a head over positions, with zeros at padding. Computed in float32 at least.
     """
 
-    options: Options
+    saturates = (("landmarks", "are no fewer than the {n} tokens: each token is one, and nothing is saved"),)
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         if options.convolution:
             bound = options.convolution**-0.5
             self.kernel = nn.Parameter(torch.empty(geometry.heads, 1, options.convolution, 1).uniform_(-bound, bound))
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of as many landmarks as tokens."""
-        m, n = options.landmarks, geometry.keys
-        return (f"landmarks={m} are no fewer than the {n} tokens: each token is one, and nothing is saved",) if m >= n else ()
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute Eq. 13 to 15 on the valid tokens of each example alone, with the means of m consecutive parts as landmarks."""

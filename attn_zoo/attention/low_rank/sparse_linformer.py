@@ -7,27 +7,20 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from attn_zoo.attention.dense._normalisers import check_alpha, entmax_by_bisection, entmax_over_valid
+from attn_zoo.attention.dense._normalisers import ALPHA, entmax_by_bisection, entmax_over_valid
 from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
-from attn_zoo.contract import Capabilities, Cost, Geometry, check_dropout
+from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, bounded
 from attn_zoo.kernels.cpu.entmax import entmax_attention
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 
 
 @dataclass
-class Options(LowRankOptions):
+class Options(LowRankOptions, DropoutOptions):
     """Options of the sparse Linformer."""
 
-    alpha: float = 1.5
+    alpha: float = bounded(1.5, ALPHA)
     """α: 1 is softmax and so Linformer, 2 is sparsemax; the larger, the sparser."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_alpha("sparse_linformer", self.alpha)
-        check_dropout("sparse_linformer", self.dropout)
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -66,7 +59,7 @@ def identity_softmax(geometry: Geometry) -> SparseLinformer:
         "mean": {"projection": "mean"},
     },
 )
-class SparseLinformer(LowRankAttention):
+class SparseLinformer(LowRankAttention[Options]):
     """α-entmax attention to keys and values projected along the length.
 
     Papers: Wang et al. 2020, Eq. 7, for the projection; Peters et al. 2019 for α-entmax, and Martins and Astudillo 2016
@@ -79,8 +72,6 @@ class SparseLinformer(LowRankAttention):
     Raises:
         UnsupportedError: projected_length is not below the number of keys.
     """
-
-    options: Options
 
     attend_tiled = LowRankAttention.attend
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, NoOptions
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
-@dataclass
-class Options:
-    """Options of FNet: none."""
-
-
-def cost(geometry: Geometry, options: Options) -> Cost:
+def cost(geometry: Geometry, options: NoOptions) -> Cost:
     """FLOPs of matrix products: none, since fast Fourier transforms are not counted. No parameters."""
     return Cost(flops=0, parameters=0, backward_flops=0)
 
@@ -28,7 +22,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     title="FNet",
     paper="Lee-Thorp et al. 2022, arXiv:2105.03824",
     equation="Eq. 3",
-    options=Options,
+    options=NoOptions,
     can=Capabilities(causal=False, key_padding=False, cross=False, any_length=True, mixes_heads=True),
     time="n log n d",
     memory="n d",

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.contract import Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, bounded
+from attn_zoo.contract.options import odd
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
+
+WIDTH = odd("the positions averaged, the own one included", 3, advice=", or use attention=none for no neighbours")
 
 
 @dataclass
 class Options:
     """Options of pooling."""
 
-    window: int = 3
+    window: int = bounded(3, WIDTH)
     """Width in positions, the own one included; odd, so that it reaches equally far on both sides."""
-
-    def __post_init__(self) -> None:
-        if self.window < 3 or self.window % 2 == 0:
-            raise ValueError(
-                f"pooling.window counts the positions averaged, the own one included, so it is odd and at least 3; "
-                f"got {self.window}; write {max(3, self.window + 1)}, or use attention=none for no neighbours"
-            )
 
 
 def cost(geometry: Geometry, options: Options) -> Cost:
@@ -48,7 +43,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     reads=("value",),
     variants={"wide": {"window": 9}},
 )
-class Pooling(Attention):
+class Pooling(Attention[Options]):
     """Average of a position and its neighbours, less the position itself; nothing is learned.
 
     Paper: Yu et al. 2022, Algorithm 1; the subtraction compensates for the residual connection around.
@@ -59,13 +54,7 @@ class Pooling(Attention):
         linformer with projection=mean.
     """
 
-    options: Options
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a window that reaches all tokens."""
-        window, n = options.window, geometry.keys
-        return (f"window={window} is no narrower than the {n} tokens: it averages nearly all of them",) if window >= n else ()
+    saturates = (("window", "is no narrower than the {n} tokens: it averages nearly all of them"),)
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
         """Materialise the n × n weights: equal shares of the real tokens within the window, less the identity."""

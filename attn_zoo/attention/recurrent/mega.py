@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.attention.recurrent._moving_average import moving_average, moving_average_flops
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry
 from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract.options import by_length, check_counts, check_dropout
+from attn_zoo.contract.options import bounded, by_length
 from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -25,19 +24,13 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of MEGA."""
 
     chunk: int = by_length("min(128, n/4)", lambda g: max(1, min(128, g.keys // 4)))
     """c, positions that see each other in the softmax; 128 on most tasks of the paper. As many as tokens give full attention."""
-    expansion: int = 16
+    expansion: int = bounded(16)
     """h, the number of averages per channel."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        check_counts("mega", chunk=self.chunk, expansion=self.expansion)
-        check_dropout("mega", self.dropout)
 
 
 def directions(geometry: Geometry) -> int:
@@ -68,7 +61,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     reads=("query", "value"),
     variants={"small": {"chunk": 6, "expansion": 2}},
 )
-class Mega(Attention):
+class Mega(Attention[Options]):
     """Softmax attention within chunks, with queries and keys from moving averages that reach across chunks.
 
     Paper: Ma et al. 2022: multi-dimensional damped EMA, queries and keys of one representation, MEGA-chunk.
@@ -82,9 +75,9 @@ class Mega(Attention):
         tokens enter as zeros and keep their positions: the average decays over them as over real ones.
     """
 
-    options: Options
+    saturates = (("chunk", "is no shorter than the {n} tokens: every token sees all"),)
 
-    def __init__(self, geometry: Geometry, options: Any, implementation: str = "eager") -> None:
+    def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         heads, d, h = geometry.heads, geometry.head_dim, options.expansion
         shape = (directions(geometry), heads, d, h)
@@ -95,13 +88,6 @@ class Mega(Attention):
         self.gather = nn.Parameter(torch.randn(shape) * h**-0.5)
         self.gain = nn.Parameter(torch.ones(2, heads, 1, d))
         self.offset = nn.Parameter(torch.zeros(heads, 1, d))
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a chunk as long as the input."""
-        if options.chunk < geometry.keys:
-            return ()
-        return (f"chunk={options.chunk} is no shorter than the {geometry.keys} tokens: every token sees all",)
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Compute averages token by token, and n × n weights masked to the chunk of the query."""

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, check_state
+from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, check_state
 from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract.options import by_length, check_counts, check_dropout
+from attn_zoo.contract.options import at_least, by_length
 from attn_zoo.kernels.cpu.segments import Distances, Segmentation, attend_segments, segment_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
@@ -24,23 +24,15 @@ LONGEST_WAVE = 10000.0
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of Transformer-XL."""
 
     segment: int = by_length("min(512, n/4)", lambda g: max(1, min(512, g.keys // 4)))
     """Length of a segment in positions; segments begin at its multiples."""
-    memory: int = by_length("min(512, n/4)", lambda g: max(1, min(512, g.keys // 4)))
+    memory: int = by_length("min(512, n/4)", lambda g: max(1, min(512, g.keys // 4)), at_least(0, "cached positions"))
     """Number of positions before a segment whose keys and values are cached for it."""
     relative: bool = True
     """Add relative position scores; otherwise scores are q·k / √d."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        check_counts("transformer_xl", segment=self.segment)
-        if self.memory < 0:
-            raise ValueError(f"transformer_xl.memory counts cached positions, so it is at least 0; got {self.memory}")
-        check_dropout("transformer_xl", self.dropout)
 
 
 def segmentation(geometry: Geometry, options: Options) -> Segmentation:
@@ -104,7 +96,7 @@ class SegmentState:
     softmax_limit=lambda geometry: TransformerXL(geometry, Options(segment=geometry.keys, memory=0, relative=False)),
     variants={"short": {"segment": 3, "memory": 4}, "content_only": {"segment": 6, "memory": 0, "relative": False}},
 )
-class TransformerXL(Attention):
+class TransformerXL(Attention[Options]):
     """Softmax attention of segments to themselves and to the keys and values cached before them.
 
     Paper: Dai et al. 2019, Section 3.2 (recurrence) and 3.3 (u, v, W_kR and the sines R of distances).
@@ -115,8 +107,6 @@ class TransformerXL(Attention):
         u and v start at zero (theirs near it). Without causality, which the paper does not treat, a query sees its whole
         segment and the memory before it, and nothing after.
     """
-
-    options: Options
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import FLOAT, Cost, Geometry, softmax_over_valid
+from attn_zoo.contract.attention import OptionsT
 from attn_zoo.kernels.cpu.block_sparse import attend_tables, table_flops
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -143,9 +144,10 @@ def _gather(
     return blocks.flatten(1, 2).index_select(1, numbers.flatten()).unflatten(1, numbers.shape).flatten(3, 4)
 
 
-class BlockPatternAttention(PairwiseAttention):
+class BlockPatternAttention(PairwiseAttention[OptionsT]):
     """Softmax attention of each query to all blocks that its block sees. Subclasses define these by ``layout``."""
 
+    saturates = (("block", "is no shorter than the {n} tokens: every token sees all"),)
     layout: Callable[[Geometry, Any], Pattern]
     """Function of a geometry and options to their pattern."""
 
@@ -164,13 +166,6 @@ class BlockPatternAttention(PairwiseAttention):
     def by_head(self) -> bool:
         """True where there are random blocks, which differ by head."""
         return self.pattern().random > 0
-
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a block as long as the input."""
-        if options.block < geometry.keys:
-            return ()
-        return (f"block={options.block} is no shorter than the {geometry.keys} tokens: every token sees all",)
 
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Attend from blocks of queries to gathered blocks of keys, in one softmax over all visible blocks."""

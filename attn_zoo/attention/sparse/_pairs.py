@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from attn_zoo.contract import Attention, Geometry, softmax_over_valid
+from attn_zoo.contract.attention import OptionsT
 from attn_zoo.kernels.flex import MaskMod, PairTables, cached_tables, flex_attention_over
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
-class PairwiseAttention(Attention):
+class PairwiseAttention(Attention[OptionsT]):
     """Attention yᵢ = Σⱼ softmaxⱼ(qᵢ·kⱼ / √d) vⱼ over the pairs (i, j) of ``mask_mod``, by definition and by FlexAttention."""
 
     @abstractmethod

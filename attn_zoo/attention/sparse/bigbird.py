@@ -9,36 +9,25 @@ import torch
 from torch import Tensor
 
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_counts, check_dropout
+from attn_zoo.contract import Bound, Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, by_length
 from attn_zoo.registry import register_attention
+
+ODD = Bound(lambda w: w > 0 and w % 2 == 1, "counts the own block and as many on either side, so it is odd")
+EVEN = Bound(lambda g: g >= 0 and g % 2 == 0, "are as many first as last blocks, so even")
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of BigBird."""
 
     block: int = by_length("min(64, n/16)", lambda g: max(1, min(64, g.keys // 16)))
     """Size of a block in positions, b in the paper; 64 there."""
-    window_blocks: int = 3
+    window_blocks: int = bounded(3, ODD)
     """Number of blocks in the window, the own one included, w in the paper; odd, so that both sides are equal."""
-    global_blocks: int = 2
+    global_blocks: int = bounded(2, EVEN)
     """Number of blocks that see all and are seen by all, g in the paper: half of them the first ones, half the last; even."""
-    random_blocks: int = 1
+    random_blocks: int = bounded(1, at_least(0, "blocks"))
     """Number of random blocks that a block sees, r in the paper, drawn for each head; 3 there."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        check_counts("bigbird", block=self.block)
-        if self.window_blocks < 1 or self.window_blocks % 2 == 0:
-            raise ValueError(
-                f"bigbird.window_blocks counts the own block and as many on either side, so it is odd; got {self.window_blocks}"
-            )
-        if self.global_blocks < 0 or self.global_blocks % 2:
-            raise ValueError(f"bigbird.global_blocks are as many first as last blocks, so even; got {self.global_blocks}")
-        if self.random_blocks < 0:
-            raise ValueError(f"bigbird.random_blocks counts blocks, so it is at least 0; got {self.random_blocks}")
-        check_dropout("bigbird", self.dropout)
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
@@ -70,7 +59,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "without_random": {"window_blocks": 5, "global_blocks": 4, "random_blocks": 0},
     },
 )
-class BigBird(BlockPatternAttention):
+class BigBird(BlockPatternAttention[Options]):
     """Attention over a window of blocks, global blocks at both ends and random blocks.
 
     Paper: Zaheer et al. 2020, Section 2 and Appendix D (the ITC form, in which existing tokens are global).
@@ -80,12 +69,11 @@ class BigBird(BlockPatternAttention):
         last blocks of the padded input are the global ones.
     """
 
-    options: Options
     layout = staticmethod(pattern)
+    seeds: Tensor
 
     def __init__(self, geometry: Geometry, options: Options, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
-        self.seeds: Tensor
         self.register_buffer("seeds", torch.randint(2**40, (geometry.heads,)))
 
     @classmethod

@@ -9,37 +9,27 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_counts, check_dropout
+from attn_zoo.contract import Bound, Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, by_length
 from attn_zoo.registry import register_attention
 
-MOST_SEEDS = 2**31
+BLOCKS = at_least(0, "blocks")
+SEED = Bound(lambda seed: 0 <= seed < 2**31, f"is a whole number from 0 to {2**31 - 1}")
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of block-sparse attention."""
 
     block: int = by_length("min(64, n/16)", lambda g: max(1, min(64, g.keys // 16)))
     """Size of a block in positions."""
-    local_blocks: int = 1
+    local_blocks: int = bounded(1, BLOCKS)
     """Number of visible blocks on each side of the own one; causal: on the left."""
-    global_blocks: int = 1
+    global_blocks: int = bounded(1, BLOCKS)
     """Number of first blocks that see all and are seen by all."""
-    random_blocks: int = 1
+    random_blocks: int = bounded(1, BLOCKS)
     """Number of random blocks that a block sees, drawn for each head."""
-    seed: int = 0
+    seed: int = bounded(0, SEED)
     """Seed of the random blocks."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        check_counts("block_sparse", block=self.block)
-        for name in ("local_blocks", "global_blocks", "random_blocks"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"block_sparse.{name} counts blocks, so it is at least 0; got {getattr(self, name)}")
-        if not 0 <= self.seed < MOST_SEEDS:
-            raise ValueError(f"block_sparse.seed is a whole number from 0 to {MOST_SEEDS - 1}; got {self.seed}")
-        check_dropout("block_sparse", self.dropout)
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
@@ -71,7 +61,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
         "globals": {"block": 4, "local_blocks": 0, "global_blocks": 2, "random_blocks": 2, "seed": 7},
     },
 )
-class BlockSparse(BlockPatternAttention):
+class BlockSparse(BlockPatternAttention[Options]):
     """Softmax attention to a fixed set of blocks: the near ones, the first ones, and random ones by a seed in the options.
 
     Paper: Child et al. 2019, whose kernels compute attention block by block under a given layout.
@@ -79,7 +69,6 @@ class BlockSparse(BlockPatternAttention):
     Differs: the layout follows from options instead of a table; causal random blocks are drawn from earlier blocks.
     """
 
-    options: Options
     layout = staticmethod(pattern)
 
     def head_seeds(self, device: torch.device) -> Int[Tensor, "heads"]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attn_zoo.attention.sparse._block_masks import into_blocks
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract import FLOAT, Bound, Capabilities, Cost, DropoutOptions, Geometry, bounded, softmax_over_valid
 from attn_zoo.kernels.cpu.block_sparse import attend_summaries, summary_blocks, table_flops
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
@@ -19,23 +19,18 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of fixed attention."""
 
-    stride: int = 0
+    stride: int = bounded(0, Bound(lambda size: size >= 0, "counts positions, at least 1, or 0 for the root of the length"))
     """Size of a block in positions, l in the paper; 0 takes about the square root of the length it is built for."""
     summary: int = 1
     """Number of last positions of each block that all positions see, c in the paper; at most the block."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
 
     def __post_init__(self) -> None:
-        if self.stride < 0:
-            raise ValueError(f"fixed.stride counts positions, at least 1, or 0 for the root of the length; got {self.stride}")
-        if self.summary < 0 or (self.stride and self.summary > self.stride):
+        if self.summary < 0 or 0 < self.stride < self.summary:
             most = f"to stride={self.stride}" if self.stride else "on"
             raise ValueError(f"fixed.summary counts positions of a block, a whole number from 0 {most}; got {self.summary}")
-        check_dropout("fixed", self.dropout)
 
 
 def sizes(geometry: Geometry, options: Options) -> tuple[int, int]:
@@ -74,7 +69,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     softmax_limit=lambda geometry: Fixed(geometry, Options(stride=geometry.keys)),
     variants={"three_summaries": {"summary": 3}, "no_summary": {"summary": 0}},
 )
-class Fixed(PairwiseAttention):
+class Fixed(PairwiseAttention[Options]):
     """Softmax attention to the own block and to the last positions (summaries) of every block.
 
     Paper: Child et al. 2019, Section 4.3, fixed pattern: A⁽¹⁾ is the own block, A⁽²⁾ the summaries.
@@ -82,8 +77,6 @@ class Fixed(PairwiseAttention):
     Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), no key twice;
         without causality the summaries of later blocks are seen as well; all heads have the same summaries.
     """
-
-    options: Options
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
         """Mask function of pairs within a block, and of pairs with a summary key."""

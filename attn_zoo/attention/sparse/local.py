@@ -5,26 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from attn_zoo.attention.sparse._block_masks import BlockPatternAttention, Pattern
-from attn_zoo.contract import Capabilities, Cost, Geometry, by_length, check_counts, check_dropout
+from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, at_least, bounded, by_length
 from attn_zoo.registry import register_attention
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of local attention."""
 
     block: int = by_length("min(256, n/4)", lambda g: max(1, min(256, g.keys // 4)))
     """Size of a block in positions, which see each other."""
-    neighbours: int = 0
+    neighbours: int = bounded(0, at_least(0, "blocks on either side"))
     """Number of visible blocks on each side of the own one; causal: on the left."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        check_counts("local", block=self.block)
-        if self.neighbours < 0:
-            raise ValueError(f"local.neighbours counts blocks on either side, so it is at least 0; got {self.neighbours}")
-        check_dropout("local", self.dropout)
 
 
 def pattern(geometry: Geometry, options: Options) -> Pattern:
@@ -52,7 +44,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     softmax_limit=lambda geometry: Local(geometry, Options(block=geometry.keys)),
     variants={"small": {"block": 6}, "neighbours": {"block": 4, "neighbours": 2}},
 )
-class Local(BlockPatternAttention):
+class Local(BlockPatternAttention[Options]):
     """Softmax attention within blocks that do not overlap, or to the own block and its neighbours.
 
     Paper: Tay et al. 2021 (Long Range Arena), whose baseline Local sees the own block alone.
@@ -60,5 +52,4 @@ class Local(BlockPatternAttention):
     Differs: neighbours are an addition.
     """
 
-    options: Options
     layout = staticmethod(pattern)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +12,9 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, Stream
+from attn_zoo.contract import FLOAT, Capabilities, Cost, DropoutOptions, Geometry, Stream
 from attn_zoo.contract.masks import allowed_pairs, softmax_over_valid
-from attn_zoo.contract.options import by_length, check_counts, check_dropout
+from attn_zoo.contract.options import WIDE, WINDOW, at_least, bounded, by_length
 from attn_zoo.kernels.cpu import window as band
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
@@ -23,24 +22,15 @@ from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of Longformer."""
 
-    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1)
+    window: int = by_length("2 min(256, n/8) + 1", lambda g: 2 * min(256, g.keys // 8) + 1, WINDOW)
     """Number of keys that a position sees, itself included; odd, so that both sides are equal. Causal: itself and those before."""
-    dilation: int = 1
+    dilation: int = bounded(1)
     """Distance between adjacent keys of a window, in positions."""
-    global_tokens: int = 1
+    global_tokens: int = bounded(1, at_least(0, "positions"))
     """Number of first positions that see all and are seen by all, such as a class token."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        band.check_window("longformer", self.window)
-        check_counts("longformer", dilation=self.dilation)
-        if self.global_tokens < 0:
-            raise ValueError(f"longformer.global_tokens counts positions, so it is at least 0; got {self.global_tokens}")
-        check_dropout("longformer", self.dropout)
 
 
 def reach(geometry: Geometry, options: Options, length: int) -> tuple[int, int]:
@@ -102,7 +92,7 @@ def widest(geometry: Geometry) -> Longformer:
         "three_globals": {"window": 3, "global_tokens": 3},
     },
 )
-class Longformer(PairwiseAttention):
+class Longformer(PairwiseAttention[Options]):
     """Sliding-window attention with dilation and global tokens.
 
     Paper: Beltagy et al. 2020, Section 3.1 (window, dilation, global attention, its projections).
@@ -112,11 +102,7 @@ class Longformer(PairwiseAttention):
         window reaches into the past alone, and a global token then sees its past and is seen by later positions.
     """
 
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn of a window as wide as the input, or of global tokens only."""
-        g, n, found = options.global_tokens, geometry.keys, band.doubts_of_window(options.window, geometry.keys)
-        return (*found, f"global_tokens={g} are all {n} tokens: every token sees all") if g >= n else found
+    saturates = (*WIDE, ("global_tokens", "are all {n} tokens: every token sees all"))
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
         """Mask function of pairs within the dilated window, and of pairs with a global key; queries of global tokens are apart."""

@@ -12,29 +12,21 @@ from torch import Tensor
 
 from attn_zoo.attention.sparse._block_masks import into_blocks
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import FLOAT, Capabilities, Cost, Geometry, check_dropout, softmax_over_valid
+from attn_zoo.contract import FLOAT, Bound, Capabilities, Cost, DropoutOptions, Geometry, bounded, softmax_over_valid
 from attn_zoo.kernels.cpu.strided import attend_grid
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
+STRIDE = Bound(lambda stride: stride >= 0, "counts positions, so it is at least 1, or 0 for the root of the length it is built for")
+
 
 @dataclass
-class Options:
+class Options(DropoutOptions):
     """Options of strided attention."""
 
-    stride: int = 0
+    stride: int = bounded(0, STRIDE)
     """Reach of the window and stride of the keys beyond it, l in the paper; 0 takes about the square root of the length."""
-    dropout: float = 0.0
-    """Share of attention weights set to zero in training."""
-
-    def __post_init__(self) -> None:
-        if self.stride < 0:
-            raise ValueError(
-                f"strided.stride counts positions, so it is at least 1, or 0 for the root of the length it is built for; "
-                f"got {self.stride}"
-            )
-        check_dropout("strided", self.dropout)
 
 
 def stride_of(geometry: Geometry, options: Options) -> int:
@@ -67,7 +59,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     implementations=("eager", "tiled", "flex"),
     softmax_limit=lambda geometry: Strided(geometry, Options(stride=geometry.keys)),
 )
-class Strided(PairwiseAttention):
+class Strided(PairwiseAttention[Options]):
     """Softmax attention to the last l positions and to every l-th position before them.
 
     Paper: Child et al. 2019, Section 4.3, strided pattern: A⁽¹⁾ is the window, A⁽²⁾ every l-th position.
@@ -75,8 +67,6 @@ class Strided(PairwiseAttention):
     Differs: every head sees the union of both parts in one softmax (the paper's merged head, Section 4.2), no key twice;
         without causality both parts reach to both sides.
     """
-
-    options: Options
 
     def mask_mod(self, n: int, device: torch.device) -> MaskMod:
         """Mask function of pairs at most l apart, and of pairs a multiple of l apart."""

@@ -80,14 +80,14 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
             form = replace(subject, implementation=entry.counted_implementation)
             counted = rig_for(level, form, sizes).build(length).eval()
         f, parameters = _formula(counted), sum(p.numel() for p in counted.parameters())
-        found = _tally(counted, rig.feed.inputs(1, length, torch.float32))
+        found = _tally(counted, rig.inputs(1, length, torch.float32))
         own = found
         if counted is not asked:
             shapes = subject.implementation in ON_SHAPES
-            own = _tally(asked, rig.feed.inputs(1, length, torch.float32)) if shapes else None
+            own = _tally(asked, rig.inputs(1, length, torch.float32)) if shapes else None
     if subject.implementation == "sdpa":
         with as_on_a_cpu(asked):
-            own = _tally(asked, rig.feed.inputs(1, length, torch.float32))
+            own = _tally(asked, rig.inputs(1, length, torch.float32))
     pytorch = Counts(parameters=parameters, activation_bytes=None if own is None else own.kept_bytes)
     if found is not None:
         pytorch = replace(pytorch, flops=found.flops, backward_flops=found.backward_flops)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from attn_zoo.cost.grid import option
-from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.tables import failures, figure, joined, machine, markdown, reason
-from attn_zoo.cost.timed import KINDS, OfAttentions, Timed
+from attn_zoo.cost.measurement import Cell, Measurement
+from attn_zoo.cost.tables import failures, joined, markdown, measured, timing
+from attn_zoo.cost.timed import KINDS, AttentionRows, Timed
 
 
 @dataclass
-class BatchSize(Timed, OfAttentions):
+class BatchSize(Timed, AttentionRows):
     """Time of a sequence against the batch size, which shows where a device is full."""
 
     lengths: list[int] = option([1024], "lengths")
@@ -24,23 +24,19 @@ class BatchSize(Timed, OfAttentions):
 
     @staticmethod
     def report(found: Measurement) -> str:
-        assert found.protocol is not None
         batches = sorted({cell.batch for cell in found.cells})
-        by = {(cell.label, cell.length, cell.kind, cell.batch): each for cell, each in found.cells.items()}
+        by = {
+            (cell.label, cell.length, cell.kind, cell.batch): timing(each, found.protocol, factor=1e3 / cell.batch)
+            for cell, each in found.cells.items()
+        }
         rows = [
-            [label, str(length), KINDS[kind], *(_cell(by[label, length, kind, batch], found) for batch in batches)]
+            [label, str(length), KINDS[kind], *(by[label, length, kind, batch] for batch in batches)]
             for label, length, kind in dict.fromkeys((cell.label, cell.length, cell.kind) for cell in found.cells)
         ]
         head = ["attention", "n", "direction", *(f"batch {batch}" for batch in batches)]
         said = (
             "Milliseconds a sequence: the time of a step over its batch. One layer with its projections, width "
             f"{found.grid['dim']}, {found.grid['heads']} heads, {found.grid['precision']}; ~ marks what is unstable. "
-            f"{found.protocol.describe()} Measured on {machine(found)}."
+            f"{measured(found)}"
         )
         return joined(found, markdown(head, rows, words=(0, 2)), failures(found.cells.values(), KINDS), said)
-
-
-def _cell(figures: Figures, found: Measurement) -> str:
-    assert found.protocol is not None
-    each = [1e3 * seconds / figures.cell.batch for seconds in figures.all("seconds")]
-    return figure(each, found.protocol) if each else reason(figures, "seconds")

@@ -10,9 +10,9 @@ from attn_zoo.contract import TaskSpec, UnknownNameError
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.levels import LEVELS, Rig, Sizes, rig_for, task_model
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.probes import Answer, Ask, Probe, largest_batch, memory
+from attn_zoo.cost.probes import MEMORY, Answer, Ask, Probe, largest_batch
 from attn_zoo.cost.step_report import step_report
-from attn_zoo.cost.timed import KINDS, OfAttentions, Timed
+from attn_zoo.cost.timed import KINDS, AttentionRows, Timed
 from attn_zoo.cost.workers import WorkerError
 
 SIZES = Sizes(dim=256, heads=4, depth=2, mlp_ratio=2.0)
@@ -29,7 +29,7 @@ PATIENCE = 2
 
 
 @dataclass
-class StepCost(Timed, OfAttentions):
+class StepCost(Timed, AttentionRows):
     """Time, throughput, memory and energy of a step of each mechanism at a level: alone, in a layer, a block, a whole model.
 
     The same command with the same output goes on where it was stopped. Null keys take the defaults of the level.
@@ -86,7 +86,7 @@ class StepCost(Timed, OfAttentions):
             return ()
         cuda, budget = self.device == "cuda", int(self.memory_gib * 2**30)
         most = largest_batch(budget, cuda=cuda, small=lambda n: max(1, PROBE_TOKENS // n), least=self.least_bytes)
-        return memory(resident=not cuda, fresh=True), most, Probe("best_batch", self._best_batch)
+        return MEMORY, most, Probe("best_batch", self._best_batch)
 
     def _best_batch(self, ask: Ask, found: Figures) -> Answer:
         """Batch of the highest throughput among powers of two, and the seconds of a step at each that was tried."""

@@ -13,11 +13,11 @@ from attn_zoo.cost.crossover_plot import check_plot, plot_crossover
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.tables import failures, joined, machine, markdown
-from attn_zoo.cost.timed import KINDS, OfAttentions, Timed, softmax_layers
+from attn_zoo.cost.timed import KINDS, AttentionRows, Timed, softmax_layers
 
 
 @dataclass
-class Crossover(Timed, OfAttentions):
+class Crossover(Timed, AttentionRows):
     """Length from which each mechanism costs less than softmax, materialised and fused: time, memory, energy, with intervals.
 
     Cells that do not fit into the time are left out, the slowest first, with that reason; the same command with the same output

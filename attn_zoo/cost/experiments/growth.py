@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.tables import failures, joined, markdown, reason, spread
-from attn_zoo.cost.timed import KINDS, OfAttentions, Timed
+from attn_zoo.cost.timed import KINDS, AttentionRows, Timed
 from attn_zoo.cost.timing import fit_exponent
 
 
 @dataclass
-class Growth(Timed, OfAttentions):
+class Growth(Timed, AttentionRows):
     """Time and memory of layers over lengths, with the exponent of their growth."""
 
     lengths: list[int] = option([2048, 4096, 8192, 16384], "lengths")
@@ -40,17 +38,13 @@ class Growth(Timed, OfAttentions):
             for kind, words in KINDS.items():
                 own = [f for cell, f in found.cells.items() if (cell.label, cell.kind) == (label, kind)]
                 rows.append([label, words, *_row(sorted(own, key=lambda f: f.cell.length), found)])
-        protocol = found.protocol
-        timed = "Each subject in a process of its own; ~ marks what is unstable"
-        if protocol is None:  # files from before there was one
-            timed = f"Median ± half the interquartile range of {found.grid['rounds']} interleaved rounds, each subject in a process"
-            timed += " of its own"
-        there, grid = found.environment, found.grid
+        there, grid, protocol = found.environment, found.grid, found.protocol
+        assert protocol is not None
         said = (
             f"One layer with its projections, width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}, eager "
-            f"unless said. {timed}; exponents by least squares in log-log; memory is the most that PyTorch held at once in a step. "
-            + (f"{protocol.describe()} " if protocol else "")
-            + f"Measured on {there['gpu'] or there['cpu']}, {there['cores']} cores, torch {there['torch']}."
+            "unless said. Each subject in a process of its own; ~ marks what is unstable; exponents by least squares in log-log; "
+            f"memory is the most that PyTorch held at once in a step. {protocol.describe()} "
+            f"Measured on {there['gpu'] or there['cpu']}, {there['cores']} cores, torch {there['torch']}."
         )
         return joined(found, markdown(head, rows, words=(0, 1)), failures(found.cells.values(), KINDS), said)
 
@@ -60,12 +54,10 @@ def _row(own: Sequence[Figures], found: Measurement) -> list[str]:
     peak = own[-1].one("peak_bytes")
     middles = [statistics.median(taken) for taken in times if taken]
     return [
-        *(_milliseconds(taken, found) if taken else reason(f, "seconds") for f, taken in zip(own, times, strict=True)),
+        *(
+            spread(taken, 1, found.protocol, before="~", after="") if taken else reason(f, "seconds")
+            for f, taken in zip(own, times, strict=True)
+        ),
         f"{fit_exponent([f.cell.length for f in own], middles):.2f}" if len(own) > 1 and all(times) else "-",
         "-" if peak is None else f"{peak / 2**20:.0f}",
     ]
-
-
-def _milliseconds(taken: Sequence[float], found: Measurement) -> str:
-    protocol = found.protocol or TimingProtocol(unstable=math.inf)
-    return spread(taken, 1, protocol, before="~", after="")

@@ -6,12 +6,12 @@ quotients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from attn_zoo.contract import Geometry, choose_implementation, unavailable
-from attn_zoo.cost import timed
+import torch
+
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.linformer_report import LENGTHS, PAPER_HEADS, PAPER_WIDTH, PROJECTED_LENGTHS, table3_report
@@ -19,11 +19,7 @@ from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe, largest_batch
 from attn_zoo.cost.timed import KINDS, Timed, softmax_layers
 from attn_zoo.cost.workers import WorkerError
-from attn_zoo.registry import attention_options, card
-from attn_zoo.rows import RowName
-
-KERNELS_UP_TO = 256
-"""Projected keys of a head that the Triton kernels are made for; above, ``auto`` takes SDPA."""
+from attn_zoo.rows import RowName, typed
 
 
 @dataclass
@@ -59,6 +55,9 @@ class LinformerTable3(Timed):
         assert self.lengths and self.projected_lengths
         if not pairs(self.lengths, self.projected_lengths):
             raise ValueError("no projected length is below any of the lengths, so there is nothing to compare")
+        with torch.device("meta"):
+            for cell in (cell for cells in self.groups() for cell in cells):
+                self.rig(cell).build(cell.length)
 
     def groups(self) -> list[list[Cell]]:
         return [[replace(each, kind=kind, length=n) for each in self.layers(n) for kind in KINDS] for n in self.lengths or ()]
@@ -67,9 +66,11 @@ class LinformerTable3(Timed):
         """Layers at one length, baselines first."""
         found = softmax_layers(self.device)
         for n, k in pairs([length], self.projected_lengths or []):
-            options = {"projected_length": k, "sharing": self.sharing}
-            subject = Subject("linformer", options, self._implementation(n, options))
-            found.append(Cell(str(RowName("linformer", options, subject.implementation)), "", 0, role="linformer", subject=subject))
+            row = typed(RowName("linformer", {"projected_length": k, "sharing": self.sharing}, self.implementation))
+            if row.implementation == "auto":
+                row = replace(row, implementation=self.chosen(row.attention, row.options, n))
+            subject = Subject(row.attention, row.options, row.implementation)
+            found.append(Cell(str(row), "", 0, role="linformer", subject=subject))
         return found
 
     def batch(self, length: int) -> int:
@@ -86,10 +87,9 @@ class LinformerTable3(Timed):
         """The batch of the step, halved as often as needed to fit."""
         cell = replace(found.cell, batch=self.batch(found.cell.length))
         while True:
-            least, memory = self.least_bytes(cell), timed.device_memory(self.device)
             try:
-                if least > memory:
-                    raise WorkerError("OOM", f"by arithmetic at least {least} bytes, of {memory}")
+                if why := self.excess(cell):
+                    raise WorkerError("OOM", why)
                 ask("parts", cell.kind, cell.batch, cell.length)
                 return {"fitting_batch": cell.batch}
             except WorkerError as error:
@@ -104,27 +104,6 @@ class LinformerTable3(Timed):
     def refusal(self, cell: Cell) -> str | None:
         """Return None: layers are checked before work starts, and a fitting batch is sought."""
         return None
-
-    def _implementation(self, length: int, options: Mapping[str, Any]) -> str:
-        """Implementation of Linformer at a length.
-
-        Raises:
-            ValueError: the one that was asked for cannot run here.
-        """
-        linformer, k = card("linformer"), options["projected_length"]
-        assert self.dim and self.heads
-        geometry = Geometry(self.heads, self.dim // self.heads, length, length, False)
-        made, asked = attention_options(linformer, geometry, options), self.implementation
-        if asked == "auto":
-            chosen = choose_implementation(linformer, geometry, made, self.torch_device)
-            return "sdpa" if chosen == "triton" and k > KERNELS_UP_TO else chosen
-        runs = asked in linformer.implementations and unavailable(asked, self.torch_device) is None
-        if not runs or linformer.build.refuses(asked, geometry, made):
-            raise ValueError(
-                f"implementation={asked} of linformer cannot run projected_length={k} on {self.device}; choose auto or another of "
-                f"{', '.join(linformer.implementations)}"
-            )
-        return asked
 
     report = staticmethod(table3_report)
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.bench import Bench
@@ -16,67 +15,12 @@ from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.cost.probes import SECONDS, Probe
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.tables import failures, figure, joined, machine, markdown, reason
+from attn_zoo.cost.tables import failures, figure, joined, machine, markdown, timing
 from attn_zoo.cost.timing import quotients
-from attn_zoo.rows import RowName, rows_of
+from attn_zoo.cost.whole_models import GPT2, PROMPT, build_model, ids, images
+from attn_zoo.rows import rows_of
 
 MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "generation": "GPT-2 of transformers, generating"}
-GPT2 = {"n_layer": 2, "n_embd": 256, "n_head": 4, "attn_pdrop": 0.0, "vocab_size": 1000, "bos_token_id": None, "eos_token_id": None}
-"""Configuration of the decoder, beside its number of positions."""
-PROMPT = 16
-"""Number of given tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """Random images (batch, 3, size, size), or ids (batch, size) below 1,000, for inference."""
-
-    images: bool
-    size: int
-
-    def inputs(self, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Images or ids."""
-        image = (batch, 3, self.size, self.size)
-        return (torch.randn(image, dtype=dtype) if self.images else torch.randint(1, 1000, (batch, self.size)),)
-
-    def gradient(self, batch: int, length: int, dtype: torch.dtype) -> Tensor:
-        raise NotImplementedError("whole models are timed forward alone")
-
-
-class Generating(nn.Module):
-    """Greedy generation up to a number of tokens, from the state of the mechanism or by recomputing the whole sequence."""
-
-    def __init__(self, model: Any, tokens: int, cached: bool) -> None:
-        super().__init__()
-        self.model, self.tokens, self.cached = model, tokens, cached
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Ids (batch, prompt) -> (batch, tokens)."""
-        new = self.tokens - ids.shape[1]
-        how = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "use_cache": self.cached}
-        return self.model.generate(ids, attention_mask=torch.ones_like(ids), eos_token_id=None, pad_token_id=0, **how)
-
-
-def build_model(name: str, role: str, row: RowName, depth: int, size: int, length: int) -> nn.Module:
-    """Build a model ``before`` or ``after`` its softmax is replaced by ``row``; generation has the row in both roles."""
-    options = {"implementation": row.implementation, **row.options}
-    if name == "vit":
-        from timm import create_model
-
-        from attn_zoo.integrations.timm import replace_attention as replace_in_timm
-
-        vit = create_model("vit_tiny_patch16_224", img_size=size)
-        return vit if role == "before" else replace_in_timm(vit, row.attention, **options)
-    from attn_zoo.integrations.transformers.library import require_transformers
-    from attn_zoo.integrations.transformers.replace import replace_attention
-
-    library = require_transformers()
-    if name == "bert":
-        config = library.BertConfig(num_hidden_layers=depth, max_position_embeddings=length)
-        bert = library.BertModel(config, add_pooling_layer=False)
-        return bert if role == "before" else replace_attention(bert, row.attention, **options)
-    config = library.GPT2Config(n_positions=length, **GPT2)
-    return Generating(replace_attention(library.GPT2LMHeadModel(config), row.attention, **options), length, role == "after")
 
 
 @dataclass
@@ -119,23 +63,19 @@ class WholeModels(Grid):
 
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         name, role = cell.label.split(", ")
-        feed = Inputs(name == "vit", {"vit": self.image, "bert": self.length, "generation": PROMPT}[name])
         build = partial(build_model, name, role, self.rows[name], self.depth, self.image)
-        return Bench, build, feed, torch.device(self.device), self.precision, None, False, self.protocol
+        inputs = partial(images, self.image) if name == "vit" else partial(ids, {"bert": self.length, "generation": PROMPT}[name])
+        return Bench, build, inputs, torch.device(self.device), self.precision, None, False, self.protocol
 
     @staticmethod
     def report(found: Measurement) -> str:
-        assert found.protocol is not None
         grid, rows = found.grid, []
         for name in grid["models"]:
             pair = [each for cell, each in found.cells.items() if cell.group == name]
-            taken = [each.all("seconds") for each in pair]
-            cells = [
-                figure(seconds, found.protocol) if (seconds := each.all("seconds")) else reason(each, "seconds") for each in pair
-            ]
-            faster = figure(quotients(*taken), found.protocol) if all(taken) else "-"
+            faster = quotients(*(each.all("seconds") for each in pair))
             change = f"recomputed → state, {grid['recurrent']}" if name == "generation" else f"softmax → {grid['attention']}"
-            rows.append([MODELS[name], f"{pair[0].cell.length:,}", change, *cells, faster])
+            times = [*(timing(each, found.protocol) for each in pair), figure(faster, found.protocol) if faster else "-"]
+            rows.append([MODELS[name], f"{pair[0].cell.length:,}", change, *times])
         head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
         said = (
             f"One sequence, forward, {grid['precision']}; BERT of {grid['depth']} layers, GPT-2 of {GPT2['n_layer']}, "

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
-from attn_zoo.cost.bench import Bench, MatrixProducts, Tokens
+from attn_zoo.cost.bench import Bench, MatrixProducts, tokens
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures
 from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, builder, compared_rows, floor_flops, require_peers
 from attn_zoo.cost.peers.report import PRODUCT, peers_report
-from attn_zoo.cost.probes import Answer, Ask, Probe, memory
+from attn_zoo.cost.probes import MEMORY, Answer, Ask, Probe
 from attn_zoo.cost.timed import KINDS, Timed
 from attn_zoo.rows import RowName
-
-SMALL = 1024
-"""Length of the first step of a process, before its memory is measured, at most; half the length, if that is less."""
 
 
 @dataclass
@@ -93,8 +90,7 @@ class Peers(Timed):
     def once(self, cell: Cell) -> Sequence[Probe]:
         if cell.role == PRODUCT:
             return ()
-        probe = memory(resident=True, fresh=True, small=lambda length: min(SMALL, length // 2))
-        return (probe, Probe("floor_flops", self._floor)) if cell.group == OURS else (probe,)
+        return (MEMORY, Probe("floor_flops", self._floor)) if cell.group == OURS else (MEMORY,)
 
     def _floor(self, ask: Ask, found: Figures) -> Answer:
         cell = found.cell
@@ -109,7 +105,7 @@ class Peers(Timed):
         if cell.role == PRODUCT:
             return (MatrixProducts,)
         build = builder(cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
-        return Bench, build, Tokens(self.dim), self.torch_device, self.precision, None, False, self.protocol
+        return Bench, build, partial(tokens, self.dim), self.torch_device, self.precision, None, False, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """Return None: layers of packages are built in their processes only."""

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 
-from attn_zoo.contract import Geometry, UnsupportedError, choose_implementation
-from attn_zoo.cost.bench import PRECISIONS, Bench, Subject
+from attn_zoo.cost.bench import Bench, Subject
 from attn_zoo.cost.grid import option
-from attn_zoo.cost.levels import Rig, Sizes, rig_for
+from attn_zoo.cost.levels import Sizes, rig_for
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe, step_arguments
 from attn_zoo.cost.protocol import TimingProtocol
 from attn_zoo.cost.tables import failures, joined, machine, markdown, reason
 from attn_zoo.cost.timed import KINDS, Timed
 from attn_zoo.cost.timing import quartiles, quotients
-from attn_zoo.registry import attention_options, attentions, card
+from attn_zoo.registry import attentions
 
 SOFTMAX = Cell("softmax:sdpa", "", 0, role="baseline", subject=Subject("softmax", {}, "sdpa"))
 
 
+@dataclass
 class Benches:
-    """Bench of softmax and of the last mechanism, in one process, whose start on a GPU takes longer than their steps."""
+    """Benches of softmax and of the last mechanism, in one process, whose start on a GPU takes longer than their steps."""
 
-    def __init__(self, sizes: Sizes, device: torch.device, precision: str, protocol: TimingProtocol) -> None:
-        self._sizes, self._how = sizes, {"device": device, "precision": precision, "protocol": protocol}
-        self._benches: dict[str, tuple[Subject, Bench]] = {}
+    sizes: Sizes
+    device: torch.device
+    precision: str
+    protocol: TimingProtocol
+    _benches: dict[str, tuple[Subject, Bench]] = field(default_factory=dict)
 
     def parts(self, role: str, subject: Subject, kind: str, batch: int, length: int) -> tuple[float, ...]:
         """Seconds of a step by its parts; see ``Bench``."""
-        known = self._benches.get(role)
-        if known is None or known[0] != subject:
-            rig = rig_for("mechanism", subject, self._sizes)
-            self._benches[role] = subject, Bench(rig.build, feed=rig.feed, **self._how)  # type: ignore[arg-type]  # by name
+        if self._benches.get(role, (None,))[0] != subject:
+            rig = rig_for("mechanism", subject, self.sizes)
+            bench = Bench(rig.build, rig.inputs, self.device, self.precision, protocol=self.protocol)
+            self._benches[role] = subject, bench
         return self._benches[role][1].parts(kind, batch, length)
 
 
@@ -53,30 +55,22 @@ class ZooTimes(Timed):
     repeat_seconds: float = option(0.02, "seconds that a timing covers by repeating its step")
     time_limit: float = option(60.0, "seconds that one request may take")
 
+    module_level: ClassVar[str] = "mechanism"
+
     def __post_init__(self) -> None:
         self.attentions = self.attentions or list(attentions())
         super().__post_init__()
 
     def groups(self) -> list[list[Cell]]:
-        pairs = {(n, name): self._pair(name, n) for n in self.lengths for name in self.attentions}
         return [
-            [replace(cell, kind=kind, length=n, batch=max(1, self.tokens // n), group=name) for cell in pair for kind in KINDS]
-            for (n, name), pair in pairs.items()
+            [
+                replace(cell, kind=kind, length=n, batch=max(1, self.tokens // n), group=name)
+                for cell in (SOFTMAX, Cell(name, "", 0, subject=Subject(name, {}, self.chosen(name, {}, n))))
+                for kind in KINDS
+            ]
+            for n in self.lengths
+            for name in self.attentions
         ]
-
-    def _pair(self, name: str, length: int) -> list[Cell]:
-        """Cells of softmax and of a mechanism with the implementation that ``auto`` takes."""
-        entry, geometry = card(name), Geometry(self.heads, self.dim // self.heads, length, length)
-        try:
-            options = attention_options(entry, geometry, {})
-            taken = choose_implementation(entry, geometry, options, self.torch_device, PRECISIONS[self.precision])
-        except UnsupportedError:  # which its cell will say
-            taken = "auto"
-        return [SOFTMAX, Cell(name, "", 0, subject=Subject(name, {}, taken))]
-
-    def rig(self, cell: Cell) -> Rig:
-        assert cell.subject is not None
-        return rig_for("mechanism", cell.subject, Sizes(self.dim, self.heads))
 
     def once(self, cell: Cell) -> Sequence[Probe]:
         return ()
@@ -100,10 +94,9 @@ class ZooTimes(Timed):
         trained = {(cell.role, cell.group, cell.length): f for cell, f in found.cells.items() if cell.kind == "training"}
         rows = []
         for name in dict.fromkeys(cell.group for cell in found.cells):
-            own = [trained.get(("mechanism", name, n)) for n in lengths]
-            taken = next((each.cell.subject.implementation for each in own if each and each.cell.subject), "-")
-            cells = [_cell(each, trained.get(("baseline", name, n))) for n, each in zip(lengths, own, strict=True)]
-            rows.append([name, taken, *cells])
+            pairs = [[trained.get((role, name, n)) for role in ("mechanism", "baseline")] for n in lengths]
+            taken = next((own.cell.subject.implementation for own, _ in pairs if own and own.cell.subject), "-")
+            rows.append([name, taken, *(_times(*pair) for pair in pairs)])
         grid = found.grid
         said = (
             "Seconds of a training step over those of fused softmax in the same rounds (median); width "
@@ -118,7 +111,7 @@ def _seconds(ask: Ask, found: Figures) -> Answer:
     return {"seconds": sum(ask("parts", found.cell.role, found.cell.subject, *step_arguments(found.cell)))}
 
 
-def _cell(own: Figures | None, softmax: Figures | None) -> str:
+def _times(own: Figures | None, softmax: Figures | None) -> str:
     if own is None or softmax is None:
         return "-"
     taken = quotients(own.all("seconds"), softmax.all("seconds"))

@@ -8,7 +8,7 @@ from attn_zoo.cost.bench import MatrixProducts
 from attn_zoo.cost.measurement import Figures, Measurement
 from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, compared_rows
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.tables import failures, joined, machine, markdown, spread
+from attn_zoo.cost.tables import failures, joined, markdown, measured, spread
 from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.timing import quartiles, quotients
 
@@ -17,7 +17,7 @@ PRODUCT = "matrix product"
 
 HEAD = (
     *("mechanism", "peer", "n", "direction", "ours / theirs", "ours (ms)", "theirs (ms)", "floor (ms)"),
-    *("ours / floor", "theirs / floor", "ours / full", "ours, theirs RSS (MiB)", "ours, theirs allocated (MiB)"),
+    *("ours / floor", "theirs / floor", "ours / full", "ours, theirs memory (MiB)"),
 )
 
 
@@ -30,7 +30,7 @@ def peers_report(found: Measurement) -> str:
         for kind in KINDS if name in COMPARISONS and side != OURS else ():
             ours, theirs = (by[name, each, kind, length] for each in (OURS, side))
             full = by[BASELINE, "causal" if COMPARISONS[name].causal else "full", kind, length]
-            figures = _row(ours, theirs, full, rates.get(length), found.protocol or TimingProtocol())
+            figures = _row(ours, theirs, full, rates.get(length), found.protocol)
             rows.append([name, side, str(length), KINDS[kind], *figures])
     notes = [failures(found.cells.values(), KINDS), *_left_out(found), *_differences(found)]
     table = markdown(HEAD, rows, words=(0, 1, 3))
@@ -43,7 +43,7 @@ def _rates(found: Measurement) -> dict[int, float]:
     return {length: MatrixProducts.flops / quartiles(seconds)[1] for length, seconds in taken.items() if seconds}
 
 
-def _row(ours: Figures, theirs: Figures, full: Figures, rate: float | None, protocol: TimingProtocol) -> list[str]:
+def _row(ours: Figures, theirs: Figures, full: Figures, rate: float | None, protocol: TimingProtocol | None) -> list[str]:
     def cell(values: Sequence[float], decimals: int = 2) -> str:
         return spread(values, decimals, protocol) if values else "failed"
 
@@ -56,12 +56,12 @@ def _row(ours: Figures, theirs: Figures, full: Figures, rate: float | None, prot
         f"{1e3 * floor:.1f}" if floor else "-",
         *(cell([each / floor for each in taken]) if floor else "-" for taken in seconds),
         cell([share * quotient for quotient in quotients(seconds[0], full.all("seconds"))]),
-        *(", ".join(_mebibytes(side, what) for side in (ours, theirs)) for what in ("resident_bytes", "peak_bytes")),
+        ", ".join(_mebibytes(side) for side in (ours, theirs)),
     ]
 
 
-def _mebibytes(found: Figures, what: str) -> str:
-    held = found.one(what)
+def _mebibytes(found: Figures) -> str:
+    held = found.one("peak_bytes")
     return "failed" if held is None else f"{held / 2**20:.0f}"
 
 
@@ -101,6 +101,6 @@ def _method(found: Measurement, rates: dict[int, float]) -> str:
         "is of the quotients within a round; unstable where that range exceeds a fifth of the median. The floor is the time of "
         f"our layer's matrix products at the rate of an fp32 product of {MatrixProducts.size} × {MatrixProducts.size} matrices in "
         f"the same rounds ({between} GFLOP/s). Full is softmax with implementation=sdpa in the same rounds, causal where the "
-        "mechanism is. Memory is above what was there before the step, in fresh processes: of the process (RSS), and of PyTorch's "
-        f"allocations. {found.protocol.describe() + ' ' if found.protocol else ''}Measured on {machine(found)}."
+        "mechanism is. Memory is the most that PyTorch held at once in a step, above what was there before it. "
+        f"{measured(found)}"
     )

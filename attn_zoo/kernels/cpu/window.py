@@ -20,24 +20,6 @@ from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
 SMALLEST_BLOCK = 16
 
 
-def check_window(owner: str, window: int) -> None:
-    """Refuse a window that is not the position itself and equally many keys on both sides.
-
-    Raises:
-        ValueError: naming the mechanism, the rule, what came, and what to write instead.
-    """
-    if window < 1 or window % 2 == 0:
-        raise ValueError(
-            f"{owner}.window counts the keys seen, the position itself included, so it is odd and at least 1; "
-            f"got {window}; write {max(1, window + 1)} for {max(0, window // 2)} on either side"
-        )
-
-
-def doubts_of_window(window: int, length: int) -> tuple[str, ...]:
-    """Warnings of a window as wide as the input; none for a narrower one."""
-    return (f"window={window} is no narrower than the {length} tokens: hardly a token is out of reach",) * (window >= length)
-
-
 def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, int]]:
     """Tiles of a band: start and end of some queries, start and end of the keys in reach of any of them.
 

@@ -1,0 +1,54 @@
+"""KEY=VALUE words of commands that have one value for each key: the fields of a dataclass are the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import MISSING, fields
+from typing import Any
+
+from hydra.errors import HydraException
+
+from attn_zoo.cli.overrides import parse, quote_rows
+from attn_zoo.contract import UnknownNameError
+
+
+def describe_keys(kind: type) -> Iterator[str]:
+    """Lines of help, one for each key, with its default."""
+    for key in fields(kind):
+        default = key.default if key.default_factory is MISSING else key.default_factory()
+        value = getattr(default, "value", default)
+        shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else "null" if value is None else value
+        yield f"    {f'{key.name}={shown}':<34} {key.metadata['help']}"
+
+
+def read_keys(
+    command: str, words: Sequence[str], known: Collection[str], *, owner: str = "", texts: Collection[str] = ()
+) -> dict[str, Any]:
+    """Values by key; the last where a key is given twice.
+
+    Args:
+        owner: what of the command has the keys, if not the command.
+        texts: keys whose values stay text.
+
+    Raises:
+        UnknownNameError: no such key.
+        ValueError: a word is no KEY=VALUE, or a key has several values.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        if key in texts and text:
+            found[key] = text
+            continue
+        try:
+            override = parse(quote_rows(word))
+        except HydraException as error:
+            raise ValueError(f"{command} takes KEY=VALUE; got {word!r} ({str(error).splitlines()[0]})") from error
+        if override.key_or_group != key:
+            raise ValueError(f"{command} takes KEY=VALUE; got {word!r}")
+        if key not in known:
+            raise UnknownNameError(f"key of {owner or command}", key, known)
+        if override.is_sweep_override():
+            raise ValueError(f"{key} is not swept; write a list in brackets, {key}=[a,b]; got {word!r}")
+        found[key] = override.value()
+    return found

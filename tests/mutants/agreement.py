@@ -1,0 +1,90 @@
+"""Mutants that disagree with softmax attention, their definition, ``eager`` or the other order of products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mutants.entering import breaks
+from mutants.originals import PlainSoftmax, Projected, identity
+
+
+@breaks("eager_agrees_with_the_definition", "softmax", "of the largest number from the definition")
+class HalvesTheScores(PlainSoftmax):
+    """Divides scores by twice the root that its own definition names."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query / 2, key, value, key_valid)
+
+    def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value, key_valid)
+
+
+@breaks("limit_is_softmax", "softmax", "against softmax attention")
+class WrongScale(PlainSoftmax):
+    """Divides by d instead of √d."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query / query.shape[-1] ** 0.5, key, value, key_valid)
+
+
+class DoublesItsQueries(Projected):
+    """Doubles its queries, so that its limit is no softmax attention."""
+
+    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None = None) -> Tensor:
+        return super().attend_compressed(2 * query, key, value)
+
+
+breaks("limit_is_softmax", "projected", "against softmax attention", softmax_limit=identity(DoublesItsQueries))(DoublesItsQueries)
+
+
+@breaks("implementation_agrees_with_eager", "softmax", "errs by")
+class RoughKernel(PlainSoftmax):
+    """Has a kernel that multiplies in ten bits, as tensor cores do when nobody forbids it."""
+
+    def attend_sdpa(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        rough = query + (query.half().to(query.dtype) - query).detach()
+        return super().attend_sdpa(rough, key, value, key_valid)
+
+
+@breaks("implementation_agrees_with_eager", "softmax", "gradient of value")
+class KernelWithoutGradient(PlainSoftmax):
+    """Has a kernel whose backward forgets the values."""
+
+    def attend_sdpa(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend_sdpa(query, key, value.detach(), key_valid)
+
+
+@breaks("compressing_first_agrees", "projected", "compress first")
+class CompressesAlike(Projected):
+    """Uses the map of the keys for the values as well when it compresses first."""
+
+    def compress(self, tokens: Tensor, key_valid: Tensor | None) -> tuple[Tensor, Tensor]:
+        return self.key_map @ tokens, self.key_map.clone() @ tokens
+
+
+@breaks("compressing_first_agrees", "projected", "masses against ones compressed")
+class WeighsPaddingToo(Projected):
+    """Takes padded tokens for real ones when it weighs the bias."""
+
+    def compress_and_weigh(self, tokens: Tensor, key_valid: Tensor | None) -> Any:
+        return self.compress(tokens, key_valid), self.compress(torch.ones_like(tokens[..., :1]), None)
+
+
+@breaks("compressing_first_agrees", "projected", "compressed and weighed against compressed")
+class WeighsAlike(Projected):
+    """Uses the map of the keys for the values as well when it weighs."""
+
+    def compress_and_weigh(self, tokens: Tensor, key_valid: Tensor | None) -> Any:
+        keys, _ = self.compress(tokens, key_valid)
+        return (keys, keys), super().compress_and_weigh(tokens, key_valid)[1]
+
+
+@breaks("compressing_first_agrees", "projected", "compression_flops states")
+class CompressesForFree(Projected):
+    """Counts one of its two products."""
+
+    def compression_flops(self, length: int, width: int, inputs: int) -> int:
+        return super().compression_flops(length, width, inputs) // 2

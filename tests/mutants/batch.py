@@ -1,0 +1,69 @@
+"""Mutants in which other examples or the layout of memory have an influence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mutants.entering import breaks
+from mutants.originals import Linear, PlainSoftmax
+
+
+@breaks("batch_mates_have_no_influence", "softmax", "batch mates 30 times as large")
+class ScaledByTheBatch(PlainSoftmax):
+    """Scales by a maximum over the batch, as public Nyström attentions do."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key / key.abs().max().clamp(min=8), value, key_valid)
+
+
+@breaks("batch_order_has_no_influence", "softmax", "permuted examples")
+class NumbersItsRows(PlainSoftmax):
+    """Treats examples by their place in the batch."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        place = torch.arange(len(query), dtype=query.dtype)[:, None, None, None]
+        return super().attend(query * (1 + place / 10), key, value, key_valid)
+
+
+@breaks("batch_size_has_no_influence", "linear", "examples against 6")
+class CarriesOver(Linear):
+    """Works in blocks of a thousand examples and shifts the values of the second by one."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        blocks = [value[:1000], value[1000:].roll(1, dims=0)]
+        return super().attend(query, key, torch.cat(blocks), key_valid)
+
+
+@breaks("memory_layout_has_no_influence", "softmax", "view")
+class WantsContiguous(PlainSoftmax):
+    """Views memory as it is not laid out."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query.view(-1).view(query.shape), key, value, key_valid)
+
+
+@breaks("memory_layout_has_no_influence", "softmax", "against contiguous inputs")
+class AssumesContiguous(PlainSoftmax):
+    """Reads memory as if it were contiguous."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        heads, length, width = query.shape[1:]
+        strides = (heads * length * width, length * width, width, 1) if query.stride(0) else (0, length * width, width, 1)
+        return super().attend(query.as_strided(query.shape, strides), key, value, key_valid)
+
+
+@breaks("inputs_are_left_alone", "linear", "writing into the output changed")
+class HandsBackItsInput(Linear):
+    """Returns the caller's own memory."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return value
+
+
+@breaks("inputs_are_left_alone", "softmax", "the call changed")
+class ScalesInPlace(PlainSoftmax):
+    """Scales the caller's queries."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query.mul_(0.5), key, value, key_valid)

@@ -1,0 +1,187 @@
+"""Mutants whose card claims what does not hold, is incomplete, or does not refuse the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from attn_zoo.attention.controls.uniform import UniformAverage
+from attn_zoo.contract import Geometry, UnsupportedError, by_length
+from mutants.entering import breaks
+from mutants.originals import Hashed, Linear, NoOptions, PlainSoftmax, Projected, ProjectedOptions
+
+
+@breaks("card_is_complete", "softmax", "equation is empty", equation=" ")
+class Untold(PlainSoftmax):
+    """Does not say which equation it computes."""
+
+
+@dataclass
+class Demanding:
+    width: int
+
+
+@breaks("card_is_complete", "linear", "width", options=Demanding)
+class Undefaulted(Linear):
+    """Cannot be built without an option."""
+
+
+@dataclass
+class Listed:
+    widths: list[int] = field(default_factory=list)
+
+
+@breaks("card_is_complete", "linear", "type list", options=Listed)
+class Untypeable(Linear):
+    """Has an option that no command line can set."""
+
+
+@breaks("card_is_complete", "projected", "equals the defaults", variants={"twice": {"projected_length": 6}})
+class SameVariant(Projected):
+    """Proves its defaults twice."""
+
+
+@dataclass
+class Unshrinking:
+    projected_length: int = by_length("6", lambda g: 6)
+
+
+@breaks("defaults_suit_every_length", "projected", "the defaults are refused at", options=Unshrinking)
+class RefusedByDefault(Projected):
+    """Refuses short inputs, to which its default is no shorter."""
+
+    def __init__(self, geometry: Geometry, options: Unshrinking, implementation: str = "eager") -> None:
+        if options.projected_length >= geometry.keys:
+            raise UnsupportedError(f"{geometry.keys} keys are too few")
+        super().__init__(geometry, ProjectedOptions(projected_length=options.projected_length), implementation)
+
+
+@breaks("defaults_suit_every_length", "projected", "the defaults are doubted at")
+class DoubtedByDefault(Projected):
+    """Doubts what its own default makes of long inputs."""
+
+    @classmethod
+    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
+        return ("many keys",) if options.projected_length > 100 else ()
+
+
+@breaks("card_is_complete", "softmax", "the default options refuse")
+class CausalInName(PlainSoftmax):
+    """Claims a causal form that its defaults lack."""
+
+    @classmethod
+    def refuses(cls, implementation: str, geometry: Geometry, options: Any) -> str | None:
+        return "not causal" if geometry.causal else None
+
+
+@breaks("request_checking_is_inherited", "softmax", "overrides forward")
+class SwallowsKeywords(PlainSoftmax):
+    """Takes any keyword and looks at none, as a public Linformer does with its mask."""
+
+    def forward(self, query: Any, key: Any, value: Any, **ignored: Any) -> Tensor:
+        return self.attend(query, key, value, None)
+
+
+@breaks("output_is_like_the_queries", "softmax", "float64, inputs torch.float32")
+class Widens(PlainSoftmax):
+    """Answers in double precision whatever it was given."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value, key_valid).double()
+
+
+@breaks("output_is_like_the_queries", "linear", "NaN or infinite")
+class ZeroByZero(Linear):
+    """Divides by a sum that may vanish."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value, key_valid) / (query > 5).any(dim=-1, keepdim=True)
+
+
+@breaks("cross_lengths_run_or_are_refused", "linear", "must be refused with UnsupportedError")
+class SwallowsCross(Linear):
+    """Builds for unequal lengths by forgetting one of them."""
+
+    def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
+        super().__init__(replace(geometry, queries=geometry.keys), options, implementation)
+
+
+@breaks(
+    "cross_lengths_run_or_are_refused", "linear", "output (3, 2, 33, 8), queries (3, 2, 9, 8)", can={"cross": True, "causal": False}
+)
+class SquareOnly(Linear):
+    """Claims cross attention and answers once per key."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value, key_valid).mean(dim=2, keepdim=True).expand_as(value)
+
+
+@breaks("other_lengths_run_or_are_refused", "softmax", "RuntimeError")
+class WholeBlocksOnly(PlainSoftmax):
+    """Claims any length and runs at multiples of three."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query.unflatten(2, (-1, 3)).flatten(2, 3), key, value, key_valid)
+
+
+@breaks("other_lengths_run_or_are_refused", "projected", "RuntimeError")
+class WantsTheWholeLength(Projected):
+    """Claims shorter inputs and runs at one length."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return self.attend_compressed(query, self.key_map @ key, self.value_map @ value)
+
+
+@breaks("resizing_leads_to_the_new_length", "projected", "RuntimeError")
+class ResizesInName(Projected):
+    """Notes the new length and leaves its maps as they are."""
+
+    def resize_length(self, length: int) -> None:
+        self.geometry = self.geometry_at(length)
+
+
+@breaks("resizing_leads_to_the_new_length", "linear", "is refused")
+class RefusesToGrow(Linear):
+    """Claims any length and refuses to go there."""
+
+    def resize_length(self, length: int) -> None:
+        raise UnsupportedError("no")
+
+
+@breaks("other_lengths_run_or_are_refused", "projected", "must be refused with UnsupportedError")
+class CutsItsMaps(Projected):
+    """Runs at lengths it does not claim, on the first columns of its maps."""
+
+    def _check_request(self, *request: Any) -> None: ...
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        keys = min(key.shape[2], self.key_map.shape[1])
+        maps = self.key_map[:, :keys], self.value_map[:, :keys]
+        return self.attend_compressed(query, maps[0] @ key[:, :, :keys], maps[1] @ value[:, :, :keys])
+
+
+@breaks("unread_inputs_have_no_influence", "uniform", "NaN instead of None as query and key")
+class ReadsInSecret(UniformAverage):
+    """Uses a key when it is given one, though the card says that it is not read."""
+
+    def attend(self, query: Tensor | None, key: Tensor | None, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value if key is None else value + 0 * key, key_valid)
+
+
+@breaks("unfit_requests_are_refused", "linear", "must raise ValueError")
+class TakesAnything(Linear):
+    """Leaves every request unchecked."""
+
+    def _check_request(self, *request: Any) -> None: ...
+
+
+@breaks("building_draws_what_is_claimed", "hashed", "random_at_build is not claimed", can={"random_at_build": False})
+class RandomInSecret(Hashed):
+    """Draws its plane without saying so."""
+
+
+@breaks("building_draws_what_is_claimed", "linear", "the card claims random_at_build", can={"random_at_build": True})
+class RandomInName(Linear):
+    """Claims to draw something and draws nothing."""

@@ -1,0 +1,93 @@
+"""Mutants in which the future has an influence, or the past has none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from attn_zoo.contract import Geometry, softmax_over_valid
+from mutants.entering import breaks
+from mutants.originals import Hashed, Linear, PlainSoftmax, Projected, ProjectedOptions
+
+
+@breaks("causal_output_ignores_the_future", "softmax", "outputs before position 1")
+class Peeks(PlainSoftmax):
+    """Has no causal mask."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        allowed = None if key_valid is None else key_valid[:, None, None, :]
+        return softmax_over_valid(query @ key.mT, allowed) @ value
+
+
+@breaks("causal_output_ignores_the_future", "linear", "when the future holds")
+class StabilisedByTheFuture(Linear):
+    """Divides by the largest feature of the whole length before it adds a small constant, as a public Performer does."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        features = (key - key.amax(dim=(-2, -1), keepdim=True)).exp() + 1e-4
+        return super().attend(query, features, value, key_valid)
+
+
+@breaks("causal_output_ignores_the_future", "linear", "and the past is 30 times as large")
+class StabilisedByAQuietFuture(Linear):
+    """Divides by the largest feature of the whole length, which cancels until all features of the past underflow."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        logs = key - key.square().sum(dim=-1, keepdim=True) / 2
+        features = (logs - logs.amax(dim=(2, 3), keepdim=True)).exp()
+        out = (query.sigmoid().unsqueeze(-2) @ self.running(features, value)).squeeze(-2)
+        weight = (query.sigmoid() * features.cumsum(dim=2)).sum(dim=-1, keepdim=True)
+        return out / weight.clamp(min=1e-200)
+
+
+@breaks("causal_output_ignores_the_future", "hashed", "when the future holds")
+class FutureMovesBorders(Hashed):
+    """Cuts the sorted sequence in the middle, so later positions decide who shares a bucket, as public Reformers do."""
+
+    def buckets(self, height: Tensor, key_valid: Tensor | None) -> Tensor:
+        return height.argsort(dim=-1).argsort(dim=-1) > height.shape[-1] // 2
+
+
+@breaks("causal_output_ignores_the_future", "projected", "when the future holds", can={"causal": True})
+class TriangleOnProjections(Projected):
+    """Puts a causal mask on projected keys, which hold the whole length, as a public Linformer does."""
+
+    def attend_compressed(self, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None = None) -> Tensor:
+        allowed = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+        return softmax_over_valid(query @ key.mT, allowed) @ value
+
+
+@breaks("causal_output_ignores_the_future", "projected", "must be refused with UnsupportedError, but it ran")
+class SwallowsCausality(Projected):
+    """Builds a causal geometry as if it were not."""
+
+    def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
+        super().__init__(replace(geometry, causal=False), options, implementation)
+
+
+@breaks("padding_in_the_future_has_no_influence", "softmax", "when the rest is padding")
+class CountsTheFuture(PlainSoftmax):
+    """Sharpens by the number of valid keys, later ones included."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        count = torch.tensor(float(key.shape[2])) if key_valid is None else key_valid.sum(dim=-1)[:, None, None, None]
+        return super().attend(query * count.log().to(query), key, value, key_valid)
+
+
+@breaks("causal_output_sees_the_past", "linear", "sees none of")
+class SumsOverFeatures(Linear):
+    """Runs its sums along the features instead of the positions, as a public Performer does."""
+
+    def running(self, key: Tensor, counted: Tensor) -> Tensor:
+        return (key.unsqueeze(-1) * counted.unsqueeze(-2)).cumsum(dim=3)
+
+
+@breaks("causal_output_sees_the_past", "softmax", "does not see itself")
+class BlindToItself(PlainSoftmax):
+    """Sees only what came before, as the blocks of a public linear attention do."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        before = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(-1)
+        return softmax_over_valid(query @ key.mT, before) @ value

@@ -1,0 +1,132 @@
+"""Mutants whose cost is not that on the card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_zoo.contract import Cost, Geometry, Growth
+from mutants.entering import breaks
+from mutants.originals import ORIGINALS, Led, Linear, PlainSoftmax, Projected, led_cost
+
+
+def half_cost(geometry: Geometry, options: Any) -> Cost:
+    return replace(ORIGINALS["softmax"].cost(geometry, options), flops=2 * geometry.queries * geometry.keys * geometry.inner_dim)
+
+
+@breaks("cost_formula_is_exact", "softmax", "FLOPs, PyTorch counted", cost=half_cost)
+class CountsHalf(PlainSoftmax):
+    """Counts a multiply-add as one."""
+
+
+def hidden_parameters(geometry: Geometry, options: Any) -> Cost:
+    return replace(ORIGINALS["projected"].cost(geometry, options), parameters=0)
+
+
+@breaks("cost_formula_is_exact", "projected", "the card says 0 parameters", cost=hidden_parameters)
+class HidesParameters(Projected):
+    """Does not count what grows with the length."""
+
+
+def backward_as_forward(geometry: Geometry, options: Any) -> Cost:
+    cost = ORIGINALS["softmax"].cost(geometry, options)
+    return replace(cost, backward_flops=cost.flops)
+
+
+@breaks("cost_formula_is_exact", "softmax", "FLOPs backward, PyTorch counted", cost=backward_as_forward)
+class HalvesItsBackward(PlainSoftmax):
+    """Counts one gradient of a product that has two."""
+
+
+def state_of(tensors: float) -> Callable[[Geometry, Any], Cost]:
+    def cost(geometry: Geometry, options: Any) -> Cost:
+        state = int(tensors * 4 * geometry.keys * geometry.inner_dim)
+        return replace(ORIGINALS["softmax"].cost(geometry, options), state_bytes=state if geometry.causal else None)
+
+    return cost
+
+
+@breaks("state_bytes_are_needed_and_enough", "softmax", "depend on 40 independent numbers", cost=state_of(1))
+class CachesKeysOnly(PlainSoftmax):
+    """Forgets that values are cached, too."""
+
+
+@breaks("state_bytes_are_needed_and_enough", "softmax", "depend on 40 independent numbers", cost=state_of(1.8))
+class ForgetsTheFirst(PlainSoftmax):
+    """Counts a cache that lacks one of five tokens' keys."""
+
+
+@breaks("state_bytes_are_needed_and_enough", "softmax", "all of key, value, which later answers depend on", cost=state_of(3))
+class CachesQueriesToo(PlainSoftmax):
+    """Counts queries among what must be held."""
+
+
+def always(geometry: Geometry, options: Any) -> Cost:
+    return replace(ORIGINALS["softmax"].cost(geometry, options), state_bytes=8 * geometry.keys * geometry.inner_dim)
+
+
+@breaks("state_bytes_are_needed_and_enough", "softmax", "of state without causality", cost=always)
+class StateWithoutOrder(PlainSoftmax):
+    """States a cache where every token sees all others."""
+
+
+@breaks("shapes_flow_without_numbers", "softmax", "asks shapes for numbers")
+class Peeping(PlainSoftmax):
+    """Chooses its path by looking at its inputs."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value if value.sum() > 0 else value * 1, key_valid)
+
+
+@breaks("time_grows_as_printed", "led", "FLOPs grow like n^2.00", time=Growth("n d"), cost=led_cost)
+class LinearInName(Led):
+    """Prints a big-O that its own formula contradicts."""
+
+
+@breaks("time_grows_as_printed", "linear", "numbers written grow like n^")
+class QuadraticSums(Linear):
+    """Forms all pairs where no matrix product shows them, block by block."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        pairs = torch.stack([(query - key[:, :, j : j + 1]).sum(dim=(2, 3)) for j in range(0, key.shape[2], 16)]).sum(dim=0)
+        return super().attend(query, key, value, key_valid) + 0 * pairs[..., None, None]
+
+
+@breaks("time_grows_as_printed", "linear", "eager, causal=False: FLOPs grow like n^", implementations=("eager", "tiled"))
+class QuadraticBesideItsTiles(Linear):
+    """Compares all pairs block by block in ``eager``, where the card counts tiles that do not."""
+
+    attend_tiled = Linear.attend
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        pairs = torch.stack([(query @ rows.mT).sum(dim=-1) for rows in key.split(16, dim=2)]).sum(dim=0)
+        return super().attend(query, key, value, key_valid) + 0 * pairs[..., None]
+
+
+@breaks("time_grows_as_printed", "linear", "eager, causal=False: numbers written grow like n^", implementations=("eager", "tiled"))
+class QuadraticSumsBesideItsTiles(QuadraticSums):
+    """The same without matrix products."""
+
+    attend_tiled = Linear.attend
+
+
+@breaks("memory_grows_as_printed", "linear", "the largest tensor grows like n^")
+class FormsAllPairs(Linear):
+    """Allocates queries × keys always, as a public BigBird does."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        weights = torch.zeros(query.shape[2], key.shape[2], dtype=query.dtype)
+        return super().attend(query, key, value, key_valid) + weights[0, 0]
+
+
+@breaks(
+    "memory_grows_as_printed", "linear", "eager, causal=False: the largest tensor grows like n^", implementations=("eager", "tiled")
+)
+class FormsAllPairsBesideItsTiles(FormsAllPairs):
+    """Allocates queries × keys in ``eager`` alone."""
+
+    attend_tiled = Linear.attend

@@ -1,0 +1,45 @@
+"""Mutants with missing or wrong gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from attn_zoo.contract import Geometry
+from mutants.entering import breaks
+from mutants.originals import Led, Linear, PlainSoftmax, Projected, ProjectedOptions
+
+
+@breaks("every_position_gets_a_gradient", "softmax", "key: no gradient at 1 of 33 positions")
+class DropsTheLastKey(PlainSoftmax):
+    """Loses a key to rounding down."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        seen = torch.ones(len(key), key.shape[2], dtype=torch.bool) if key_valid is None else key_valid.clone()
+        seen[:, -1] = False
+        return super().attend(query, key, value, seen)
+
+
+@breaks("every_position_gets_a_gradient", "led", "stream second_value: no gradient at 33 of 33 positions")
+class IgnoresAStream(Led):
+    """Asks its layer for a projection that it does not use."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None, **streams: Tensor) -> Tensor:
+        return super().attend(query, key, value, key_valid, **{**streams, "second_value": value})
+
+
+@breaks("every_parameter_gets_a_gradient", "projected", "no gradient reaches the parameter idle")
+class Idle(Projected):
+    """Holds a parameter that changes nothing."""
+
+    def __init__(self, geometry: Geometry, options: ProjectedOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.idle = nn.Parameter(torch.ones(geometry.heads))
+
+
+@breaks("gradients_match_finite_differences", "linear", "causal=False")
+class DetachesTheNormaliser(Linear):
+    """Treats its features of the keys as constants when it differentiates."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key.detach() + 0.5 * (key - key.detach()), value, key_valid)

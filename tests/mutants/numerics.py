@@ -1,0 +1,72 @@
+"""Mutants that lose precision or drop out wrongly."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mutants.entering import breaks
+from mutants.originals import Linear, PlainSoftmax
+
+
+@breaks("single_precision_is_close", "softmax", "float32 against float64")
+class HalvesInSecret(PlainSoftmax):
+    """Computes in half precision whatever falls short of double."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        rounded = query.half().to(query.dtype) if query.dtype == torch.float32 else query
+        return super().attend(rounded, key, value, key_valid)
+
+
+@breaks("large_inputs_stay_finite", "softmax", "inputs 30 times as large")
+class Overflows(PlainSoftmax):
+    """Takes exponentials of scores as they come, as a public Performer does."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        weights = (query @ key.mT / query.shape[-1] ** 0.5).exp()
+        return weights @ value / weights.sum(dim=-1, keepdim=True)
+
+
+@breaks("bfloat16_is_close", "linear", "BFloat16")
+class KnowsNoBfloat(Linear):
+    """Uses an operation that bfloat16 lacks, as public Nyström attentions do."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        rotation = torch.linalg.qr(torch.eye(query.shape[-1], dtype=query.dtype))[0]
+        return super().attend(query @ rotation, key @ rotation, value, key_valid)
+
+
+@breaks("bfloat16_is_close", "linear", "half of the outputs are off by more than")
+class CountsInBfloat(Linear):
+    """Subtracts large numbers that bfloat16 cannot tell apart."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, (value + 300) - 300, key_valid)
+
+
+@breaks("compiled_agrees", "softmax", "compiled by eager")
+class CompilesOtherwise(PlainSoftmax):
+    """Takes another path when it is compiled, and leaves the scale behind."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(2 * query if torch.compiler.is_compiling() else query, key, value, key_valid)
+
+
+@breaks("dropout_acts_in_training_only", "softmax", "survivors must be scaled up")
+class DropsWithoutScaling(PlainSoftmax):
+    """Drops outputs and leaves the survivors as they are."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        kept = 1 - self.options.dropout * self.training
+        return super().attend(query, key, value, key_valid) * kept
+
+
+@breaks("dropout_acts_in_training_only", "softmax", "nothing is dropped")
+class NeverDrops(PlainSoftmax):
+    """Takes a dropout rate and forgets it."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        was, self.training = self.training, False
+        out = super().attend(query, key, value, key_valid)
+        self.training = was
+        return out

@@ -1,0 +1,116 @@
+"""Mutants in which padding has an influence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attn_zoo.contract import allowed_pairs, hide_rows_without_keys
+from mutants.card import SwallowsKeywords, TakesAnything
+from mutants.entering import breaks
+from mutants.originals import Hashed, Linear, PlainSoftmax, Projected
+
+
+@breaks("padding_has_no_influence", "softmax", "NaN in padded keys")
+class TimesZero(PlainSoftmax):
+    """Trusts a weight of zero to remove a value, which fails for NaN."""
+
+    def forward(self, query: Any, key: Any, value: Any, *, key_valid: Tensor | None = None, streams: Any = None) -> Tensor:
+        return hide_rows_without_keys(self.attend(query, key, value, key_valid), key_valid)
+
+
+@breaks("padding_has_no_influence", "softmax", "noise of size 1000 in padded keys, length=33, causal=False: output")
+class ForgetsTheMask(SwallowsKeywords):
+    """Accepts a mask and ignores it."""
+
+
+@breaks("padding_has_no_influence", "linear", "must be refused with UnsupportedError, but it ran", can={"key_padding": False})
+class TakesMasks(TakesAnything):
+    """Takes a mask that the card says it cannot honour."""
+
+
+@breaks("padding_gets_no_weight", "softmax", "padded keys seem to stay in the normaliser")
+class PaddingInTheNormaliser(PlainSoftmax):
+    """Gives padded keys, which hold zeros, their share of the weight: the mask reaches only the values."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value, None)
+
+
+@breaks("padding_gets_no_weight", "linear", "padded keys seem to stay in the normaliser")
+class ValuesMaskedOnly(Linear):
+    """Zeroes padded values and leaves φ(0) = 1 of the padded keys in the normaliser, as a public Performer does."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query, key, value, None)
+
+
+@breaks("padding_gets_no_weight", "linear", "fills up the last block seems to take part")
+class FillsUpWithZeros(Linear):
+    """Fills the last block with zero keys that take part, as a public Nyström attention does."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        missing = -key.shape[2] % 4
+        if missing == 0 or self.geometry.causal or key_valid is not None:
+            return super().attend(query, key, value, key_valid)
+        filled = [F.pad(tensor, (0, 0, 0, missing)) for tensor in (query, key, value)]
+        return super().attend(filled[0], filled[1], filled[2], None)[:, :, : query.shape[2]]
+
+
+@breaks("padded_queries_have_no_influence", "softmax", "padded queries hold noise")
+class ScaledByAllQueries(PlainSoftmax):
+    """Scales by the largest query of the example, padding included."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().attend(query / query.abs().amax(dim=(2, 3), keepdim=True), key, value, key_valid)
+
+
+@breaks("padding_amounts_to_shorter_inputs", "hashed", "positions padded to")
+class PaddingTakesPlaces(Hashed):
+    """Lets padding take places in the buckets, as a public Reformer does."""
+
+    def buckets(self, height: Tensor, key_valid: Tensor | None) -> Tensor:
+        return height.argsort(dim=-1).argsort(dim=-1) > height.shape[-1] // 2
+
+
+@breaks("padding_amounts_to_shorter_inputs", "projected", "positions padded to")
+class MovesShorterInputs(Projected):
+    """Puts shorter inputs at the end of its maps and padded ones at their front."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        keys = key.shape[2]
+        return self.attend_compressed(query, self.key_map[:, -keys:] @ key, self.value_map[:, -keys:] @ value)
+
+
+@breaks("padding_amounts_to_shorter_inputs", "projected", "31 positions padded to 95")
+class DoublesForShortInputs(Projected):
+    """Weighs inputs that are much too short twice."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        short = self.geometry.keys - key.shape[2] > 40
+        return super().attend(query, key * (2 if short else 1), value, key_valid)
+
+
+@breaks("queries_without_keys_give_zeros", "softmax", "NaN or infinite")
+class MinusInfinity(PlainSoftmax):
+    """Masks with minus infinity, so that a row without keys is NaN, or at least its gradient is."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        scores = query @ key.mT
+        weights = scores.softmax(dim=-1) if allowed is None else scores.masked_fill(~allowed, -torch.inf).softmax(dim=-1)
+        return (weights @ value).nan_to_num()
+
+
+@breaks("queries_without_keys_give_zeros", "softmax", "before the first valid key must give zeros")
+class MeanOfNothing(PlainSoftmax):
+    """Masks with a large negative number, so that a row without keys is a mean of what it may not see."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        scores = query @ key.mT
+        shown = scores if allowed is None else scores.masked_fill(~allowed, -1e9)
+        return shown.softmax(dim=-1) @ (value + 1)

@@ -1,0 +1,241 @@
+"""Mutants that break a promise which no output shows at once: arguments, heads, the process, options, errors, resizing."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mutants.entering import plant
+from mutants.originals import Projected
+from mutants.originals_more import FeatureOptions
+
+HEADS, PROCESS, OPTIONS = "heads_keep_to_themselves", "the_process_is_left_as_it_was", "options_hold_beyond_the_variants"
+RESIZED, ERRORS, EMPTY = "resizing_keeps_what_was_trained", "calls_recover_from_errors", "empty_inputs_are_answered_or_refused"
+ALONE, SERVED = "building_leaves_its_options_alone", "some_setting_is_served"
+
+
+def scaled_by_heads(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query, key / key.detach().abs().amax(dim=(1, 3), keepdim=True), value, key_valid)
+
+
+def neighbouring_head(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query, key, value + 1e-3 * value.roll(1, dims=1), key_valid)
+
+
+def heads_swapped(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query.roll(1, dims=1), key, value, key_valid)
+
+
+def first(act: Any) -> Any:
+    """Do something before each call."""
+
+    def around(attend: Any, self: Any, *given: Any) -> Tensor:
+        act(self)
+        return attend(*given)
+
+    return around
+
+
+def built(act: Any) -> Any:
+    """Do something when a module is built."""
+
+    def init(self: Any, geometry: Any, options: Any, implementation: str = "eager") -> None:
+        act(options)
+        super(type(self), self).__init__(geometry, options, implementation)
+
+    return {"__init__": init}
+
+
+def halves(options: Any) -> None:
+    options.window = 3
+
+
+def narrows(options: Any) -> None:
+    options.projected_length = 2
+
+
+@dataclass
+class Reversible:
+    reverse: bool = False
+    """Reads from the end."""
+
+
+@dataclass
+class Powered:
+    power: int = 1
+
+
+@dataclass
+class Named:
+    kernel: str = "plain"
+
+    def __post_init__(self) -> None:
+        if self.kernel not in ("plain", "loud", "quiet"):
+            raise ValueError(f"kernel is one of plain, loud, quiet; got {self.kernel!r}")
+
+
+@dataclass
+class Unchecked:
+    kernel: str = "plain"
+
+
+@dataclass
+class Tempered(FeatureOptions):
+    temperature: float = 1.0
+
+
+def reads_from_the_end(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    if not self.options.reverse:
+        return attend(query, key, value, key_valid)
+    turned = None if key_valid is None else key_valid.flip(1)
+    return attend(*(x.flip(2) for x in (query, key, value)), turned).flip(2)
+
+
+def halves_by_name(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query, key, value, key_valid) if self.options.power == 1 else attend(query, key.bool(), value, key_valid)
+
+
+def tempered(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query, key, value, None if self.options.temperature > 1 else key_valid)
+
+
+def quiet_without_padding(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query, key, value, None if self.options.kernel == "quiet" else key_valid)
+
+
+def looks_up(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query, key * {"plain": 1, "loud": 2}[self.options.kernel], value, key_valid)
+
+
+def looked_up(options: Any) -> None:
+    assert {"plain": 1, "loud": 2}[options.kernel]
+
+
+def detached_by_power(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    return attend(query, key if self.options.power == 1 else key + (key.detach() - key) / 2, value, key_valid)
+
+
+def resized(self: Any, length: int) -> bool:
+    """Resize as the base does; True where the length is another."""
+    another = length != self.geometry.keys
+    Projected.resize_length(self, length)
+    return another
+
+
+def anew(self: Any, length: int) -> None:
+    """Take a new length with new weights."""
+    for name in ("key_map", "value_map") if resized(self, length) else ():
+        setattr(self, name, nn.Parameter(torch.randn_like(getattr(self, name))))
+
+
+def half_anew(self: Any, length: int) -> None:
+    if resized(self, length):
+        self.value_map = nn.Parameter(torch.zeros_like(self.value_map))
+
+
+def frozen(self: Any, length: int) -> None:
+    Projected.resize_length(self, length)
+    self.key_map.requires_grad_(False)
+
+
+def narrowed(self: Any, length: int) -> None:
+    if resized(self, length):
+        self.float()
+
+
+def planes_anew(self: Any, length: int) -> None:
+    if length != self.geometry.keys:
+        self.plane = torch.randn_like(self.plane)
+    self.geometry = self.geometry_at(length)
+
+
+def busy(attend: Any, self: Any, *given: Any) -> Tensor:
+    """Note that a call is on, which an error leaves standing."""
+    if getattr(self, "busy", False):
+        raise RuntimeError("a call is on already")
+    self.busy = True
+    out = attend(*given)
+    self.busy = False
+    return out
+
+
+def scales_for_a_while(attend: Any, self: Any, *given: Any) -> Tensor:
+    """Double a buffer for the time of the call."""
+    self.drawn.mul_(2)
+    out = attend(*given) * 1
+    self.drawn.div_(2)
+    return out
+
+
+def half_noted(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    """Take the length of the last call that began as that of the one before."""
+    known, self.seen = getattr(self, "seen", None), None
+    out = attend(query, key, value if known is None else value + 0, key_valid)
+    if known is None and getattr(self, "called", False):
+        out = out * 1.01
+    self.seen, self.called = key.shape[2], True
+    return out
+
+
+def check_by_division(self: Any, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
+    super(type(self), self).check_lengths(batch, queries, keys, key_valid)
+    assert self.geometry.keys * batch // batch
+
+
+def check_by_row(self: Any, batch: int, queries: int, keys: int, key_valid: Tensor | None) -> None:
+    super(type(self), self).check_lengths(batch, queries, keys, key_valid)
+    if key_valid is not None:
+        key_valid[0].any()
+
+
+def refuses_all(cls: Any, implementation: str, geometry: Any, options: Any) -> str | None:
+    return "no" if implementation == "sdpa" else None
+
+
+plant("ScalesByAllHeads", "linear", HEADS, "when head 1 holds", scaled_by_heads)
+plant("LeaksToTheNextHead", "softmax", HEADS, "head 2 when head 1 holds", neighbouring_head)
+plant("SwapsHeads", "gated", HEADS, "when head 1 holds", heads_swapped)
+plant("SharesHeadsOfProjections", "projected", HEADS, "when head 1 holds", neighbouring_head)
+plant("MixesInName", "window", HEADS, "no head influences another", can={"mixes_heads": True})
+plant("SeedsItsCalls", "softmax", PROCESS, "a call draws from torch", first(lambda self: torch.manual_seed(0)))
+plant("SeedsWhenBuilt", "projected", PROCESS, "building seeds torch", members=built(lambda options: torch.manual_seed(0)))
+plant("DrawsInCalls", "linear", PROCESS, "a call draws from torch", first(lambda self: torch.rand(1)))
+plant("DrawsWhenBuilt", "window", PROCESS, "building draws from torch", members=built(lambda options: torch.rand(1)))
+plant("DrawsFromRandom", "gated", PROCESS, "the state of random", first(lambda self: random.random()))
+plant("SetsThreads", "softmax", PROCESS, "number of threads", first(lambda self: torch.set_num_threads(2)))
+plant("SetsPrecision", "linear", PROCESS, "precision of", first(lambda self: torch.set_float32_matmul_precision("medium")))
+plant(
+    "SilencesWarnings",
+    "features",
+    PROCESS,
+    "filters of warnings",
+    first(lambda self: warnings.simplefilter("ignore", Warning, append=True)),
+)
+plant(
+    "SetsThreadsInTraining", "gated", PROCESS, "in training", first(lambda self: torch.set_num_threads(3 if self.training else 1))
+)
+plant("NarrowsItsOptions", "window", ALONE, "building changed its options from", members=built(halves))
+plant("NarrowsItsProjection", "projected", ALONE, "building changed its options from", members=built(narrows))
+plant("IgnoresPaddingWhenHot", "features", OPTIONS, "temperature=2.0: ", tempered, options=Tempered)
+plant("ReadsFromTheEnd", "softmax", OPTIONS, "reverse=True: ", reads_from_the_end, options=Reversible, can={"exact": False})
+plant("KnowsOnePower", "linear", OPTIONS, "power=2: ", halves_by_name, options=Powered)
+plant("QuietWithoutPadding", "linear", OPTIONS, "kernel=quiet: ", quiet_without_padding, options=Named)
+plant("LooksUpAnyText", "linear", OPTIONS, "kernel=unheard-of: output_is_like_the_queries: KeyError", looks_up, options=Unchecked)
+plant("LooksUpWhenBuilt", "linear", OPTIONS, "neither built nor refused", members=built(looked_up), options=Unchecked)
+plant("HalfTheGradientOfPowers", "linear", OPTIONS, "power=2: ", detached_by_power, options=Powered)
+plant("RefusesEverything", "softmax", SERVED, "sdpa refuses every setting: no", members={"refuses": classmethod(refuses_all)})
+plant("StartsAnewWhenResized", "projected", RESIZED, "follow what was trained", members={"resize_length": anew})
+plant("HalfAnewWhenResized", "projected", RESIZED, "follow what was trained", members={"resize_length": half_anew})
+plant("FreezesWhenResized", "projected", RESIZED, "froze key_map", members={"resize_length": frozen})
+plant("NarrowsWhenResized", "projected", RESIZED, "changed the dtype", members={"resize_length": narrowed})
+plant("HashesAnewWhenResized", "hashed", RESIZED, "changed plane", members={"resize_length": planes_anew})
+plant("BusyAfterAnError", "softmax", ERRORS, "a call is on already", busy)
+plant("ScaledAfterAnError", "features", ERRORS, "the call after an error", scales_for_a_while)
+plant("ForgetsAfterAnError", "linear", ERRORS, "the call after an error", half_noted)
+plant("DividesByTheBatch", "linear", EMPTY, "ZeroDivisionError", members={"check_lengths": check_by_division})
+plant("LooksAtTheFirstMask", "softmax", EMPTY, "IndexError", members={"check_lengths": check_by_row})

@@ -1,0 +1,158 @@
+"""Mutants that only some sizes show: lengths at the borders of blocks, long ones, wide or odd heads, narrow types."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_zoo.contract import UnsupportedError
+from mutants.entering import plant
+
+LIMIT, COUNTS, SLOPES = "limit_is_softmax", "every_position_counts_at_every_size", "gradients_follow_outputs_at_every_size"
+BORDER, TYPES, DEFINITION = "no_future_leaks_at_any_border", "every_size_runs_in_every_type", "eager_agrees_with_the_definition"
+KERNEL, LONG, ABSENCE = "implementation_agrees_with_eager", "steps_hold_on_for_long", "padding_anywhere_amounts_to_its_absence"
+
+
+def never_rescales(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    """Online softmax whose sums of earlier blocks of 128 keys keep their first maximum."""
+    if key.shape[2] <= 128 or key_valid is not None or self.geometry.causal:
+        return attend(query, key, value, key_valid)
+    top, bottom = torch.zeros_like(query), torch.zeros_like(query[..., :1])
+    for keys, values in zip(key.split(128, dim=2), value.split(128, dim=2), strict=True):
+        scores = query @ keys.mT / query.shape[-1] ** 0.5
+        weights = (scores - scores.amax(dim=-1, keepdim=True)).exp()
+        top, bottom = top + weights @ values, bottom + weights.sum(dim=-1, keepdim=True)
+    return top / bottom
+
+
+def without_the_last(multiple: int) -> Any:
+    """Lose the last key where the length is a multiple."""
+
+    def around(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        if key.shape[2] % multiple or key.shape[2] == 1:
+            return attend(query, key, value, key_valid)
+        seen = torch.ones(len(key), key.shape[2], dtype=torch.bool) if key_valid is None else key_valid.clone()
+        seen[:, -1] = False
+        return attend(query, key * seen[:, None, :, None], value * seen[:, None, :, None], seen)
+
+    return around
+
+
+def leaks_at(border: int) -> Any:
+    """Let the position before each border see the one after it."""
+
+    def around(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        out = attend(query, key, value, key_valid)
+        if not self.geometry.causal:
+            return out
+        ahead = torch.zeros_like(out)
+        ahead[:, :, border - 1 : -1 : border] = 1e-3 * value[:, :, border::border]
+        return out + ahead
+
+    return around
+
+
+def detached_beyond(border: int, share: float = 0.0) -> Any:
+    """Pass no gradient, or a share of it, to keys beyond a border."""
+
+    def around(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        far = key[:, :, border:]
+        return attend(query, torch.cat([key[:, :, :border], far.detach() + share * (far - far.detach())], dim=2), value, key_valid)
+
+    return around
+
+
+def scaled_where(wrong: Any) -> Any:
+    """Give a thousandth too much where a condition on (query, key) holds."""
+    return lambda attend, self, query, key, value, valid: attend(query, key, value, valid) * (1.001 if wrong(query, key) else 1)
+
+
+def nan_in_single(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    """Multiply by a product over positions and divide by it again, which float32 holds for some 90 of them."""
+    factor = torch.exp(torch.ones_like(value[..., :1]).cumsum(dim=2))
+    return attend(query, key, value * factor / factor, key_valid)
+
+
+def counts_in_its_type(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    """Weigh by a count of positions in the type of the inputs, which bfloat16 holds up to 256."""
+    count = torch.zeros((), dtype=value.dtype)
+    for _ in range(value.shape[2]):
+        count = count + 1
+    return attend(query, key, value, key_valid) * count / value.shape[2]
+
+
+def drifts_after(steps: int) -> Any:
+    """Lose a thousandth of the state at each step beyond some."""
+
+    def around(advance: Any, self: Any, query: Any, key: Any, value: Tensor, state: Any) -> Any:
+        out, after = advance(query, key, value, state)
+        return out, replace(after, summed=after.summed * (0.999 if state.position > steps else 1))
+
+    return around
+
+
+def forgets_at(border: int) -> Any:
+    """Lose the state of a piece that ends at a border."""
+
+    def around(advance: Any, self: Any, query: Any, key: Any, value: Tensor, state: Any) -> Any:
+        out, after = advance(query, key, value, state)
+        lost = after.position == border and value.shape[2] > 1
+        return out, replace(after, summed=state.summed) if lost else after
+
+    return around
+
+
+def odd_heads_refused(self: Any, geometry: Any, options: Any, implementation: str = "eager") -> None:
+    if geometry.head_dim % 2:
+        raise UnsupportedError(f"an even head_dim, not {geometry.head_dim}")
+    super(type(self), self).__init__(geometry, options, implementation)
+
+
+def shifted_mask(attend: Any, self: Any, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+    """Read the mask one place too far in inputs of more than 64 keys."""
+    return attend(query, key, value, key_valid if key_valid is None or key.shape[2] <= 64 else key_valid.roll(1, dims=1))
+
+
+def wider_window(by: int, beyond: int) -> Any:
+    """Open the window further in inputs beyond a length."""
+
+    def around(near: Any, self: Any, behind: Tensor) -> Tensor:
+        return near(behind) | near(behind - by) if len(behind) > beyond else near(behind)
+
+    return around
+
+
+plant("NeverRescales", "softmax", LIMIT, "against softmax attention, Geometry(", never_rescales)
+plant("LosesTheLastOf64", "softmax", LIMIT, "against softmax attention, Geometry(", without_the_last(64))
+plant("ReadsHalfOfWideHeads", "softmax", LIMIT, "head_dim=128", scaled_where(lambda q, k: q.shape[-1] > 127))
+plant("MisreadsOddHeads", "softmax", LIMIT, "against softmax", scaled_where(lambda q, k: q.shape[-1] % 2 and q.shape[-1] > 3))
+plant("WrongBeyondAThousand", "softmax", LIMIT, "of the largest number", scaled_where(lambda q, k: k.shape[2] > 1024))
+plant("WrongForTwo", "softmax", LIMIT, "keys=2", scaled_where(lambda q, k: k.shape[2] == 2))
+plant("LosesTheLastOf64Sums", "linear", COUNTS, "no gradient at 1 of 64 positions: [63]", without_the_last(64))
+plant("LosesTheLastOf128", "features", DEFINITION, "keys=128", without_the_last(128))
+plant("LosesTheLastOf64InAWindow", "window", DEFINITION, "keys=64", without_the_last(64))
+plant("LeaksAtBordersOf64", "softmax", BORDER, "outputs before position 64 of", leaks_at(64))
+plant("LeaksAtBordersOf128", "linear", BORDER, "outputs before position 128 of", leaks_at(128))
+plant("LeaksAt256", "gated", BORDER, "outputs before position 256 of", leaks_at(256))
+plant("LeaksAt512", "features", BORDER, "outputs before position 512 of", leaks_at(512))
+plant("NoGradientBeyond64", "linear", COUNTS, "key: no gradient at 1 of 65 positions: [64]", detached_beyond(64))
+plant("HalfTheGradientBeyond64", "softmax", SLOPES, "the gradient of key gives a slope", detached_beyond(64, 0.5))
+plant("HalfTheGradientBeyond128", "gated", SLOPES, "the gradient of key gives a slope", detached_beyond(128, 0.5))
+plant("GradientBeyond512", "features", SLOPES, "the gradient of key gives a slope", detached_beyond(512, 0.9))
+plant("NoSingleBeyond90", "linear", TYPES, "NaN or infinite", nan_in_single)
+plant("NoSingleBeyond90InRecurrence", "gated", TYPES, "NaN or infinite", nan_in_single)
+plant("CountsInBfloat16", "linear", TYPES, "bfloat16: ", counts_in_its_type)
+plant("RefusesOddHeads", "linear", TYPES, "UnsupportedError: an even head_dim", members={"__init__": odd_heads_refused})
+plant("KernelWrongAt300", "softmax", KERNEL, "errs by", scaled_where(lambda q, k: 290 < k.shape[2] < 330), method="attend_sdpa")
+plant("KernelWrongAt65", "softmax", KERNEL, "keys=65", scaled_where(lambda q, k: k.shape[2] == 65), method="attend_sdpa")
+plant("KernelWrongForOddHeads", "softmax", KERNEL, "errs", scaled_where(lambda q, k: q.shape[-1] % 2), method="attend_sdpa")
+plant("DriftsAfter512", "linear", LONG, "token by token, against one call", drifts_after(512), method="advance")
+plant("DriftsAfter600", "gated", LONG, "token by token, against one call", drifts_after(600), method="advance")
+plant("ForgetsAt256", "linear", LONG, "in pieces of", forgets_at(256), method="advance")
+plant("OneTooWide", "window", DEFINITION, "from the definition", wider_window(1, 0), method="near")
+plant("OneTooWideBeyond128", "window", DEFINITION, "from the definition", wider_window(1, 128), method="near")
+plant("ShiftsMasksBeyond64", "linear", ABSENCE, "the real tokens beside padding against alone", shifted_mask)
+plant("ShiftsMasksInRecurrence", "gated", DEFINITION, "padded=True", shifted_mask)

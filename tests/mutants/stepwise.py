@@ -1,0 +1,211 @@
+"""More mutants: broken where a sequence is read in steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_zoo.contract import Cost, Geometry
+from mutants.entering import breaks
+from mutants.originals import Linear, PlainSoftmax, Sums
+
+
+@breaks("steps_answer_as_one_call", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
+class CarriesNothing(Linear):
+    """Starts every piece from nothing."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        return super().advance(query, key, value, replace(state, summed=torch.zeros_like(state.summed)))
+
+
+@breaks("steps_answer_as_one_call", "linear", "output of 33 tokens, in pieces of random lengths, against one call")
+class ForgetsTheLastToken(Linear):
+    """Carries on what was read before the last token of a piece."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        if value.shape[2] == 1:
+            return out, replace(state, position=after.position)
+        return out, replace(super().advance(query[:, :, 1:], key[:, :, :-1], value[:, :, :-1], state)[1], position=after.position)
+
+
+@breaks("steps_answer_as_one_call", "linear", "token by token")
+class ForgetsSingleTokens(Linear):
+    """Has a path for single tokens that does not write them down."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        return out, replace(state, position=after.position) if value.shape[2] == 1 and state.position == 7 else after
+
+
+@breaks("steps_answer_as_one_call", "linear", "gradient of key of 33 tokens")
+class DetachesItsState(Linear):
+    """Lets no gradient through what is carried."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        return super().advance(query, key, value, replace(state, summed=state.summed.detach()))
+
+
+@breaks("steps_answer_as_one_call", "softmax", "carries no state from token to token", can={"stepwise": True})
+class StepwiseInName(PlainSoftmax):
+    """Claims to read in steps and has no state."""
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Sums:
+        return Sums(torch.zeros(batch))
+
+
+@breaks("steps_answer_as_one_call", "linear", "stepwise (initial_state) is not claimed", can={"stepwise": False})
+class StepsInSecret(Linear):
+    """Hands out states that the card does not claim."""
+
+
+@breaks("request_checking_is_inherited", "linear", "overrides step; write advance instead")
+class StepsUnchecked(Linear):
+    """Leaves the requests of its steps unchecked."""
+
+    def step(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Any]:
+        return self.advance(query, key, value, state)
+
+
+@breaks("card_is_complete", "linear", "claims stepwise, which is causal", can={"causal": False})
+class StepsWithoutOrder(Linear):
+    """Claims steps where every token sees all others."""
+
+
+@breaks("steps_leave_their_state_alone", "linear", "changed summed[0] of the state")
+class WritesInPlace(Linear):
+    """Adds to the sums where they lie, so that a sequence cannot go on from them twice."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        return out, replace(after, summed=state.summed.copy_(after.summed))
+
+
+@breaks("steps_leave_their_state_alone", "linear", "after 33 tokens the state says it has read 1")
+class CountsCalls(Linear):
+    """Counts the pieces instead of their tokens."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        return out, replace(after, position=state.position + 1)
+
+
+@dataclass
+class Soft:
+    """A state that anyone may write into."""
+
+    summed: Tensor
+    position: int
+    nbytes: int
+
+
+@breaks("steps_leave_their_state_alone", "linear", "Soft, the class of the state, is not frozen")
+class HandsOutItsInside(Linear):
+    """Carries an object whose fields can be replaced."""
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Any:
+        first = super().initial_state(batch, dtype=dtype, device=device)
+        return Soft(first.summed, first.position, first.nbytes)
+
+
+@dataclass(frozen=True)
+class Cached(Sums):
+    """Sums, and what they were made of."""
+
+    keys: tuple[Tensor, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return self.summed.nbytes + sum(key.nbytes for key in self.keys)
+
+
+@breaks("carried_states_stay_as_small_as_stated", "linear", "after 165 tokens of 1 examples the state has")
+class KeepsKeysAsWell(Linear):
+    """States a memory of fixed size and keeps late keys besides."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        kept = (*getattr(state, "keys", ()), *((key,) if after.position > 160 else ()))
+        return out, Cached(after.summed, after.position, kept)
+
+
+@dataclass(frozen=True)
+class Modest(Sums):
+    """Sums that own up to half of their bytes."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.summed.nbytes // 2
+
+
+@breaks("carried_states_stay_as_small_as_stated", "linear", "the state says that it has 288 bytes, its tensors have 576")
+class HalvesItsBytes(Linear):
+    """Counts half of what it carries."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        return out, Modest(after.summed, after.position)
+
+
+def stateless(geometry: Geometry, options: Any) -> Cost:
+    return replace(Linear.card.cost(geometry, options), state_bytes=None)
+
+
+@breaks("carried_states_stay_as_small_as_stated", "linear", "does not state its state_bytes", cost=stateless)
+class HidesItsState(Linear):
+    """Carries a state that its cost leaves out."""
+
+
+@breaks("steps_keep_examples_apart", "linear", "in steps beside others 30 times as large")
+class StartsAnew(Linear):
+    """Guards against overflow by dropping all sums once any in the batch is large."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        return out, replace(after, summed=after.summed * (after.summed.detach().abs().amax() < 2000))
+
+
+@breaks("steps_keep_examples_apart", "linear", "an example alone against in a batch, in steps")
+class CarriesOneState(Linear):
+    """Carries the mean over the batch."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        return out, replace(after, summed=after.summed.mean(dim=0, keepdim=True).expand_as(after.summed))
+
+
+@breaks("unfit_steps_are_refused", "linear", "a state of fewer examples must raise ValueError, but it ran")
+class BroadcastsItsState(Linear):
+    """Lets one example's state stand for all."""
+
+    def check_state(self, state: Any, value: Tensor) -> None: ...
+
+
+@breaks("empty_batches_step_or_are_refused", "linear", "IndexError")
+class LooksAtTheFirstState(Linear):
+    """Asks the first example whether anything was read."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        state.summed[0].any()
+        return super().advance(query, key, value, state)
+
+
+@breaks("empty_batches_step_or_are_refused", "linear", "a step of no examples that ends at token 16: the state says it has read 0")
+class ReadsNothingOfNobody(Linear):
+    """Returns the state it was given where there are no examples."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        return out, after if len(value) else state
+
+
+@breaks("empty_batches_step_or_are_refused", "linear", "no gradient reaches any input")
+class AnswersNobodyAnew(Linear):
+    """Answers no examples with a new tensor."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Sums]:
+        out, after = super().advance(query, key, value, state)
+        return out if len(value) else torch.zeros_like(out), after

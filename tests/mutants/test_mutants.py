@@ -1,0 +1,54 @@
+"""Each check lets the sound original pass and catches its mutants, for the right reason."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from attn_zoo import attentions
+from attn_zoo.conformance import ATTENTION_CHECKS, Case, attention_checks, check_attention, run_cases
+from attn_zoo.contract import AttentionCard
+from mutants import MUTANTS, ORIGINALS, Mutant
+
+
+def only(card: AttentionCard, check: str) -> list[Case]:
+    return [case for case in attention_checks(card) if case.check == check]
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_original_passes_every_check(name: str) -> None:
+    check_attention(ORIGINALS[name]).raise_on_failure()
+
+
+@pytest.fixture
+def settings_restored() -> Iterator[None]:
+    """Restore what mutants set in the process."""
+    precision, filters = torch.get_float32_matmul_precision(), list(warnings.filters)
+    yield
+    torch.set_float32_matmul_precision(precision)
+    warnings.filters[:] = filters  # type: ignore[index]  # a list, which its stub calls a sequence
+
+
+@pytest.mark.usefixtures("settings_restored")
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.check}-{mutant.card.name}")
+def test_check_catches_its_mutant(mutant: Mutant) -> None:
+    report = run_cases(mutant.card.name, only(mutant.card, mutant.check))
+    assert report.failures, f"{mutant.check} did not catch {mutant.card.origin}\n{report}"
+    # Where shapes in annotations are checked at run time, the annotations may speak first.
+    reasons = (mutant.says, "TypeCheckError")
+    assert any(reason in failure.detail for failure in report.failures for reason in reasons), str(report)
+
+
+@pytest.mark.parametrize("check", ATTENTION_CHECKS)
+def test_every_check_has_a_mutant(check: str) -> None:
+    mine = [mutant for mutant in MUTANTS if mutant.check == check]
+    assert mine
+    # The check says something about the original as well: it is not a check that fails on everything.
+    assert run_cases("original", only(mine[0].original, check)).ok
+
+
+def test_mutants_stay_out_of_the_zoo() -> None:
+    assert not {mutant.card.name for mutant in MUTANTS} & set(attentions())
