@@ -15,7 +15,7 @@ from attn_zoo.conformance.causality import FUTURES, LOUD_AND_QUIET, require_no_f
 from attn_zoo.conformance.harness import Violation, require
 from attn_zoo.conformance.numerics import SINGLE
 from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
-from attn_zoo.conformance.subject import HALF, Subject, attention_check
+from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
 
@@ -148,21 +148,21 @@ def _wide(out: Tensor) -> Tensor:
 def conversions_reach_everything(subject: Subject) -> None:
     """After calls, ``.to()`` another type and back gives the outputs of a module built for that type, also where 16 bits came
     first."""
-    types = (torch.bfloat16, torch.float32, torch.float64) if subject.dtype is torch.float64 else (subject.dtype,)
+    types = (torch.float32, torch.float64) if subject.dtype is torch.float64 else (subject.dtype,)
     for geometry in subject.plain_and_causal():
-        module, fresh = subject.build(geometry), subject.build(geometry)  # one is called, the other converted alike
-        request = subject.draw(module)
-        if subject.dtype is not torch.float64:
-            answers(request, module)
-        for dtype in (*types, subject.dtype):
-            fresh.to(dtype)
-            converted = request.cast(dtype)
-            found = converted(module.to(dtype))
-            where = f"used module converted to {dtype}, causal={geometry.causal}"
-            require(found.dtype == dtype, f"{where}: output {found.dtype}")
-            limit = {subject.dtype: subject.tolerance, torch.bfloat16: HALF}.get(dtype, SINGLE)
-            subject.equal(found, converted(copy.deepcopy(fresh)), where, limit)
-            answers(converted, module)
+        for first in (subject.dtype, *([torch.bfloat16] if subject.single is torch.float32 else [])):
+            module, fresh = subject.build(geometry).to(first), subject.build(geometry).to(first)  # one is called
+            request = subject.draw(module)
+            request.cast(first)(module)
+            answers(request.cast(first), module)
+            for dtype in (*types, subject.dtype):
+                fresh.to(dtype)
+                converted = request.cast(dtype)
+                found = converted(module.to(dtype))
+                where = f"used module converted from {first} to {dtype}, causal={geometry.causal}"
+                require(found.dtype == dtype, f"{where}: output {found.dtype}")
+                limit = subject.tolerance if dtype is subject.dtype else SINGLE
+                subject.equal(found, converted(copy.deepcopy(fresh)), where, limit)
 
 
 @attention_check("variant")

@@ -93,11 +93,12 @@ def calls_are_silent(subject: Subject) -> None:
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
-        for what, run in {
+        runs: dict[str, Callable[[], object]] = {
             "building": partial(_built, subject, geometry),
             "a call": partial(request, module),
             "a call in training": partial(answers, request, copy.deepcopy(module).train()),
-        }.items():
+        }
+        for what, run in runs.items():
             with (
                 redirect_stdout(StringIO()) as out,
                 redirect_stderr(StringIO()) as err,

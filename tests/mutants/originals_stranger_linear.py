@@ -58,8 +58,8 @@ class Decayed(Attention):
         forward, _ = self.read(self.empty(value), query, key, value, key_valid)
         if self.geometry.causal:
             return forward
-        flipped = (x.flip(2) for x in (query, key, value))
-        backward, _ = self.read(self.empty(value), *flipped, None if key_valid is None else key_valid.flip(1))
+        valid = None if key_valid is None else key_valid.flip(1)
+        backward, _ = self.read(self.empty(value), query.flip(2), key.flip(2), value.flip(2), valid)
         return forward + backward.flip(2)
 
     def empty(self, value: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class KeepsALooseSink(Sunk):
     def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
         super().__init__(geometry, options, implementation)
         del self.sink
-        self.sink = torch.zeros(geometry.heads, 1, 1, requires_grad=True)
+        self.sink = torch.zeros(geometry.heads, 1, 1, requires_grad=True)  # type: ignore[assignment]  # the defect
 
 
 @breaks("gradients_end_in_inputs_and_parameters", "sunk", "neither an input nor a parameter", cost=one_temperature)

@@ -262,8 +262,8 @@ class BlocksAcrossExamples(Mixed):
     def local(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
         if key_valid is not None or query.shape[2] % self.options.block == 0:
             return super().local(query, key, value, key_valid)
-        ends = (x.flatten(0, 2)[None, None] for x in (query, key, value))
-        return super().local(*ends, None).view_as(value)
+        query, key, ends = (x.flatten(0, 2)[None, None] for x in (query, key, value))
+        return super().local(query, key, ends, None).view_as(value)
 
 
 @breaks("padding_gets_no_weight", "mixed", "fills up the last block")

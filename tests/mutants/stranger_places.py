@@ -51,7 +51,7 @@ class SlopesOfPowersOfTwo(Alibi):
         return 2.0 ** (-8 * torch.arange(1, heads + 1, device=device) / heads)
 
 
-@breaks("conversions_reach_everything", "rotated", "converted to")
+@breaks("conversions_reach_everything", "rotated", "converted from torch.bfloat16")
 class TableOfTheFirstType(Rotated):
     """Keeps its table in the type of the first call, and serves it to later ones."""
 
