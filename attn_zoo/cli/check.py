@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 import torch
 
@@ -14,27 +13,20 @@ from attn_zoo.conformance.targets import Card, cases_of, entries, note_of
 from attn_zoo.terminal import wrap
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     target = "a registered name, a class with a card, or a file that registers one"
     parser.add_argument("targets", nargs="+", metavar="NAME | pkg.module:Class | FILE.py[:Class]", help=target)
     device = "prove every implementation there, such as cuda (default: the CPU, and a GPU for what needs one)"
     parser.add_argument("--device", help=device)
     parser.add_argument("--defaults", action="store_true", help="prove the default options alone, and no variants")
-    parser.set_defaults(handler=lambda parsed: check(parsed.targets, parsed.device, defaults=parsed.defaults))
+    parser.set_defaults(handler=_check)
 
 
-def check(targets: Sequence[str], device: str | None = None, *, defaults: bool = False) -> int:
-    """Check what the targets name (see ``conformance.targets``); the exit status is 0 if everything claimed is proved.
-
-    Raises:
-        UnknownNameError: nothing has this name.
-        ValueError: a module or file cannot be imported or holds no class with a card, or a plugin that might cannot be loaded.
-        OSError: a file does not exist.
-    """
+def _check(parsed: argparse.Namespace) -> int:
     status = 0
-    for card in entries(targets):
-        report = prove(card, device, defaults=defaults)
+    for card in entries(parsed.targets):
+        report = prove(card, parsed.device, defaults=parsed.defaults)
         print(wrap(str(report)), flush=True)
         status = status if report.ok else 1
     return status

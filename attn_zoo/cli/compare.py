@@ -28,7 +28,7 @@ FOLDER = "compare"
 """Folder of the records, below which each version of the code has its own."""
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
         "Train attentions as the quickstart trains its rows, with the same network, data, budget and seeds, and print their ranks "

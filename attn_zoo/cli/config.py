@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, List, Optional, TypeVar  # noqa: UP035 (OmegaConf's form)
+from typing import Any, Dict, List, Optional  # noqa: UP035 (OmegaConf's form)
 
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException, MissingConfigException
@@ -19,11 +19,9 @@ from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.rows import typed_options
 from attn_zoo.runner import resolve_spec
 
-T = TypeVar("T")
-
 
 def _ungiven(kind: type) -> dict[str, Any]:
-    """Every field of a dataclass as a key that nobody has given a value; its default comes from the level or the class."""
+    """Fields of a dataclass as keys without a value, whose defaults come from the level or the class."""
     return {f.name: None for f in fields(kind)}
 
 
@@ -37,7 +35,7 @@ class DataConfig:
 
 @dataclass
 class CheckpointConfig:
-    """When the state of a run is saved beside its record."""
+    """Times at which the state of a run is saved beside its record."""
 
     every: int = 0
     """Steps between two checkpoints; 0 leaves it to the clock."""
@@ -47,14 +45,14 @@ class CheckpointConfig:
 
 @dataclass
 class TrackingConfig:
-    """Who is told the course of a run, beside the record."""
+    """Trackers of the course of a run, beside the record."""
 
     to: List[str] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
     """``tensorboard``, ``mlflow``, ``wandb``."""
     project: str = "attn-zoo"
-    """What the runs stand under; MLflow's experiment."""
+    """Project of the runs; MLflow's experiment."""
     folder: str = "tracking"
-    """Where trackers write files."""
+    """Folder of files that trackers write."""
     every: int = 10
     """Steps between two points of the training loss."""
 
@@ -64,7 +62,7 @@ class TuningConfig:
     """A search of hyperparameters; none where ``space`` is empty."""
 
     space: Dict[str, str] = field(default_factory=dict)  # noqa: UP006 (OmegaConf's form)
-    """By key of a setting, the sweep to search over unless the command line has the key."""
+    """Sweep to search over by key of a setting, unless the command line has the key."""
     dials: Dict[str, Any] = field(default_factory=dict)  # noqa: UP006
     """Candidates for the hyperparameters of each attention, by its name."""
     attention: List[str] = field(default_factory=list)  # noqa: UP006
@@ -85,7 +83,7 @@ class TuningConfig:
 
 @dataclass
 class Settings:
-    """Everything about runs that is no part of their specs: where records go, how and where runs are done, who is told."""
+    """Settings of runs that are no part of their specs: folder of records, launcher, search, checkpoints, trackers."""
 
     records: str = "runs"
     """Folder that records are added to."""
@@ -94,13 +92,13 @@ class Settings:
     overview: bool = False
     """Print its first table alone, and save it as a picture beside the records."""
     threads: int = 0
-    """Of PyTorch within an operation, in each process; 0 leaves them as they are. As many threads give the same bits."""
+    """PyTorch's threads within an operation, in each process; 0 leaves them as they are. Equal numbers give equal bits."""
     launcher: Any = None
     """Options of the launcher that ``launch=`` selects."""
     workers: Optional[int] = None  # noqa: UP045 (OmegaConf's form)
     """Runs at once, with a launcher (``launch=``)."""
     restarts: int = 2
-    """How often what is missing is started again after a worker has died, with a launcher."""
+    """Number of times that missing runs are started again after a worker has died, with a launcher."""
     tuning: TuningConfig = field(default_factory=lambda: TuningConfig())
     checkpoint: CheckpointConfig = field(default_factory=lambda: CheckpointConfig())
     tracking: TrackingConfig = field(default_factory=lambda: TrackingConfig())
@@ -108,16 +106,16 @@ class Settings:
 
 @dataclass
 class RunConfig(Settings):
-    """Everything ``attn-zoo run`` can be told."""
+    """Keys of ``attn-zoo run``."""
 
     attention: Any = None
     task: Any = None
     dials: Any = None
-    """Options of attentions by name, for a sweep over several; what is given as attention.OPTION goes before."""
+    """Options of attentions by name, for a sweep over several; attention.OPTION takes precedence."""
     implementation: str = "auto"
     """``auto``, or ``eager``, ``tiled``, ``sdpa``, ``flex``, ``xformers``, ``triton``, ``fla``."""
     level: Optional[str] = None  # noqa: UP045 (OmegaConf's form)
-    """Which of the sizes that the task proposes; unless said, the first on its card."""
+    """Name of one of the sizes that the task proposes; None for the first on its card."""
     data: DataConfig = field(default_factory=lambda: DataConfig())
     model: Any = field(default_factory=lambda: _ungiven(ModelSpec))
     budget: Any = field(default_factory=lambda: _ungiven(Budget))
@@ -127,9 +125,9 @@ class RunConfig(Settings):
 
 
 class _Groups(dict[str, Any]):
-    """What is stored with Hydra, not copied whole each time that a run is composed, which took a third of that.
+    """Groups stored with Hydra, which are not copied whole for each run that is composed: that took a third of the time.
 
-    Hydra copies its sources before it changes their list; what is stored it only reads, and makes a copy of what it takes.
+    Hydra copies its sources before it changes their list; it only reads stored groups, and copies what it takes from them.
     """
 
     def __deepcopy__(self, memo: object) -> _Groups:
@@ -164,11 +162,12 @@ def store_groups() -> Mapping[str, str]:
 
 def settings_from(config: DictConfig) -> Settings:
     """Settings of a command beside the specs of its runs."""
-    return Settings(**{f.name: _plain(config[f.name]) for f in fields(Settings)})
+    given = {f.name: config[f.name] for f in fields(Settings)}
+    return Settings(**{name: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for name, value in given.items()})
 
 
 def spec_from(config: DictConfig) -> RunSpec:
-    """The resolved spec that a composed configuration means.
+    """Resolved spec of a composed configuration.
 
     Raises:
         UnknownNameError: a level or name does not exist.
@@ -184,8 +183,8 @@ def spec_from(config: DictConfig) -> RunSpec:
         options=typed_options(f"attention {name}", registry.card(name).options, options),
         task_options=typed_options(f"task {entry.name}", entry.options, {**level.options, **task}),
         implementation=config.implementation,
-        model=_made(ModelSpec, "model", {**level.model, **_given(config.model)}),
-        budget=_made(Budget, "budget", {**level.budget, **_given(config.budget)}),
+        model=ModelSpec(**typed_options("model", ModelSpec, {**level.model, **_given(config.model)})),
+        budget=Budget(**typed_options("budget", Budget, {**level.budget, **_given(config.budget)})),
         seed=config.seed,
         device=config.device,
         precision=config.precision,
@@ -194,7 +193,7 @@ def spec_from(config: DictConfig) -> RunSpec:
 
 
 def locations_from(config: DictConfig) -> dict[str, Any]:
-    """The task options that say where data lie, as composed; ``root`` is ``data.root`` unless the task has its own."""
+    """Task options with locations of data, as composed; ``root`` is ``data.root`` unless the task has its own."""
     task = _given(config.task)
     locations = registry.task_card(task["name"]).locations
     root = {"root": config.data.root} if "root" in locations and config.data.root else {}
@@ -226,20 +225,12 @@ def explain(error: BaseException) -> str:
     return "\n".join(dict.fromkeys(str(link).strip() for link in chain))
 
 
-def _made(kind: type[T], owner: str, given: Mapping[str, Any]) -> T:
-    return kind(**typed_options(owner, kind, given))
-
-
 def _level(entry: TaskCard, name: str | None) -> Level:
     if name is None:
         return next(iter(entry.levels.values()))
     if name not in entry.levels:
         raise UnknownNameError(f"level of task {entry.name}", name, entry.levels)
     return entry.levels[name]
-
-
-def _plain(node: Any) -> Any:
-    return OmegaConf.to_object(node) if OmegaConf.is_config(node) else node
 
 
 def _given(node: Any) -> dict[str, Any]:

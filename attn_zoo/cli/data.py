@@ -13,13 +13,13 @@ from attn_zoo.data import data_root, sha256
 from attn_zoo.terminal import WIDE, fit, wrap
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     actions = parser.add_subparsers(required=True, metavar="ACTION")
-    for action, said, count in (
-        ("list", "every data set that a task reads, and whether it is there", None),
-        ("prepare", "fetch the named ones that can be fetched, and read them through", "+"),
-        ("verify", "read data through, file by file; without names all that is there", "*"),
+    for action, run, said, count in (
+        ("list", _list, "every data set that a task reads, and whether it is there", None),
+        ("prepare", _prepare, "fetch the named ones that can be fetched, and read them through", "+"),
+        ("verify", _verify, "read data through, file by file; without names all that is there", "*"),
     ):
         below = actions.add_parser(action, help=said)
         below.add_argument("--root", default="", metavar="FOLDER", help="data folder (default: $ATTN_ZOO_DATA, else data)")
@@ -27,77 +27,54 @@ def fill(parser: argparse.ArgumentParser) -> None:
             below.add_argument("--wide", action="store_true", help=WIDE)
         if count:
             below.add_argument("names", nargs=count, metavar="NAME")
-        below.set_defaults(handler=_data, action=action)
+        below.set_defaults(handler=run)
 
 
-def _data(parsed: argparse.Namespace) -> int:
-    if parsed.action == "list":
-        return data_list(parsed.root, parsed.wide)
-    return (data_prepare if parsed.action == "prepare" else data_verify)(parsed.names, parsed.root)
-
-
-def data_list(root: str, wide: bool = False) -> int:
-    """Print every data set, the tasks that read it, and where it stands. Returns the exit status."""
-    folder = data_root(root)
+def _list(parsed: argparse.Namespace) -> int:
+    folder = data_root(parsed.root)
     rows = []
     for dataset, tasks in _known().values():
         layout = dataset.layout(folder)
-        state = layout.title if layout else "missing"
-        rows.append(
-            [dataset.name, state, "yes" if dataset.download else "by hand", ", ".join(tasks), dataset.licence, dataset.source]
-        )
+        state, fetched = layout.title if layout else "missing", "yes" if dataset.download else "by hand"
+        rows.append([dataset.name, state, fetched, ", ".join(tasks), dataset.licence, dataset.source])
     head = ["data set", f"in {folder}", "fetched", "tasks", "licence", "source"]
-    print(fit(rows, head, optional=["source", "licence"], whole=["data set"], wide=wide))
+    print(fit(rows, head, optional=["source", "licence"], whole=["data set"], wide=parsed.wide))
     print("\n" + wrap("'attn-zoo data prepare NAME' fetches one that can be fetched, and says of any other what to put where."))
     return 0
 
 
-def data_prepare(names: Sequence[str], root: str) -> int:
-    """Fetch the named data sets unless they are there, and read each one through. Returns the exit status.
+def _prepare(parsed: argparse.Namespace) -> int:
+    return _read(_chosen(parsed.names), data_root(parsed.root), fetch=True)
 
-    Raises:
-        UnknownNameError: no task reads a data set of this name.
-    """
-    folder = data_root(root)
+
+def _verify(parsed: argparse.Namespace) -> int:
+    folder = data_root(parsed.root)
+    chosen = _chosen(parsed.names) or [dataset for dataset, _ in _known().values() if dataset.layout(folder)]
+    if not chosen:
+        print(f"no data set that a task reads is in {folder}; see 'attn-zoo data list'")
+    return _read(chosen, folder, fetch=False)
+
+
+def _read(datasets: Sequence[DataSet[Any]], folder: Path, *, fetch: bool) -> int:
+    """Read data sets through, fetched first where they are missing, and tell of each; 1 where one is not sound."""
     failed = 0
-    for dataset in _chosen(names):
+    for dataset in datasets:
         try:
-            if dataset.layout(folder) is None and dataset.download is not None:
+            if fetch and dataset.layout(folder) is None and dataset.download is not None:
                 print(f"{dataset.name}: fetching into {folder}", flush=True)
                 folder.mkdir(parents=True, exist_ok=True)
                 dataset.download(folder)
-            print(f"{dataset.name}: {_read_through(dataset, folder)}", flush=True)
+            said = _read_through(dataset, folder)
         except (MissingDataError, DamagedDataError) as error:
-            failed += 1
-            print(f"{dataset.name}: {error}", flush=True)
+            failed, said = 1, str(error)
         except (OSError, RuntimeError, ImportError, ValueError) as error:  # a download that libraries gave up
-            failed += 1
-            print(f"{dataset.name}: not fetched: {type(error).__name__}: {error}", flush=True)
-    return 1 if failed else 0
-
-
-def data_verify(names: Sequence[str], root: str) -> int:
-    """Read data sets through, all that are there unless some are named. Returns the exit status.
-
-    Raises:
-        UnknownNameError: no task reads a data set of this name.
-    """
-    folder = data_root(root)
-    chosen = _chosen(names) if names else [dataset for dataset, _ in _known().values() if dataset.layout(folder)]
-    failed = 0
-    for dataset in chosen:
-        try:
-            print(f"{dataset.name}: {_read_through(dataset, folder)}", flush=True)
-        except (MissingDataError, DamagedDataError) as error:
-            failed += 1
-            print(f"{dataset.name}: {error}", flush=True)
-    if not chosen:
-        print(f"no data set that a task reads is in {folder}; see 'attn-zoo data list'")
-    return 1 if failed else 0
+            failed, said = 1, f"not {'fetched' if fetch else 'read'}: {type(error).__name__}: {error}"
+        print(f"{dataset.name}: {said}", flush=True)
+    return failed
 
 
 def _read_through(dataset: DataSet[Any], folder: Path) -> str:
-    """What is there, every file of it read and checked."""
+    """Layout of a data set, every file of which is read and checked."""
     dataset.load(folder)
     layout = dataset.layout(folder)
     assert layout is not None
@@ -109,7 +86,7 @@ def _read_through(dataset: DataSet[Any], folder: Path) -> str:
 
 
 def _known() -> dict[str, tuple[DataSet[Any], list[str]]]:
-    """Every data set on a task's card, and the tasks that name it."""
+    """Data sets on the cards of tasks by name, each with the tasks that name it."""
     registry.load_plugins()
     found: dict[str, tuple[DataSet[Any], list[str]]] = {}
     for name in registry.task_names():

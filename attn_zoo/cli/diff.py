@@ -12,10 +12,11 @@ from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard.difference import COST_TOLERANCE, TOLERANCE, difference
 from attn_zoo.leaderboard.difference_text import render_difference
 from attn_zoo.leaderboard.gate import REGRESSIONS
+from attn_zoo.terminal import wrap
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.description = (
         "Compare records before (A) and after (B), row by row, paired by seed. Exit status 0 within noise, 1 beyond "
         "it, 2 for bad input. What is better is told and never fails."
@@ -31,16 +32,10 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", help="only this task")
     parser.add_argument("--attention", help="only this attention")
     parser.add_argument("--format", default="terminal", choices=("terminal", "github", "json"))
-    parser.set_defaults(handler=diff)
+    parser.set_defaults(handler=_diff)
 
 
-def diff(parsed: argparse.Namespace) -> int:
-    """Print the comparison; the exit status is 1 where it finds one of the kinds that fail.
-
-    Raises:
-        ValueError: a kind is unknown, or one side has no records.
-        OSError: a path does not exist.
-    """
+def _diff(parsed: argparse.Namespace) -> int:
     kinds = [kind for kind in parsed.fail_on.split(",") if kind]
     if unknown := [kind for kind in kinds if kind not in REGRESSIONS]:
         raise ValueError(f"--fail-on takes {', '.join(REGRESSIONS)}, with commas between; got {', '.join(unknown)}")
@@ -55,7 +50,6 @@ def diff(parsed: argparse.Namespace) -> int:
         print(json.dumps({**asdict(found), "fails": bool(failing)}, indent=1))
         name_left_out(damaged)
     else:
-        print(terminal_lines(render_difference(found, kinds, parsed.format)))
-        for item in damaged:
-            print(left_out(item))
+        text = "\n".join([render_difference(found, kinds, parsed.format), *map(left_out, damaged)])
+        print(wrap(terminal_lines(text)) if parsed.format == "terminal" else terminal_lines(text))
     return 1 if failing else 0

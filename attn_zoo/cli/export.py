@@ -13,8 +13,8 @@ _FORMATS = ("onnx", "torch")
 _SIZES = ("auto", "batch and length", "batch", "fixed")
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.description = (
         "Write a layer with fresh weights as a program of tokens and, where it honours padding, key_valid; run the "
         "file and compare. Weights of your own: attn_zoo.export.export_layer(layer, Path(...))."
@@ -29,9 +29,8 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=_FORMATS, help="(default: onnx)")
     parser.add_argument("--sizes", choices=_SIZES, help="which sizes stay open (default: auto, as many as possible)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="file to write; with --all, JSON of what was found")
-    parser.add_argument(
-        "--all", action="store_true", help="try every attention in both formats, and print a table with the reasons"
-    )
+    everything = "try every attention in both formats, and print a table with the reasons"
+    parser.add_argument("--all", action="store_true", help=everything)
     parser.set_defaults(handler=_export)
 
 

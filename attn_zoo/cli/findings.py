@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from attn_zoo.cli.records_of import add_records, left_out, records_root
+from attn_zoo.cli.records_of import add_reference, left_out, records_root
 from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard import tables
 from attn_zoo.leaderboard.findings.abilities import ACCEPT
@@ -17,13 +17,13 @@ from attn_zoo.reference import TRANSPLANT
 from attn_zoo.registry import attentions, card
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.description = (
         "What every mechanism is good and bad at and what it costs, and what to take for five needs; each sentence is computed "
         "from records, and says so where they do not suffice."
     )
-    add_records(parser)
+    add_reference(parser)
     encoder = (
         "what attn-zoo transplant output=FILE wrote, for the need of a drop-in for a trained encoder (default: with --reference "
         "the one that came with the package)"
@@ -46,7 +46,7 @@ def _findings(parsed: argparse.Namespace) -> int:
 
 
 def read_transplant(path: Path) -> Any:
-    """The content of a file of ``attn-zoo transplant``.
+    """Read a file of ``attn-zoo transplant``.
 
     Raises:
         OSError: it cannot be read.

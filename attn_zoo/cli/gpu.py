@@ -23,17 +23,17 @@ from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card
 
 PARTS = {"kit": 0.30, "times": 0.35, "kernels": 0.20, "table3": 0.15}
-"""Parts in their order, and the share of the time that each may take; what one leaves goes to those after it."""
+"""Parts in their order, each with its share of the time; unused time goes to later parts."""
 AT_A_TIME = 6
-"""Processes of the kit beside each other; its checks hardly load a GPU."""
+"""Number of processes of the kit at a time; its checks hardly load a GPU."""
 
 ATTN_ZOO = ("-m", "attn_zoo.cli")
 BENCHMARK = Path(attn_zoo.__file__).parents[1] / "benchmarks" / "linformer_kernels.py"
-"""Beside the package in a checkout; a wheel has none."""
+"""Benchmark of Linformer's kernels, beside the package in a checkout; a wheel has none."""
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.description = (
         "On one GPU: the conformance kit in every implementation, times of every attention's auto beside fused softmax, Linformer's"
         " kernels beside their targets, and Table 3 of the Linformer paper. Results are JSON files in OUT; the same command goes "
@@ -164,12 +164,14 @@ def _python(words: Sequence[str], seconds: float, environment: Mapping[str, str]
     command = [sys.executable, *words]
     if seconds <= 0:
         return None, ""
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(command, **pipes, timeout=seconds, check=False, env=environment)
+        done = subprocess.run(
+            command, timeout=seconds, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True, check=False
+        )
     except subprocess.TimeoutExpired as stopped:
-        told = stopped.stdout or ""
-        return None, told.decode() if isinstance(told, bytes) else told
+        out = stopped.stdout or ""
+        return None, out.decode() if isinstance(out, bytes) else out
     return done.returncode, done.stdout
 
 

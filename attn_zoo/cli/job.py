@@ -1,4 +1,4 @@
-"""One run of a command, in whichever process does it: claimed, done and recorded, unless an equal one is recorded."""
+"""Run of a command in some process: claimed, done and recorded, unless an equal one is recorded."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Order:
     """Files and folders of plugins, which every process loads."""
 
     def begin(self) -> None:
-        """Make this process, whoever started it, like the one that the command was typed in.
+        """Give this process the folder, plugins and threads of the one that the command was typed in.
 
         Raises:
             FileNotFoundError: the folder or a plugin is not there.
@@ -123,13 +123,13 @@ def _by_other_code(record: RunRecord) -> str:
 
 
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:
-    """The values that a spec has for what its study searched over."""
+    """Values of a spec for the keys that its study searched over."""
     found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
     return ", ".join(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found)
 
 
 def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
-    """The record with its part in the study; of a trial without test scores, so that nobody can choose by them."""
+    """Record with its part in the study; that of a trial without test scores, so that nobody can choose by them."""
     if tuning is None:
         return record
     kept = {name: score for name, score in record.scores.items() if name in ("valid", "train")}
@@ -137,7 +137,7 @@ def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
 
 
 def _do(order: Order, job: Job) -> RunRecord:
-    """The run itself, its state kept and its course told as the settings have it; the main process records it."""
+    """Do the run, with checkpoints and trackers as the settings have them; the main process records it."""
     settings, run_id, is_main = order.settings, job.run_id, Processes().is_main
     keep, told = settings.checkpoint, settings.tracking
     checkpoint = None

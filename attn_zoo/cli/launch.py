@@ -21,7 +21,7 @@ _NEEDS = {"ray": "ray", "slurm": "submitit", "submitit_local": "submitit", "tpe"
 """Package of the extra ``sweeps`` by launcher or sampler."""
 _PACKAGES = ("joblib", "ray", "submitit")
 _DEATHS = ("TerminatedWorkerError", "UncompletedJobError", "WorkerCrashedError", "NodeDiedError", "OutOfMemoryError")
-"""Of their errors, those that say that a process ended; the others say that it could not be started, or that we are wrong."""
+"""Errors of these packages for a process that ended; their others tell of a failed start or a mistake of ours."""
 _ANY_CLUSTER = ("name", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "timeout_min", "stderr_to_stdout")
 """Parameters of submitit that every cluster has; SLURM's own are called slurm_NAME there."""
 _OBJECT_STORE_BYTES = 75 * 2**20
@@ -116,22 +116,22 @@ def check_launch(settings: Settings) -> None:
 
 
 def at_once(settings: Settings) -> int:
-    """How many runs this machine does at once: ``workers``, or as many as its cores give threads."""
+    """Number of runs that this machine does at once: ``workers``, or as many as its cores give threads."""
     return settings.workers or max(1, _cores() // settings.threads)
 
 
 def is_of_a_launcher(error: BaseException) -> bool:
-    """Whether an error comes from what carries runs to their workers."""
+    """Tell whether an error comes from a package that carries runs to their workers."""
     return any(kind.__module__.split(".")[0] in _PACKAGES for kind in type(error).__mro__)
 
 
 def is_death_of_a_worker(error: BaseException) -> bool:
-    """Whether a launcher tells that a process ended before its run did."""
+    """Tell whether an error says that a process ended before its run did."""
     return is_of_a_launcher(error) and type(error).__name__ in _DEATHS  # submitit counts failures among its deaths
 
 
 def in_short(error: BaseException) -> str:
-    """Its kind, its first line and its last, where those say something different."""
+    """Class, first line and last line of an error, each once."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no more is known"]
     return " ... ".join(dict.fromkeys([f"{type(error).__name__}: {lines[0]}", *lines[1:][-1:]]))
 
@@ -159,7 +159,7 @@ def _ray(order: Order, jobs: Sequence[Job]) -> list[Outcome]:
 
 
 def ray_arguments(settings: Settings) -> dict[str, Any]:
-    """What ``ray.init`` is told."""
+    """Arguments of ``ray.init``."""
     given = _given(settings.launcher["init"])
     room = {"num_cpus": settings.workers * settings.threads} if settings.workers else {}
     return {**given, **room, **({} if "address" in given else {"object_store_memory": _OBJECT_STORE_BYTES})}
@@ -191,7 +191,7 @@ class Requeued:
         return attempt(order, job)
 
     def checkpoint(self, order: Order, job: Job) -> Any:
-        """The same job again; its run goes on from its own checkpoint."""
+        """Submit the same job again; its run goes on from its own checkpoint."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, order, job)
@@ -210,5 +210,5 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from attn_zoo.cli.parsing import check_output
-from attn_zoo.cli.records_of import add_records, loaded, name_left_out, records_root
+from attn_zoo.cli.parsing import check_output, quantity
+from attn_zoo.cli.records_of import add_reference, loaded, name_left_out, records_root
 from attn_zoo.leaderboard import FORMATS, ORDERS, Table, leaderboard, ordered, tables
 from attn_zoo.leaderboard.heatmap.costs import counted_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
@@ -27,46 +25,27 @@ from attn_zoo.terminal import WIDE
 _FORMAT = "html: one page that needs no network; svg: the heat map of mechanisms by tasks (default: terminal)"
 _PLOTS = "draw scores against costs, as points and as curves over hyperparameters, and learning curves as PNG and SVG"
 _COSTS = {"time": "time", "flops": "FLOPs", "memory": "memory"}
-_UNITS = {
-    "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
-    "flops": {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15},
-    "memory": {"": 1.0, "b": 1.0, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30},
-}
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
-    add_records(parser)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    add_reference(parser)
     parser.add_argument("--task", help="only this task")
     parser.add_argument("--attention", help="only this attention; its ranks and margins stay those among all")
     parser.add_argument("--format", default="terminal", choices=(*FORMATS, "html", "svg"), help=_FORMAT)
     parser.add_argument("--by", default="score", choices=ORDERS, help="what rows are ordered by (default: score)")
-    parser.add_argument(
-        "--equal",
-        action="append",
-        default=[],
-        metavar="COST=BUDGET",
-        help="budget of a board: time=30s, flops=2e12 or memory=64MiB; may be repeated (default: what every contender has spent)",
-    )
-    parser.add_argument(
-        "--at",
-        default=(),
-        type=times,
-        metavar="TIME,TIME",
-        help="the best validation score after each of these times of training, such as 5min,15min,30min",
-    )
+    budget = "budget of a board: time=30s, flops=2e12 or memory=64MiB; may be repeated (default: what every contender has spent)"
+    parser.add_argument("--equal", action="append", default=[], metavar="COST=BUDGET", help=budget)
+    after = "the best validation score after each of these times of training, such as 5min,15min,30min"
+    parser.add_argument("--at", default=(), type=times, metavar="TIME,TIME", help=after)
     parser.add_argument("--seeds", action="store_true", help="the test score of every seed as well")
     scores = "scores by attention and task alone; in the terminal a heat map, shaded from the best control of each task"
     parser.add_argument("--overview", action="store_true", help=scores)
-    parser.add_argument(
-        "--costs",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="FILE",
-        help="costs beside the heat map: what attn-zoo measure experiment=counted output=FILE counted, causal=true for the state; "
-        "may be repeated (default: FLOPs as recorded)",
+    costs = (
+        "costs beside the heat map: what attn-zoo measure experiment=counted output=FILE counted, causal=true for the state; may "
+        "be repeated (default: FLOPs as recorded)"
     )
+    parser.add_argument("--costs", action="append", default=[], type=Path, metavar="FILE", help=costs)
     published = "scores beside those that others have published, how their settings differ, and which of their orderings hold"
     parser.add_argument("--published", action="store_true", help=published)
     separation = "which tasks separate: ROW (softmax, or what a card names) leads the best control, and tie groups stand apart"
@@ -87,7 +66,7 @@ def budgets(words: Iterable[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for word in words:
         cost, _, amount = word.partition("=")
-        value = _amount(cost.lower(), amount)
+        value = quantity(cost.lower(), amount)
         if value is None:
             raise ValueError(
                 "--equal takes time=SECONDS (or 5min, 1h), flops=NUMBER (or 2T) or memory=BYTES (or 64MiB), above 0 and finite; "
@@ -106,7 +85,7 @@ def times(words: str) -> tuple[float, ...]:
     Raises:
         ArgumentTypeError: one is no time.
     """
-    found = [_amount("time", word) for word in words.split(",")]
+    found = [quantity("time", word) for word in words.split(",")]
     if None in found:
         raise argparse.ArgumentTypeError(f"takes times above 0, in seconds (or 5min, 1h) with commas between; got {words!r}")
     return tuple(sorted({time for time in found if time is not None}))
@@ -117,18 +96,6 @@ def _solved_by(task: str) -> str:
     from attn_zoo.registry import task_card, task_names
 
     return task_card(task).solved_by if task in task_names() else "softmax"
-
-
-def _amount(cost: str, amount: str) -> float | None:
-    """A number with a unit of ``cost``, in its first unit; None for what is none, or is not above 0 and finite."""
-    match = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z]*)", amount.lower())
-    if cost not in _UNITS or not match or match[2] not in _UNITS[cost]:
-        return None
-    try:
-        value = float(match[1]) * _UNITS[cost][match[2]]
-    except ValueError:
-        return None
-    return value if 0 < value < math.inf else None
 
 
 def _leaderboard(parsed: argparse.Namespace) -> int:
@@ -151,23 +118,24 @@ def _refuse(parsed: argparse.Namespace) -> None:
     Raises:
         ValueError: options that exclude each other, or no place for the output.
     """
-    said = [f"--{name}" for name in ("overview", "seeds", "published") if getattr(parsed, name)]
-    if parsed.separation is not None and (
-        others := [*said, *(f"--{name}" for name in ("attention", "plots") if getattr(parsed, name))]
-    ):
+
+    def given(*names: str) -> list[str]:
+        return [f"--{name}" for name in names if getattr(parsed, name)]
+
+    said, format = given("overview", "seeds", "published"), parsed.format
+    if parsed.separation is not None and (others := [*said, *given("attention", "plots")]):
         raise ValueError(f"--separation judges whole tasks and prints nothing else; leave out {', '.join(others)}")
-    if parsed.separation is not None and parsed.format == "html":
+    if parsed.separation is not None and format == "html":
         raise ValueError(f"--separation prints as {', '.join(FORMATS)}; got --format html")
-    if parsed.format == "html" and said:
+    if format == "html" and said:
         raise ValueError(f"the page of --format html shows all of that in any case; leave out {', '.join(said)}")
-    if parsed.format == "svg" and said:
+    if format == "svg" and said:
         raise ValueError(f"the picture of --format svg shows test scores by task and no more; leave out {', '.join(said)}")
-    if parsed.costs and parsed.format not in ("terminal", "html", "svg"):
-        raise ValueError(f"--costs stands beside the heat map of --format terminal, html or svg; there is none in {parsed.format}")
-    if (narrow := [f"--{name}" for name in ("wide", "legend") if getattr(parsed, name)]) and parsed.format != "terminal":
-        raise ValueError(f"{narrow[0]} is of --format terminal; --format {parsed.format} shows all of it")
-    alone = [f"--{name}" for name in ("overview", "published") if getattr(parsed, name)]
-    alone += [f"--format {parsed.format}"] if parsed.format in ("csv", "svg") else []
+    if parsed.costs and format not in ("terminal", "html", "svg"):
+        raise ValueError(f"--costs stands beside the heat map of --format terminal, html or svg; there is none in {format}")
+    if (narrow := given("wide", "legend")) and format != "terminal":
+        raise ValueError(f"{narrow[0]} is of --format terminal; --format {format} shows all of it")
+    alone = [*given("overview", "published"), *([f"--format {format}"] if format in ("csv", "svg") else [])]
     if parsed.at and alone:
         raise ValueError(f"--at adds a table to those of each task, which {alone[0]} does not show; leave one of them out")
     if parsed.output:
@@ -200,18 +168,8 @@ def _text(parsed: argparse.Namespace) -> str:
         return render_published(made, parsed.format, attention=parsed.attention)
     if parsed.format in ("csv", "json"):
         name_left_out(Store(parsed.records).load()[1])
+    names = ("format", "task", "attention", "overview", "by", "at", "seeds", "costs", "wide", "legend")
+    colours = colours_here() if parsed.output is None else None
     return leaderboard(
-        parsed.records,
-        format=parsed.format,
-        task=parsed.task,
-        attention=parsed.attention,
-        overview=parsed.overview,
-        by=parsed.by,
-        equal=budgets(parsed.equal),
-        at=parsed.at,
-        seeds=parsed.seeds,
-        costs=parsed.costs,
-        colours=colours_here() if parsed.output is None else None,
-        wide=parsed.wide,
-        legend=parsed.legend,
+        parsed.records, equal=budgets(parsed.equal), colours=colours, **{name: getattr(parsed, name) for name in names}
     )

@@ -21,7 +21,7 @@ _LENGTHS = (64, 1024, 4096)
 _CLAIMS = ("causal", "stepwise", "padding", "cross", "any length", "time", "memory")
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     shown = "attention or task to show whole: paper, equation, claims, options, defaults by length; levels of a task"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{shown} (default: tables of all)")
@@ -41,9 +41,9 @@ def describe(name: str) -> str:
         UnknownNameError: nothing has this name.
     """
     if name in registry.attentions():
-        return describe_attention(name)
+        return _attention(registry.card(name))
     if name in registry.task_names():
-        return describe_task(name)
+        return _task(registry.task_card(name))
     raise UnknownNameError("attention or task", name, [*registry.attentions(), *registry.task_names()])
 
 
@@ -56,13 +56,8 @@ def listing(wide: bool = False) -> str:
     return "\n\n".join([*parts, "attn-zoo list NAME shows one of them whole"])
 
 
-def describe_attention(name: str) -> str:
-    """Card of an attention, with its equation and the defaults of its options at a few lengths.
-
-    Raises:
-        UnknownNameError: no attention has this name.
-    """
-    card = registry.card(name)
+def _attention(card: AttentionCard) -> str:
+    """Card of an attention, with its equation and the defaults of its options at a few lengths."""
     facts = [["paper", card.paper], ["equation", card.equation], ["implementations", ", ".join(card.implementations)]]
     facts += [[claim, says] for claim, says in zip(_CLAIMS, _claims(card), strict=True)] + [["defined in", card.origin]]
     at = [registry.attention_options(card, Geometry(8, 64, n, n), {}) for n in _LENGTHS]
@@ -76,14 +71,9 @@ def describe_attention(name: str) -> str:
     return "\n\n".join([f"{card.name}: {card.title}", *_documentation(card), fit(facts), *tables])
 
 
-def describe_task(name: str) -> str:
-    """Card of a task, with its options and levels.
-
-    Raises:
-        UnknownNameError: no task has this name.
-    """
-    card = registry.task_card(name)
-    facts = [["version", card.version], ["source", card.source], ["licence", card.licence], ["metric", card.metric]]
+def _task(card: TaskCard) -> str:
+    """Card of a task, with its options and levels."""
+    facts = [[name, getattr(card, name)] for name in ("version", "source", "licence", "metric")]
     facts += [["inputs", inputs_in_words(card)], ["data", " and ".join(d.name for d in card.datasets) or "generated"]]
     facts += [["defined in", card.origin]]
     options = [[f.name, _plain(getattr(card.options(), f.name))] for f in fields(card.options)]
@@ -104,18 +94,18 @@ def _documentation(card: AttentionCard | TaskCard) -> list[str]:
 
 
 def attention_table() -> str:
-    """Every attention with its claims and growth, for a page."""
+    """Table of the attentions with their claims and growth, as Markdown."""
     rows = [[f"`{card.name}`", card.title, *_claims(card), card.paper] for card in _cards()]
     return tabulate(rows, ["attention", "what it is", *_CLAIMS, "paper"], tablefmt="github")
 
 
 def task_table() -> str:
-    """Every task with its data, length and classes, for a page."""
+    """Table of the tasks with their data, length and classes, as Markdown."""
     registry.load_plugins()
-    rows = []
-    for card in map(registry.task_card, registry.task_names()):
-        built = card.build(card.options())
-        rows.append([f"`{card.name}`", card.summary, built.data_title, inputs_in_words(card), card.metric, card.licence])
+    rows = [
+        [f"`{card.name}`", card.summary, card.build(card.options()).data_title, inputs_in_words(card), card.metric, card.licence]
+        for card in map(registry.task_card, registry.task_names())
+    ]
     return tabulate(rows, ["task", "what is asked", "data", "inputs unless dialled", "metric", "licence"], tablefmt="github")
 
 

@@ -18,12 +18,12 @@ from attn_zoo.terminal import wrap
 
 
 class Command(NamedTuple):
-    """A command: what it is for, and the module of this folder that has its arguments (``fill``) and does it."""
+    """Command: its help, and the module of this folder with its ``add_arguments`` and its handler."""
 
     help: str
     module: str
     needs: tuple[str, str] = ("", "")
-    """Package that the command cannot do without, and the extra that brings it."""
+    """Package that the command requires, and the extra that installs it."""
 
     @property
     def said(self) -> str:
@@ -60,9 +60,9 @@ COMMANDS = {
         ("transformers", "minilm"),
     ),
 }
-"""In the order of the help."""
+"""Commands by name, in the order of the help."""
 _READ_BY_HYDRA = ("run", "tune")
-"""Commands whose words no parser here reads."""
+"""Commands whose words Hydra parses."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -109,7 +109,7 @@ def _load(paths: Sequence[str]) -> None:
 
 
 def _comes_of_an_interrupt(error: BaseException) -> bool:
-    """Whether an interrupt lies behind an error: libraries wrap what reaches them in the middle of their own work."""
+    """Tell whether an interrupt lies behind an error: libraries wrap what reaches them in the middle of their own work."""
     behind = error.__cause__ or error.__context__
     return isinstance(error, KeyboardInterrupt) or (behind is not None and _comes_of_an_interrupt(behind))
 
@@ -133,7 +133,7 @@ def parser(asked: str | None = None) -> Parser:
     for name, command in COMMANDS.items():
         below = commands.add_parser(name, help=command.said, add_help=name not in _READ_BY_HYDRA)
         if name not in _READ_BY_HYDRA and asked in (None, name):
-            import_module(f"attn_zoo.cli.{command.module}").fill(below)
+            import_module(f"attn_zoo.cli.{command.module}").add_arguments(below)
             if name not in KEY_VALUE:
                 add_plugin(below)
     return made

@@ -31,7 +31,7 @@ MOVED = {"linformer_kernels": "python benchmarks/linformer_kernels.py OUT.json, 
 """Experiments of earlier versions, and the commands that run them."""
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = "An experiment on time and memory of layers, as a Markdown table and, with output=FILE, as JSON."
     parser.epilog = describe()
@@ -42,7 +42,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
 
 
 def describe() -> str:
-    """Every experiment with its keys, for ``attn-zoo measure --help``."""
+    """Describe every experiment and its keys, for ``attn-zoo measure --help``."""
     parts = ["Keys and values are Hydra's, as for attn-zoo run: lists are written [a,b], in quotes where the shell needs them.", ""]
     for name, kind in EXPERIMENTS.items():
         doc = [line.strip() for line in (kind.__doc__ or "").strip().splitlines() if line.strip()]
@@ -112,7 +112,7 @@ def _kill_fork_server() -> None:
 
 
 def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The experiment that ``words`` name and the values of the keys that they give.
+    """Experiment that ``words`` name, and the values of the keys that they give.
 
     Raises:
         UnknownNameError: no such experiment or key.
@@ -132,7 +132,7 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _read(name: str, file: Path) -> Measurement:
-    """An earlier measurement."""
+    """Read the file of an earlier measurement of an experiment."""
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:

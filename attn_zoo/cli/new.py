@@ -8,8 +8,8 @@ from pathlib import Path
 from attn_zoo.scaffold import Kind, write_package
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.description = (
         "Write an installable package that registers an attention (with --task: a task) that passes every check as it "
         "is, with its tests; what it computes is yours to replace. Nothing that is there is overwritten."
@@ -17,25 +17,16 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="of the package and of what it registers: small letters, digits, underscores")
     parser.add_argument("--task", action="store_true", help="a task instead of an attention")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="new or empty folder of the package (default: NAME, here)")
-    parser.set_defaults(handler=new)
+    parser.set_defaults(handler=_new)
 
 
-def new(parsed: argparse.Namespace) -> int:
-    """Write the package and say what to do next.
-
-    Raises:
-        ValueError: the name is unfit or taken, or the folder holds something.
-        OSError: the folder cannot be written.
-    """
+def _new(parsed: argparse.Namespace) -> int:
     kind: Kind = "task" if parsed.task else "attention"
     folder = parsed.output or Path(parsed.name)
     written = write_package(kind, parsed.name, folder)
     overrides = f"task={parsed.name}" if parsed.task else f"attention={parsed.name} task=digits"
     print(f"{kind} {parsed.name} in {folder}:")
     print("\n".join(f"  {path.as_posix()}" for path in written))
-    print("\nnext:")
-    print(f"  pip install -e {folder}")
-    print(f"  attn-zoo check {parsed.name}")
-    print(f"  pytest {folder}")
-    print(f"  attn-zoo run {overrides}")
+    then = [f"pip install -e {folder}", f"attn-zoo check {parsed.name}", f"pytest {folder}", f"attn-zoo run {overrides}"]
+    print("\n  ".join(["\nnext:", *then]))
     return 0

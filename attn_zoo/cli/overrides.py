@@ -83,7 +83,7 @@ def quote_rows(word: str) -> str:
     parts = split(value[1:-1] if listed else value)
     if not any(character in part for part in parts for character in ":["):
         return word
-    rows = [part if part[:1] in "'\"" else hydra_value(str(row)) for part in parts for row in _rows(part)]
+    rows = [text for part in parts for text in ([part] if part[:1] in "'\"" else map(hydra_value, map(str, read_rows(part))))]
     return f"{key}={'[' if listed else ''}{','.join(rows)}{']' if listed else ''}"
 
 
@@ -108,7 +108,3 @@ def unfold_row(job: Sequence[str]) -> list[str]:
             raise ValueError(f"{twice[0]} is given twice, in the row {value} and beside it; leave one of them out")
         found += [f"attention={row.attention}", *(f"{key}={text}" for key, text in said.items())]
     return found
-
-
-def _rows(part: str) -> Sequence[object]:
-    return [part] if part[:1] in "'\"" else read_rows(part)

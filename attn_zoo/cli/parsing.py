@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from attn_zoo.terminal import wrap
+
+UNITS = {
+    "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
+    "flops": {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15},
+    "memory": {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9},
+}
+"""Units of quantities on the command line, each in the first."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,6 +64,15 @@ def check_output(name: str, file: Path) -> None:
     file.open("a", encoding="utf-8").close()
     if not existed:
         file.unlink()
+
+
+def quantity(kind: str, text: str) -> float | None:
+    """Number with a unit of ``UNITS[kind]``, in the first of them; None unless it is one, above 0 and finite."""
+    match = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+)((?:e[+-]?[0-9]+)?) ?([a-z]*)", text.strip().lower())
+    if match is None or match[3] not in UNITS.get(kind, {}):
+        return None
+    value = float(match[1] + match[2]) * UNITS[kind][match[3]]
+    return value if 0 < value < math.inf else None
 
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:

@@ -25,17 +25,17 @@ from attn_zoo.runner.processes import started_together
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The runs that a command asks for, and how they are done."""
+    """Runs that a command asks for, and the settings that they are done with."""
 
     jobs: tuple[Job, ...]
-    """None of a study, whose trials nobody knows beforehand."""
+    """Jobs of the runs; empty for a study, whose trials are drawn later."""
     settings: Settings
     study: Study | None = None
-    """The search that the runs are trials of."""
+    """Search that the runs are trials of."""
 
     @property
     def specs(self) -> tuple[RunSpec, ...]:
-        """Specs of the runs; of a study its base, at the first end of each range."""
+        """Specs of the runs; for a study its base, at the first end of each range."""
         return (self.study.base,) if self.study else tuple(job.spec for job in self.jobs)
 
     def left(self) -> list[Job]:
@@ -44,7 +44,7 @@ class Plan:
         return [job for job in self.jobs if not store.finished(job.run_id, job.tuning)]
 
     def missing(self) -> int:
-        """How many runs have no record at all, not even of a failure; 0 of a study, whose trials its search knows."""
+        """Number of runs without any record, even of a failure; 0 for a study, whose search knows its trials."""
         recorded = {record.run_id for record in Store(self.settings.records).load()[0]}
         return sum(job.run_id not in recorded for job in self.jobs)
 
@@ -65,7 +65,7 @@ class Plan:
                 build_task(job.spec.task, **job.spec.task_options, **job.locations).examples("test")
 
     def announcement(self) -> str:
-        """What will be done, in one line."""
+        """Line that tells what will be done."""
         to = f"records go to {self.settings.records!r}"
         if study := self.study:
             known = len(trials_of(Store(self.settings.records).load()[0], study.id))
@@ -108,7 +108,7 @@ def plan(words: Sequence[str]) -> Plan:
 
 
 def _sweep(words: Sequence[str]) -> list[DictConfig]:
-    """Every run of a sweep over a grid, composed."""
+    """Composed configurations of all runs of a sweep over a grid."""
     parsed = OverridesParser.create().parse_overrides(list(words))
     jobs = [job for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for job in batch]
     return [hydra.compose("run", overrides=unfold_row(job)) for job in jobs]

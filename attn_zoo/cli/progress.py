@@ -84,7 +84,7 @@ class Work:
 
 
 def tracked(items: Iterable[T], label: str) -> Iterator[T]:
-    """The items, one after the other, with their progress."""
+    """Yield the items and report progress."""
     counted = list(items)
     with Work(label, len(counted)) as work:
         for item in counted:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attn_zoo import reference
+from attn_zoo.cli.parsing import quantity
+from attn_zoo.cli.records_of import add_records
 from attn_zoo.leaderboard.findings.abilities import ACCEPT
 from attn_zoo.leaderboard.findings.needs import NEEDS
 
 if TYPE_CHECKING:
     from attn_zoo.recommend import Requirements
 
-_UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
-
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = (
         "Take the cheapest attention that meets the requirements and that records show, with three seeds at every task that "
@@ -45,7 +44,7 @@ def fill(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accept", type=float, default=ACCEPT, metavar="POINTS", help=accept)
     row = "choose among these alone: NAME, NAME:IMPLEMENTATION, NAME[OPTION=VALUE,...] (default: the zoo, sizes by length)"
     parser.add_argument("--attention", nargs="+", action="extend", default=[], metavar="ROW", help=row)
-    parser.add_argument("--records", metavar="FOLDER", help="records to judge by (default: those that came with the package)")
+    add_records(parser, default="those that came with the package")
     encoder = "with --trained, what attn-zoo transplant output=FILE wrote (default: what came with the package)"
     parser.add_argument("--transplant", type=Path, metavar="FILE", help=encoder)
     parser.add_argument("--measure", action="store_true", help="time softmax and those that qualify here; take the fastest")
@@ -60,10 +59,10 @@ def memory_bytes(words: str) -> int:
     Raises:
         ArgumentTypeError: no number of bytes.
     """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", words.strip().lower())
-    if not match or match[2] not in _UNITS or not float(match[1]) * _UNITS[match[2]] >= 1:
+    found = quantity("memory", words)
+    if found is None or found < 1:
         raise argparse.ArgumentTypeError(f"takes a size such as 4GiB or 512MiB; got {words!r}")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return int(found)
 
 
 def required_of(parsed: argparse.Namespace) -> Requirements:
@@ -84,7 +83,7 @@ def required_of(parsed: argparse.Namespace) -> Requirements:
 
 def _recommend(parsed: argparse.Namespace) -> int:
     from attn_zoo.cli.findings import read_transplant
-    from attn_zoo.cli.records_of import existing, loaded
+    from attn_zoo.cli.records_of import loaded, records_root
     from attn_zoo.cost.grid import resolve_device
     from attn_zoo.leaderboard import tables
     from attn_zoo.recommend import recommend
@@ -103,7 +102,7 @@ def _recommend(parsed: argparse.Namespace) -> int:
     rows = rows_of(parsed.attention) if parsed.attention else []
     if controls := [str(row) for row in rows if card(row.attention).control]:
         raise ValueError(f"controls are never recommended; leave {', '.join(controls)} out of --attention")
-    records = existing(parsed.records) if parsed.records else reference.default()
+    records = records_root(parsed) if parsed.records else reference.default()
     transplant = read_transplant(parsed.transplant or reference.TRANSPLANT) if parsed.trained else None
     found = recommend(
         required,

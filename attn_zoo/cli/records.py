@@ -1,18 +1,30 @@
-"""``attn-zoo records``: what can be said of a folder of records."""
+"""``attn-zoo records``: verify a folder of records, or do some of its runs anew and compare scores bit for bit."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from attn_zoo.cli import rerun
-from attn_zoo.cli.records_of import FOLDER
+from attn_zoo.cli.records_of import FOLDER, add_records, name_left_out, records_of, records_root
 from attn_zoo.escapes import terminal_lines
+from attn_zoo.leaderboard.reproduce import command, hydra_value
+from attn_zoo.records import PROTOCOL, RunRecord, Store
 from attn_zoo.records.verify import Finding, verify
 from attn_zoo.terminal import wrap
 
+_CELLS = 10
+_DECIDE = ("cpu", "gpu", "threads", "torch", "numpy")
+"""Parts of an environment on which the last bits of a score depend."""
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     checking = actions.add_parser(
         "verify",
@@ -21,24 +33,102 @@ def fill(parser: argparse.ArgumentParser) -> None:
         "left by an interrupted write. Nothing is changed. Ends with 0 where all is well, 1 where something is not. Folders are "
         "merged by copying their files together.",
     )
-    checking.add_argument("--records", default=FOLDER, metavar="FOLDER", help=f"folder of records (default: {FOLDER})")
+    add_records(checking, or_packed="")
     checking.set_defaults(handler=_verify)
-    rerun.fill(actions.add_parser("rerun", help="do some of the runs anew and compare scores bit for bit"))
+    again = actions.add_parser(
+        "rerun",
+        help="do some of the runs anew and compare scores bit for bit",
+        description="Draw runs from a folder of records, do each anew by the command that attn-zoo show prints, and compare all "
+        "scores bit for bit. Ends with 0 where all are equal, 1 where one is not or a run fails. Equal bits need the same "
+        "processor, versions and number of threads; the last is set as it was. Data are found as attn-zoo run finds them.",
+    )
+    add_records(again)
+    again.add_argument("--cells", type=int, default=_CELLS, metavar="N", help=f"runs to draw (default: {_CELLS})")
+    again.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    again.add_argument("--into", type=Path, required=True, metavar="FOLDER", help="new or empty folder for the new records")
+    again.set_defaults(handler=_rerun)
 
 
 def _verify(parsed: argparse.Namespace) -> int:
-    verdict = verify(parsed.records)
+    root = parsed.records or FOLDER
+    verdict = verify(root)
     wrong = sum(not finding.harmless for finding in verdict.findings)
     said = "nothing is wrong" if verdict.clean else f"{wrong} finding{'' if wrong == 1 else 's'}"
-    print(wrap(f"{parsed.records}: {verdict.records} records of {verdict.runs} runs; {said}"))
+    print(wrap(f"{root}: {verdict.records} records of {verdict.runs} runs; {said}"))
     for finding in verdict.findings:
         print(wrap(terminal_lines(_told(finding))))
     return 0 if verdict.clean else 1
 
 
 def _told(finding: Finding) -> str:
-    """One line, and the files beneath; of what is harmless only how many and the first."""
+    """Line of a finding with its files beneath; of harmless ones only their number and the first."""
     if finding.harmless and len(finding.files) > 1:
         return f"({finding.kind}) {finding.words}: {len(finding.files)} files, such as {finding.files[0]}"
     name = f"({finding.kind})" if finding.harmless else f"{finding.kind}:"
     return "\n".join([f"{name} {finding.words}", *(f"    {file}" for file in finding.files)])
+
+
+def _rerun(parsed: argparse.Namespace) -> int:
+    if parsed.into.exists() and (not parsed.into.is_dir() or any(parsed.into.iterdir())):
+        raise ValueError(f"--into takes a new or empty folder, as every run is done anew; {str(parsed.into)!r} is not empty")
+    records, damaged = records_of(records_root(parsed))
+    name_left_out(damaged)
+    drawn = draw(records, parsed.cells, parsed.seed)
+    equal = 0
+    for record in drawn:
+        said = " ".join(do_anew(record, parsed.into))
+        equal += not said
+        label = f"{record.spec.attention} on {record.spec.task}, seed {record.spec.seed}, run {record.run_id}"
+        print(wrap(terminal_lines(f"{label}: {said or 'scores equal, test ' + repr(record.scores['test'])}")), flush=True)
+    print(f"{equal} of {len(drawn)} runs have equal scores")
+    return 0 if equal == len(drawn) else 1
+
+
+def draw(records: Sequence[RunRecord], cells: int, seed: int) -> list[RunRecord]:
+    """Different runs, ``cells`` of them or all there are, the same for the same records and seed.
+
+    Trials are none, as their settings were chosen from; nor are runs of another protocol, of several processes, or without a score.
+
+    Raises:
+        ValueError: there is none, or ``cells`` is not above 0.
+    """
+    if cells < 1:
+        raise ValueError(f"--cells counts runs to draw, so it is at least 1; got {cells}")
+    known = {
+        record.run_id: record
+        for record in records
+        if record.status == "done" and not record.is_trial and record.protocol == PROTOCOL
+        if (record.environment.get("processes") or 1) == 1
+    }
+    if not known:
+        raise ValueError(
+            f"no record can be done again: of {len(records)} none is of a run that is done, of protocol {PROTOCOL}, of one process "
+            "and no trial"
+        )
+    pool = [known[run_id] for run_id in sorted(known)]
+    return random.Random(seed).sample(pool, min(cells, len(pool)))
+
+
+def do_anew(record: RunRecord, into: Path) -> Iterator[str]:
+    """Do a run by its command in a process of its own, which records into ``into``; yield the differences of its scores, if any."""
+    words = [*shlex.split(command(record.spec))[2:], f"records={hydra_value(str(into))}"]
+    threads = str(record.environment.get("threads") or "")
+    environment = {**os.environ, **({"OMP_NUM_THREADS": threads} if threads else {})}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "attn_zoo.cli", "run", *words], env=environment, capture_output=True, text=True, check=False
+    )
+    again = next((found for found in Store(into).load()[0] if found.run_id == record.run_id), None)
+    if again is None:
+        told = done.stderr.strip().rpartition("\n")[2]
+        yield f"NOT DONE: {told if done.returncode else 'its command is another run by now, as its task or an option has changed'}"
+        return
+    if again.status != "done":
+        yield f"NOT DONE: {again.status}: {again.reason}"
+        return
+    names = dict.fromkeys([*record.scores, *again.scores])
+    differing = [name for name in names if record.scores.get(name) != again.scores.get(name)]
+    if differing:
+        yield f"SCORES DIFFER: {', '.join(f'{name} {record.scores.get(name)} → {again.scores.get(name)}' for name in differing)}"
+        then, now = record.environment, again.environment
+        changed = [f"{name} {then.get(name)} → {now.get(name)}" for name in _DECIDE if then.get(name) != now.get(name)]
+        yield f"({', '.join(changed) or 'on the same processor, threads and versions'})"

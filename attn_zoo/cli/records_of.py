@@ -16,28 +16,38 @@ FOLDER = "runs"
 """Folder of records where none is named."""
 
 
-def add_records(parser: argparse.ArgumentParser) -> None:
-    """Add ``--records`` and ``--reference``; ``records_root`` reads them."""
-    parser.add_argument("--records", metavar="FOLDER", help=f"folder of records, or a packed file of them (default: {FOLDER})")
+def add_records(parser: argparse.ArgumentParser, *, default: str = FOLDER, or_packed: str = ", or a packed file of them") -> None:
+    """Add ``--records``, which ``records_root`` reads."""
+    parser.add_argument("--records", metavar="FOLDER", help=f"folder of records{or_packed} (default: {default})")
+
+
+def add_reference(parser: argparse.ArgumentParser) -> None:
+    """Add ``--records`` and ``--reference``, which ``records_root`` reads."""
+    add_records(parser)
     shipped = f"records that came with the package in their place: {' or '.join(reference.SETS)} (default: the first there is)"
     parser.add_argument("--reference", nargs="?", const="", metavar="NAME", help=shipped)
 
 
 def records_root(parsed: argparse.Namespace) -> Path:
-    """Where the records lie that a command line asks for.
+    """Folder or packed file of records that a command line names; the usual folder, which need not exist, where it names none.
 
     Raises:
         FileNotFoundError: the folder that is named does not exist.
         ValueError: records of one's own and of the package are asked for at once, or those of the package are not there.
     """
-    if parsed.reference is None:
-        return existing(parsed.records)
+    name = getattr(parsed, "reference", None)
+    if name is None:
+        if parsed.records and not Path(parsed.records).exists():
+            raise FileNotFoundError(
+                f"--records takes a folder of records, or a packed file of them; there is no {parsed.records!r}"
+            )
+        return Path(parsed.records or FOLDER)
     if parsed.records is not None:
         raise ValueError(
             "--records FOLDER shows records of yours, --reference those that came with the package; give one of the two"
         )
     there = reference.shipped()
-    name = parsed.reference or next(iter(there), "")
+    name = name or next(iter(there), "")
     if name not in there:
         raise ValueError(f"--reference takes {' or '.join(there) or 'nothing, as this installation has no records'}; got {name!r}")
     return reference.packed_file(name)
@@ -65,19 +75,8 @@ def left_out(item: Damaged, mark: str = "- ") -> str:
     return mark + terminal(f"left out, as it is no whole record: {item.path}: {item.reason}")
 
 
-def existing(folder: str | None) -> Path:
-    """Folder of records that is named, or the usual one, which need not exist.
-
-    Raises:
-        FileNotFoundError: the folder that is named does not exist.
-    """
-    if folder is not None and not Path(folder).exists():
-        raise FileNotFoundError(f"--records takes a folder of records, or a packed file of them; there is no {folder!r}")
-    return Path(FOLDER if folder is None else folder)
-
-
 def records_of(path: Path) -> tuple[list[RunRecord], list[Damaged]]:
-    """The records of a folder or packed file and what is damaged in it, or the one record of a file.
+    """Records of a folder or packed file and its damaged files, or the one record of a file.
 
     Raises:
         FileNotFoundError: nothing is there.

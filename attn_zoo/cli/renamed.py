@@ -1,82 +1,58 @@
-"""Spellings of earlier versions, each with what is written in its place."""
+"""Spellings of earlier versions, each refused with what is written in its place."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
 
 KEY_VALUE = ("run", "tune", "measure", "transplant")
 """Commands whose words are KEY=VALUE; those of the others are options."""
-_OPTION = re.compile(r"(?:set\.|dials\.)?(?P<name>\w+)\.(?P<option>\w+)=(?P<values>.+)")
-_PLACES = {"analyze": "--attention {}", "transplant": "attention={}", "measure": "attentions=[{}]", "export": "attn-zoo export {}"}
-"""Place of a row on the command line, by command."""
-_KEYS = {
-    "hydra.launcher.ray.": "launcher.",
-    "hydra.launcher.n_jobs": "workers",
-    "hydra.launcher.": "launcher.",
-    "hydra/launcher=": "launch=",
-    "hydra/sweeper/sampler=": "tuning.sampler=",
-    "hydra.sweeper.n_trials": "tuning.trials",
-    "hydra.sweeper.n_jobs": "tuning.at_once",
-}
-"""Present beginning of a key, by its earlier one; the first match counts."""
+_OPTION = r"(?P<option>\w+)=(?P<value>\S+)"
+_ROW = rf"(?P<name>\w+)\.{_OPTION}"
+_EARLIER = (
+    ("list", r"--(?:attention|task) (?P<value>\S+)", "attn-zoo list {value}"),
+    ("records (?:verify|rerun)", r"(?:(?<=verify )|(?<=rerun ))(?P<value>[^-\s]\S*)", "attn-zoo {command} --records {value}"),
+    ("run|tune", r"\+*hydra\.launcher\.n_jobs(?P<value>\S*)", "workers{value}"),
+    ("run|tune", r"\+*hydra\.launcher\.(?:ray\.)?(?P<value>\S*)", "launcher.{value}"),
+    ("run|tune", r"\+*hydra/launcher=(?P<value>\S*)", "launch={value}"),
+    ("run|tune", r"\+*hydra/sweeper/sampler=(?P<value>\S*)", "tuning.sampler={value}"),
+    ("run|tune", r"\+*hydra\.sweeper\.n_trials(?P<value>\S*)", "tuning.trials{value}"),
+    ("run|tune", r"\+*hydra\.sweeper\.n_jobs(?P<value>\S*)", "tuning.at_once{value}"),
+    ("measure", r"sizes\.linformer=(?P<value>\S+)", "mechanisms=[linformer[projected_length={value}]]"),
+    ("measure", r"sizes\.(?P<name>\w+)=(?P<value>\S+)", "mechanisms=[{name}[OPTION={value}]]"),
+    ("measure", rf"set\.{_ROW}", "attentions=[{name}[{option}={value}]]"),
+    ("transplant", rf"dials\.{_ROW}", "attention={name}[{option}={value}]"),
+    (
+        r"transplant(?: .*)? attention=(?P<name>\w+)",
+        rf"attention\.{_OPTION}",
+        "attention={name}[{option}={value}]",
+    ),
+    ("transplant", rf"attention\.{_OPTION}", "attention=NAME[{option}={value}]"),
+    ("analyze", rf"--(?:set|dial) {_ROW}", "--attention {name}[{option}={value}]"),
+    (r"export (?P<name>\w+)", _OPTION, "attn-zoo export {name}[{option}={value}]"),
+)
+"""Command, earlier spelling of a word, and its present spelling."""
 
 
 def refuse_old_spelling(words: Sequence[str]) -> None:
-    """Refuse options of a mechanism that do not stand in its row, and keys that were Hydra's.
+    """Refuse options of a mechanism that do not stand in its row, and keys and arguments that were called otherwise.
 
     Raises:
-        ValueError: saying in one line how the word is written.
+        ValueError: saying in one line how it is written now.
     """
-    command, rest = (words[0], words[1:]) if words else ("", [])
-    _refuse_other_form(command, rest)
-    if command == "list" and (found := [words[at + 1] for at, word in enumerate(words[:-1]) if word in ("--attention", "--task")]):
-        raise ValueError(f"--attention and --task are earlier spellings; attn-zoo list {' '.join(found)} is written now")
-    if command == "records" and len(rest) > 1 and not rest[1].startswith("-"):
-        raise ValueError(f"{rest[1]!r} is an earlier spelling; attn-zoo records {rest[0]} --records {rest[1]} is written now")
-    for word in rest if command in ("run", "tune") else ():
-        for old, new in _KEYS.items():
-            if word.lstrip("+").startswith(old):
-                raise ValueError(f"{word!r} is an earlier spelling; {new}{word.lstrip('+').removeprefix(old)} is written now")
-    for word in rest if command == "measure" else ():
-        if word.startswith("sizes."):
-            raise ValueError(f"{word!r} is an earlier spelling; {_compared_row(word)} is written now")
-    for word in _options_beside_rows(command, rest):
-        match = _OPTION.fullmatch(word)
-        row = "{name}[{option}={values}]".format(**match.groupdict()) if match else "NAME[OPTION=VALUE]"
-        new = _PLACES[command].format(row.replace(",", "|"))
-        raise ValueError(f"{word!r} is an earlier spelling; options stand in the row, {new} (in quotes where the shell needs them)")
+    for word in words[1:]:
+        _refuse_other_form(words[0], word)
+    for commands, earlier, now in _EARLIER:
+        if match := re.match(rf"(?P<command>{commands}) (?:.*? )?(?P<old>{earlier})", " ".join(words)):
+            found = {**match.groupdict(), "value": match["value"].replace(",", "|") if "[" in now else match["value"]}
+            raise ValueError(f"{match['old']!r} is an earlier spelling; {now.format(**found)} is written now")
 
 
-def _refuse_other_form(command: str, words: Sequence[str]) -> None:
+def _refuse_other_form(command: str, word: str) -> None:
     """Refuse ``--records`` and ``--plugin`` where keys have values, and the other way round."""
-    for word in words:
-        name, equals, value = word.lstrip("-").partition("=")
-        if name in ("records", "plugin") and (equals or word.startswith("--")):
-            if command in KEY_VALUE and word.startswith("--"):
-                raise ValueError(f"attn-zoo {command} takes KEY=VALUE; write {name}={value or 'PATH'}; got {word!r}")
-            if command not in KEY_VALUE and not word.startswith("-"):
-                raise ValueError(f"attn-zoo {command} takes options; write --{name} {value}; got {word!r}")
-
-
-def _compared_row(word: str) -> str:
-    from attn_zoo.cost.peers.comparisons import COMPARISONS  # here, as it loads PyTorch
-
-    name, _, value = word.removeprefix("sizes.").partition("=")
-    option = COMPARISONS[name].hyperparameter if name in COMPARISONS else ""
-    return f"mechanisms=[{name}[{option or 'OPTION'}={value}]]"
-
-
-def _options_beside_rows(command: str, words: Sequence[str]) -> list[str]:
-    if command == "analyze":
-        return [word for flag, word in pairwise(words) if flag in ("--set", "--dial")]
-    if command == "measure":
-        return [word for word in words if word.startswith("set.")]
-    if command == "transplant":
-        named = next((word.partition("=")[2] for word in words if word.startswith("attention=")), "NAME")
-        found = [word for word in words if word.startswith(("dials.", "attention."))]
-        return [re.sub(r"^attention\.", f"{named}.", word) for word in found]
-    if command == "export":
-        return [f"{words[0]}.{word}" for word in words[1:] if re.fullmatch(r"\w+=.+", word)]
-    return []
+    name, equals, value = word.lstrip("-").partition("=")
+    if name in ("records", "plugin") and (equals or word.startswith("--")):
+        if command in KEY_VALUE and word.startswith("--"):
+            raise ValueError(f"attn-zoo {command} takes KEY=VALUE; write {name}={value or 'PATH'}; got {word!r}")
+        if command not in KEY_VALUE and not word.startswith("-"):
+            raise ValueError(f"attn-zoo {command} takes options; write --{name} {value}; got {word!r}")

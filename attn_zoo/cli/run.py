@@ -6,13 +6,13 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.cli.config import Settings, in_words, store_groups
-from attn_zoo.cli.config import explain as explain
 from attn_zoo.cli.job import Job, Order
 from attn_zoo.cli.launch import in_short, is_death_of_a_worker, is_of_a_launcher, launch
 from attn_zoo.cli.plan import Plan, plan
@@ -150,13 +150,13 @@ def _configs(group: str) -> list[str]:
 
 
 def hush() -> None:
-    """Of processes that do each run together one prints; what goes wrong is said by each."""
+    """Silence all but one of the processes that do each run together; each prints its own errors."""
     if not speaks():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
 
 
 def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | None:
-    """Records of the runs; none of a study, whose trials may fail, and None where workers died too often."""
+    """Do the runs and return their records; an empty list for a study, whose trials may fail; None where workers died too often."""
     restarts = order.settings.restarts
     for again in range(restarts + 1):
         try:
@@ -176,20 +176,15 @@ def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | Non
 
 
 def _search(study: Study, order: Order) -> None:
-    """The trials of a study, batch by batch; recorded ones are not done again."""
+    """Do the trials of a study, batch by batch; recorded ones are not done again."""
     drawing, number = draws(study), 0
-    batch = next(drawing)
-    while True:
-        jobs = [
-            Job(study.spec(values), study.locations, Tuning(study.id, study.space, trial=number + at))
-            for at, values in enumerate(batch)
-        ]
-        number += len(jobs)
-        scores = [objective(record) for record in launch(order, jobs)]
-        try:
-            batch = drawing.send(scores)
-        except StopIteration:
-            return
+    scores: Any = None
+    with suppress(StopIteration):  # where all are drawn
+        while True:
+            trials = enumerate(drawing.send(scores), number)
+            jobs = [Job(study.spec(values), study.locations, Tuning(study.id, study.space, trial=at)) for at, values in trials]
+            scores = [objective(record) for record in launch(order, jobs)]
+            number += len(jobs)
 
 
 def _report(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""A search of hyperparameters: what it varies, over which values, whether all of them can be run, and the draws of its trials."""
+"""Search of hyperparameters: its space, refusals at the ends of the space, and the draws of its trials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAMPLERS = ("grid", "tpe")
 
 
 class RefusedSearchError(ValueError):
-    """A mechanism does not take the task with settings that a search reaches."""
+    """Refusal of a task by a mechanism with settings that a search reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class Study:
 
     id: str
     space: Mapping[str, str]
-    """By key, the values searched over, as Hydra writes them."""
+    """Sweeps by key, as Hydra writes them."""
     base: RunSpec
-    """What all trials share, with some value for each key of the space."""
+    """Spec that all trials share, with some value for each key of the space."""
     locations: Mapping[str, Any]
     order: tuple[str, ...]
     """Keys of the space in the order in which a sampler draws them."""
     tuning: TuningConfig
     trials: int
-    """As many as were asked for."""
+    """Number of trials."""
 
     def spec(self, values: Mapping[str, Any]) -> RunSpec:
-        """The resolved spec with values for the keys of the space.
+        """Resolved spec with values for the keys of the space.
 
         Raises:
             ValueError: a value has the wrong type or breaks its rule.
@@ -61,7 +61,7 @@ class Study:
 
 
 def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Override]) -> Study:
-    """The search that a command asks for.
+    """Study that a command asks for.
 
     What the command line says of a setting goes before the configuration: a sweep is the range, a value takes it out.
 
@@ -94,7 +94,7 @@ def study_of(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, 
 
 
 def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
-    """Batches of values by key; takes the scores of each batch. The same study draws the same."""
+    """Yield batches of values by key and take their scores; the same study draws the same values."""
     if study.tuning.sampler == "grid":
         grid = product(*([(key, value) for value in _choices(key, study.space[key])] for key in study.order))
         yield [dict(values) for values in islice(grid, study.trials)]
@@ -115,7 +115,7 @@ def draws(study: Study) -> Generator[list[dict[str, Any]], list[float], None]:
 
 
 def objective(record: RunRecord | None) -> float:
-    """The validation score of a trial; of one that has none, the worst there is.
+    """Validation score of a trial; the worst possible for a trial without one.
 
     Raises:
         BlockingIOError: another process is at the trial.
@@ -131,7 +131,7 @@ def objective(record: RunRecord | None) -> float:
 
 
 def _space(base: RunSpec, locations: Mapping[str, Any], tuning: TuningConfig, given: Sequence[Override]) -> dict[str, str]:
-    """By key the values searched over: ranges that were typed, then those of the configuration."""
+    """Sweeps by key: those that were typed, then those of the configuration."""
     named = {str(override.get_key_element()).lstrip("+~"): override for override in given}
     typed = {key: str(override.input_line).partition("=")[2] for key, override in named.items() if override.is_sweep_override()}
     usual = {**tuning.space, **_candidates(base, locations, tuning)}
@@ -167,7 +167,7 @@ def _suits(base: RunSpec, options: Mapping[str, Any], geometry: Geometry) -> boo
 
 
 def refusal(spec: RunSpec, locations: Mapping[str, Any]) -> str | None:
-    """Why a mechanism refuses its options at the length of its task; None where it does not."""
+    """Reason why a mechanism refuses its options at the length of its task, or None."""
     geometry = _geometry(spec, locations)
     try:
         build_attention(spec.attention, geometry, implementation=spec.implementation, device=spec.device, **spec.options)
@@ -212,7 +212,7 @@ def _ends(key: str, text: str) -> list[Any]:
 
 
 def _choices(key: str, text: str) -> list[Any]:
-    """Every value of a sweep; a range has its stop.
+    """Values of a sweep; a range includes its stop.
 
     Raises:
         ValueError: an interval has no end of values.

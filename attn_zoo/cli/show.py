@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attn_zoo.cli.records_of import FOLDER, existing, loaded, records_of
+from attn_zoo.cli.records_of import add_records, loaded, records_of, records_root
 from attn_zoo.escapes import terminal_lines
 from attn_zoo.leaderboard.show import Shown, describe, find, rows_of
 from attn_zoo.terminal import columns
@@ -16,30 +16,21 @@ if TYPE_CHECKING:
     from attn_zoo.conformance import Report
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.description = "One row of the leaderboard, or one run, as a reviewer checks it; --all for everything that is recorded."
-    parser.add_argument(
-        "row",
-        metavar="ROW",
-        help="NAME or NAME[OPTION=VALUE,...], perhaps @TASK; a run id (six digits do); or the path of a record",
-    )
-    parser.add_argument("--records", metavar="FOLDER", help=f"folder of records (default: {FOLDER})")
-    parser.add_argument(
-        "--check", action="store_true", help="also run the conformance kit on the attention; takes seconds to minutes"
-    )
+    row = "NAME or NAME[OPTION=VALUE,...], perhaps @TASK; a run id (six digits do); or the path of a record"
+    parser.add_argument("row", metavar="ROW", help=row)
+    add_records(parser)
+    checked = "also run the conformance kit on the attention; takes seconds to minutes"
+    parser.add_argument("--check", action="store_true", help=checked)
     parser.add_argument("--all", action="store_true", help="also setting, data, curve, cost, literature and environment")
-    parser.set_defaults(handler=show)
+    parser.set_defaults(handler=_show)
 
 
-def show(parsed: argparse.Namespace) -> int:
-    """Print the row or rows; with ``--check``, the exit status is 1 where a claim is not proved.
-
-    Raises:
-        ValueError: nothing is called so, or the file is no record.
-    """
+def _show(parsed: argparse.Namespace) -> int:
     path = Path(parsed.row)
-    found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, loaded(existing(parsed.records)))
+    found = rows_of(records_of(path)[0]) if path.is_file() else find(parsed.row, loaded(records_root(parsed)))
     reports = _checked(found) if parsed.check else {}
     texts = [describe(shown, _said(shown, reports), whole=parsed.all or parsed.check) for shown in found]
     print(terminal_lines(f"\n\n{'=' * columns()}\n\n".join(texts)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from attn_zoo.cli.parsing import check_output
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.crossover_plot import check_plot
+from attn_zoo.cost.grid import option
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import card, stated_options
 from attn_zoo.rows import RowName, hyperparameters, rows_of, typed_options
@@ -24,33 +25,27 @@ from attn_zoo.transplant.table import transplant_table
 _STYLES = {"terminal": "simple", "github": "github"}
 
 
-def _help(words: str) -> dict[str, str]:
-    return {"help": words}
-
-
 @dataclass(frozen=True)
 class Keys(Setting):
     """Keys of the command: those of the setting, rows, data and results. Rows, ``init`` and ``seed`` are swept."""
 
-    attention: str = field(default="", metadata=_help("ROW,ROW: NAME or NAME[OPTION=VALUE,...]; OPTION=A|B makes a curve"))
-    init: str = field(
-        default="stretches", metadata=_help("of E and F: stretches, spectrum, pooling or random; several with commas")
-    )
-    seed: str = field(default="1", metadata=_help("of what mechanisms draw and of the order of passages; several with commas"))
-    train: list[str] = field(default_factory=list, metadata=_help("text to learn from, files or folders, as many passages of each"))
-    test: list[str] = field(default_factory=list, metadata=_help("text to test on ([]: Python's language reference, as for train)"))
-    pairs: str | None = field(default=None, metadata=_help("pairs to test on: JSON lines with sentence1, sentence2, perhaps label"))
-    format: str = field(default="terminal", metadata=_help("terminal or github"))
-    output: str | None = field(default=None, metadata=_help("JSON file for the record, to which the same setting adds"))
-    plot: str | None = field(default=None, metadata=_help("also draw the curves, into a file .svg or .png"))
-    read: list[str] = field(default_factory=list, metadata=_help("only show these records, together"))
+    attention: str = option("", "ROW,ROW: NAME or NAME[OPTION=VALUE,...]; OPTION=A|B makes a curve")
+    init: str = option("stretches", "of E and F: stretches, spectrum, pooling or random; several with commas")
+    seed: str = option("1", "of what mechanisms draw and of the order of passages; several with commas")
+    train: list[str] = option([], "text to learn from, files or folders, as many passages of each")
+    test: list[str] = option([], "text to test on ([]: Python's language reference, as for train)")
+    pairs: str | None = option(None, "pairs to test on: JSON lines with sentence1, sentence2, perhaps label")
+    format: str = option("terminal", "terminal or github")
+    output: str | None = option(None, "JSON file for the record, to which the same setting adds")
+    plot: str | None = option(None, "also draw the curves, into a file .svg or .png")
+    read: list[str] = option([], "only show these records, together")
 
 
 _SWEPT = ("attention", "init", "seed")
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
     parser.description = (
         "Replace the attention of a trained encoder of transformers, distil it by layer, fine-tune the whole, and "
         "print how well the teacher's similarities of real text are kept at each stage, against what attention costs."

@@ -40,17 +40,17 @@ the same command goes on from there.
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was typed, taken apart."""
+    """Searches, seeds and other overrides that the command line names."""
 
     experiment: str
-    """Search that the trials belong to."""
+    """Experiment that the trials belong to."""
     searches: tuple[tuple[RowName, str], ...]
-    """Row and task of each."""
+    """Row and task of each search."""
     rest: tuple[str, ...]
     """Other overrides of all trials."""
     seeds: tuple[int, ...]
     named: bool
-    """Whether the rows were typed, and not taken from the experiment."""
+    """True for rows that were typed, False for those of the experiment."""
 
 
 def tune(words: Sequence[str]) -> int:
@@ -108,7 +108,7 @@ def read_request(words: Sequence[str]) -> Request:
 
 
 def plan_searches(asked: Request) -> list[Plan]:
-    """Every search. Of a list that the experiment writes down, mechanisms that refuse the task are named and left out.
+    """Plans of all searches. Mechanisms of the experiment's own list that refuse the task are named and left out.
 
     Raises:
         ValueError: a word is wrong, or a mechanism that was asked for by name refuses the task.
@@ -148,7 +148,7 @@ def _rows(texts: Sequence[str], tuning: TuningConfig, fixed: bool) -> list[RowNa
 
 
 def _written_down(experiment: str) -> TuningConfig:
-    """The search that an experiment writes down.
+    """Settings of the search that an experiment writes down.
 
     Raises:
         ValueError: the experiment is no search.
@@ -174,7 +174,7 @@ def _count(key: str, value: str) -> int:
 
 
 def _best(searched: Plan, seeds: Sequence[int]) -> Plan:
-    """The runs with the best settings that the trials of a study have found, which are also printed."""
+    """Print the best settings that the trials of a study have found, and plan the runs with them."""
     study, settings = searched.study, searched.settings
     assert isinstance(study, Study)
     known = Store(settings.records).load()[0]

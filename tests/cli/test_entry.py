@@ -12,6 +12,7 @@ import pytest
 from attn_zoo import registry
 from attn_zoo.cli import main
 from attn_zoo.cli.main import COMMANDS, parser
+from attn_zoo.plugin_files import VARIABLE
 
 TINY = ["task=digits", "level=smoke", "budget.steps=2", "budget.evaluate_every=2", "report=false", "device=cpu"]
 
@@ -175,3 +176,13 @@ def test_workers_load_the_plugin(plugin, capsys):
     measured = ["measure", "plugin=./entry_plugin.py", "attentions=[entry_mine]", "lengths=[16]", "dim=16", "heads=2", "rounds=1"]
     assert main(measured) == 0
     assert "entry_mine" in capsys.readouterr().out
+
+
+@pytest.mark.process
+def test_a_run_of_a_plugin_is_done_again_with_it_and_not_without(plugin, capsys, monkeypatch):
+    assert main(["run", "plugin=./entry_plugin.py", "attention=entry_mine", *TINY]) == 0
+    assert main(["records", "rerun", "--into", "again", "--plugin", "./entry_plugin.py"]) == 0
+    assert "1 of 1 runs have equal scores" in capsys.readouterr().out and list(Path("again").glob("entry_mine*.json"))
+    monkeypatch.delenv(VARIABLE)
+    assert main(["records", "rerun", "--into", "alone"]) == 1
+    assert "NOT DONE: attn-zoo: no attention is called 'entry_mine'" in " ".join(capsys.readouterr().out.split())

@@ -104,6 +104,7 @@ DIGITS = "task=digits level=smoke budget.steps=3 budget.evaluate_every=3 model.d
         "check digits",
         "new my_attention",
         "records verify",
+        "diff runs runs",
         "compare --help",
         "gpu --help",
         f"run attention=linformer {DIGITS} report=false",

@@ -12,7 +12,7 @@ import pytest
 from make import make_record
 
 from attn_zoo.cli.main import main
-from attn_zoo.cli.rerun import draw
+from attn_zoo.cli.records import draw
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.tuning import Tuning
 from attn_zoo.registry import task_card
@@ -51,7 +51,7 @@ def test_one_changed_bit_is_told_with_both_figures_and_what_changed_around_it(re
     edited = replace(record, curve=curve, **changed)  # type: ignore[arg-type]
     Store(tmp_path / "edited").add(edited)
     assert rerun(tmp_path / "edited", tmp_path / "again") == 1
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert f"SCORES DIFFER: valid {off} → {record.scores['valid']} (torch 1.0 → {record.environment['torch']})" in out
     assert "0 of 1 runs have equal scores" in out
 

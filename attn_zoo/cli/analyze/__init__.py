@@ -9,8 +9,8 @@ from attn_zoo.cli.analyze.error import error_table as error_table
 from attn_zoo.cli.analyze.spectrum import spectrum_table as spectrum_table
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
-    """Say what the command takes: one of the analyses."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the analyses."""
     analyses = parser.add_subparsers(required=True, metavar="ANALYSIS")
     for part in (spectrum, error, matrix):
         part.add_to(analyses)

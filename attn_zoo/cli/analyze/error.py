@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from attn_zoo.analysis.error import ApproximationError, Reference
 from attn_zoo.analysis.plot_error import plot_error
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, write
 from attn_zoo.cli.progress import tracked
 from attn_zoo.plotting.theme import short
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import attentions, card, stated_options
 from attn_zoo.rows import RowName, hyperparameters, rows_of
 
-_STYLES = {"terminal": "simple", "github": "github"}
 _COLUMNS = (
     *("label", "attention", "dial", "error", "of_uniform", "over_heads", "over_draws", "draws", "tied_error"),
     *("flops", "flops_share", "activation_bytes", "activation_share", "parameters", "notes"),
@@ -39,26 +33,14 @@ def add_to(analyses: Any) -> None:
         "have to learn is as it is initialised, and said to be untrained.",
     )
     curves = "OPTION=A|B is a row with each value, which make a curve"
-    error.add_argument(
-        "--attention",
-        nargs="+",
-        default=["all"],
-        metavar="ROW",
-        help=f"mechanisms to compare, NAME or NAME[OPTION=VALUE,...]; {curves} (default: all)",
-    )
+    words = f"mechanisms to compare, NAME or NAME[OPTION=VALUE,...]; {curves} (default: all)"
+    error.add_argument("--attention", nargs="+", default=["all"], metavar="ROW", help=words)
     add_inputs(error, sentences=8)
     error.add_argument("--seeds", type=int, default=3, help="draws of what chance has a part in (default: 3)")
-    error.add_argument("--output", type=Path, help="folder for error.csv, .json, .png and .svg")
-    error.add_argument("--format", default="terminal", choices=("terminal", "github", "csv", "json"))
-    error.set_defaults(handler=analyze_error)
+    add_results(error, "error.csv, .json, .png and .svg", ("github", "csv", "json"), _error)
 
 
-def analyze_error(parsed: argparse.Namespace) -> int:
-    """Measure, write where asked, print.
-
-    Raises:
-        ValueError, OSError, UnknownNameError: bad input, said before anything is measured; or no mechanism takes these inputs.
-    """
+def _error(parsed: argparse.Namespace) -> int:
     rows = rows_of(attentions() if parsed.attention == ["all"] else parsed.attention, plain=PLAIN)
     if parsed.seeds < 1:
         raise ValueError(f"--seeds counts draws, so it is at least 1; got {parsed.seeds}")
@@ -75,7 +57,7 @@ def analyze_error(parsed: argparse.Namespace) -> int:
 def measure_error(
     reference: Reference, compared: Sequence[RowName], inputs: Mapping[str, Any], *, seeds: int = 1, first_seed: int = 0
 ) -> dict[str, Any]:
-    """Everything found, as plain data; a mechanism that refuses these inputs is among ``refused`` with its reason.
+    """Measure errors, and return them as plain data; ``refused`` names mechanisms that refuse these inputs, with their reasons.
 
     Raises:
         ValueError: all refuse.
@@ -142,29 +124,20 @@ def _notes(name: str, error: ApproximationError) -> list[str]:
 
 
 def error_table(found: Mapping[str, Any], format: str) -> str:
-    """What ``measure_error`` found, the nearest first, with what must be known to read it."""
+    """Result of ``measure_error``, the nearest mechanism first, with what must be known to read it."""
     if format == "json":
-        return json.dumps(found, indent=1, sort_keys=True)
+        return as_json(found)
     rows = sorted(found["rows"], key=lambda row: row["error"])
     if format == "csv":
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([_COLUMNS, *([row[name] for name in _COLUMNS] for row in rows)])
-        return out.getvalue().rstrip("\n")
+        return as_csv([_COLUMNS, *([row[name] for name in _COLUMNS] for row in rows)])
     head = ["attention", "error", "over heads", "over draws", "of uniform", "FLOPs", "of softmax", "kept, of softmax", "notes"]
-    right = ["right"] * (len(head) - 2)
-    table = tabulate(
-        [_cells(row) for row in rows], head, tablefmt=_STYLES[format], disable_numparse=True, colalign=("left", *right, "left")
-    )
-    return table + "\n\n" + "\n".join(f"- {line}" for line in _legend(found, rows))
+    return as_table(list(map(_cells, rows)), head, format, _legend(found, rows), left=1)
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     return [
         row["label"],
-        _number(row["error"]),
-        _number(row["over_heads"]),
-        _number(row["over_draws"]),
-        _number(row["of_uniform"]),
+        *(_number(row[name]) for name in ("error", "over_heads", "over_draws", "of_uniform")),
         short(row["flops"]),
         f"{100 * row['flops_share']:.3g} %",
         "-" if row["activation_share"] is None else f"{100 * row['activation_share']:.3g} %",
@@ -173,7 +146,7 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
 
 
 def _number(value: float | None) -> str:
-    """Three digits after the point; what rounding in float64 leaves is zero."""
+    """Format with three digits after the point; rounding errors of float64 are zero."""
     return "-" if value is None else "0" if value < 1e-9 else f"{value:.3f}"
 
 
@@ -203,8 +176,6 @@ def _legend(found: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list
 
 
 def _write(found: Mapping[str, Any], folder: Path) -> None:
-    (folder / "error.csv").write_text(error_table(found, "csv") + "\n", encoding="utf-8")
-    (folder / "error.json").write_text(error_table(found, "json") + "\n", encoding="utf-8")
     drawn = plot_error(found, folder, title=said(found["inputs"]))
-    written = ["error.csv", "error.json", *(path.name for path in drawn)]
-    print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)
+    texts = {"error.csv": error_table(found, "csv"), "error.json": as_json(found)}
+    write(folder, texts, [path.name for path in drawn])

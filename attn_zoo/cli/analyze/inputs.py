@@ -1,4 +1,4 @@
-"""What ``analyze`` runs mechanisms on, from the words of a command: random numbers, or a model's queries, keys and values."""
+"""Inputs of analyses, from the words of a command: random numbers, or a model's queries, keys and values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from attn_zoo.contract import UnsupportedError
 
 MODELS = "minilm (a pretrained sentence encoder), timm/NAME, task/NAME (our network, untrained), or a folder of transformers"
 PLAIN = "analyze compares mechanisms in their plain form"
-_RANDOM_LENGTH, _RANDOM_HEADS, _RANDOM_WIDTH = 256, 4, 64
+_RANDOM: Mapping[str, Any] = {"length": 256, "heads": 4, "head_dim": 64, "scale": 1.0}
+"""Sizes of random inputs unless they are given."""
 
 
 def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
-    """Options that say what a model reads."""
+    """Add options of a model's inputs."""
     parser.add_argument("--text", type=Path, help="file or folder: .txt, .md, .rst, .jsonl, packed with .xz or .gz or not")
     parser.add_argument("--images", type=Path, help="folder of images for timm/NAME (default: scikit-learn's photographs)")
     parser.add_argument("--sentences", type=int, default=sentences, help=f"sequences to average over (default: {sentences})")
@@ -27,19 +28,26 @@ def add_model_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
 
 
 def add_inputs(parser: argparse.ArgumentParser, sentences: int) -> None:
-    """Options of inputs for mechanisms."""
+    """Add options of inputs for mechanisms."""
     parser.add_argument("--inputs", default="random", metavar="random | MODEL", help=f"random, or {MODELS} (default: random)")
     add_model_inputs(parser, sentences)
-    parser.add_argument("--length", type=int, help=f"tokens in a sequence (default: {_RANDOM_LENGTH}, or up to 512 of a model's)")
-    parser.add_argument("--heads", type=int, help=f"of random inputs (default: {_RANDOM_HEADS})")
-    parser.add_argument("--head-dim", type=int, help=f"of random inputs (default: {_RANDOM_WIDTH})")
+    parser.add_argument(
+        "--length", type=int, help=f"tokens in a sequence (default: {_RANDOM['length']}, or up to 512 of a model's)"
+    )
+    parser.add_argument("--heads", type=int, help=f"of random inputs (default: {_RANDOM['heads']})")
+    parser.add_argument("--head-dim", type=int, help=f"of random inputs (default: {_RANDOM['head_dim']})")
     parser.add_argument("--scale", type=float, help="of random inputs: standard deviation of the scores q·k / √d (default: 1)")
     parser.add_argument("--causal", action="store_true", help="of random inputs: causal attention, position i sees up to i")
     parser.add_argument("--seed", type=int, default=0, help="of inputs, of random weights, and the first of draws (default: 0)")
 
 
+def request_of(parsed: argparse.Namespace, model: str) -> Request:
+    """Model and inputs that the options ask for."""
+    return Request(model, parsed.sentences, parsed.length, parsed.text, parsed.images, parsed.weights, parsed.seed)
+
+
 def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str, Any]]:
-    """Layers with all sequences each, and what they are as plain data.
+    """Layers with all sequences each, and their description as plain data.
 
     Raises:
         ValueError, OSError, UnknownNameError: an option does not go with these inputs, or they cannot be had.
@@ -48,13 +56,11 @@ def inputs_of(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[s
         return _random(parsed)
     for option in ("heads", "head_dim", "scale"):
         if getattr(parsed, option) is not None:
-            raise ValueError(
-                f"--{option.replace('_', '-')} is of random inputs; those of {parsed.inputs} have their own; leave it away"
-            )
+            name = option.replace("_", "-")
+            raise ValueError(f"--{name} is of random inputs; those of {parsed.inputs} have their own; leave it away")
     if parsed.causal:
         raise ValueError(f"--causal is of random inputs; {parsed.inputs} is causal or not; leave it away")
-    request = Request(parsed.inputs, parsed.sentences, parsed.length, parsed.text, parsed.images, parsed.weights, parsed.seed)
-    subject = load_subject(request)
+    subject = load_subject(request_of(parsed, parsed.inputs))
     batches = tracked(subject.batches, f"queries, keys and values of {subject.name}")
     layers = gather([attention_inputs(subject.model, batch) for batch in batches])
     return layers, {"name": subject.name, "weights": subject.weights, "data": subject.data, "scale": None, **_shape(layers)}
@@ -66,10 +72,7 @@ def _random(parsed: argparse.Namespace) -> tuple[list[AttentionInputs], dict[str
             raise ValueError(f"--{option} is read by a model; give one with --inputs, or leave it away")
     if parsed.weights != "auto":
         raise ValueError("--weights are of a model; give one with --inputs, or leave it away")
-    length = _RANDOM_LENGTH if parsed.length is None else parsed.length
-    heads = _RANDOM_HEADS if parsed.heads is None else parsed.heads
-    width = _RANDOM_WIDTH if parsed.head_dim is None else parsed.head_dim
-    scale = 1.0 if parsed.scale is None else parsed.scale
+    length, heads, width, scale = (value if (value := getattr(parsed, name)) is not None else _RANDOM[name] for name in _RANDOM)
     layers = [random_inputs(parsed.sentences, heads, length, width, scale=scale, seed=parsed.seed, causal=parsed.causal)]
     return layers, {"name": "random", "weights": None, "data": "independent normal numbers", "scale": scale, **_shape(layers)}
 
@@ -85,7 +88,7 @@ def _shape(layers: Sequence[AttentionInputs]) -> dict[str, Any]:
 
 
 def said(inputs: Mapping[str, Any]) -> str:
-    """What inputs are, in a line."""
+    """Description of inputs, in a line."""
     causal = ", causal" if inputs["causal"] else ""
     count = f"{inputs['sequences']} sequence{'s' * (inputs['sequences'] > 1)}"
     tokens = f"{inputs['length']} tokens"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -18,6 +16,7 @@ from attn_zoo.analysis.effective import effective_matrix, matrix_facts
 from attn_zoo.analysis.feeding import build_layers
 from attn_zoo.analysis.plot_matrix import plot_matrix
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
+from attn_zoo.cli.analyze.results import add_results, as_json, write
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import card, stated_options
 from attn_zoo.rows import RowName, rows_of
@@ -36,17 +35,10 @@ def add_to(analyses: Any) -> None:
     matrix.add_argument("--layer", type=int, default=0, help="of the model, counted from 0 (default: 0)")
     matrix.add_argument("--head", type=int, default=0, help="counted from 0 (default: 0)")
     matrix.add_argument("--sentence", type=int, default=0, help="which of the sequences, counted from 0 (default: 0)")
-    matrix.add_argument("--output", type=Path, help="folder for matrix.json, .png, .svg, effective.npy and exact.npy")
-    matrix.add_argument("--format", default="terminal", choices=("terminal", "json"))
-    matrix.set_defaults(handler=analyze_matrix)
+    add_results(matrix, "matrix.json, .png, .svg, effective.npy and exact.npy", ("json",), _matrix)
 
 
-def analyze_matrix(parsed: argparse.Namespace) -> int:
-    """Probe, write where asked, print.
-
-    Raises:
-        ValueError, OSError, UnknownNameError: bad input, or the mechanism has no such matrix.
-    """
+def _matrix(parsed: argparse.Namespace) -> int:
     rows = [] if parsed.attention == "all" else rows_of(parsed.attention, plain=PLAIN)
     if len(rows) != 1:
         raise ValueError(f"--attention takes one mechanism here; analyze error compares several; got {parsed.attention!r}")
@@ -58,7 +50,7 @@ def analyze_matrix(parsed: argparse.Namespace) -> int:
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     found, effective, exact = measure_matrix(parsed, rows[0])
-    print(json.dumps(found, indent=1, sort_keys=True) if parsed.format == "json" else _text(found))
+    print(as_json(found) if parsed.format == "json" else _text(found))
     if parsed.output is not None:
         _write(found, effective, exact, parsed.output)
     return 0
@@ -67,12 +59,11 @@ def analyze_matrix(parsed: argparse.Namespace) -> int:
 def measure_matrix(
     parsed: argparse.Namespace, row: RowName
 ) -> tuple[dict[str, Any], Float[Tensor, "queries keys"], Float[Tensor, "queries keys"]]:
-    """What was found as plain data, the effective matrix and softmax's."""
+    """Facts as plain data, the effective matrix and softmax's."""
     layers, inputs = inputs_of(parsed)
-    if parsed.layer >= inputs["layers"]:
-        raise ValueError(f"--layer is one of {inputs['layers']}, counted from 0; got {parsed.layer}")
-    if parsed.head >= inputs["heads"]:
-        raise ValueError(f"--head is one of {inputs['heads']}, counted from 0; got {parsed.head}")
+    for option, there in (("layer", inputs["layers"]), ("head", inputs["heads"])):
+        if getattr(parsed, option) >= there:
+            raise ValueError(f"--{option} is one of {there}, counted from 0; got {getattr(parsed, option)}")
     one = [layer.sequence(parsed.sentence) for layer in layers]
     built, drawn = build_layers(row.attention, one, row.options, parsed.seed)
     softmax, _ = build_layers("softmax", one, {})
@@ -119,10 +110,8 @@ def _place(found: Mapping[str, Any]) -> str:
 
 
 def _write(found: Mapping[str, Any], effective: Tensor, exact: Tensor, folder: Path) -> None:
-    (folder / "matrix.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    written = ["matrix.json", "effective.npy", "exact.npy"]
     for name, matrix in (("effective", effective), ("exact", exact)):
         np.save(folder / f"{name}.npy", matrix.numpy())
     title = f"{said(found['inputs'])}\n{_place(found)}"
-    written += [path.name for path in plot_matrix(effective, exact, folder, name=found["label"], title=title)]
-    print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)
+    drawn = plot_matrix(effective, exact, folder, name=found["label"], title=title)
+    write(folder, {"matrix.json": as_json(found)}, ["effective.npy", "exact.npy", *(path.name for path in drawn)])

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from attn_zoo.analysis import Spectrum, SpectrumAverage, attention_matrices, default_index
 from attn_zoo.analysis.plot import plot_spectrum
-from attn_zoo.analysis.sources import Request, Subject, load_subject
-from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs
+from attn_zoo.analysis.sources import Subject, load_subject
+from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, request_of
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, write
 from attn_zoo.cli.progress import tracked
 from attn_zoo.records import describe_environment
 
-_STYLES = {"terminal": "simple", "github": "github"}
 _SHARE = 0.9
 _COLUMNS = ("layer", "least", "mean", "most", "rank_least", "rank_mean", "rank_most")
 
@@ -38,21 +32,14 @@ def add_to(analyses: Any) -> None:
     spectrum.add_argument("--length", type=int, help="tokens in a sequence (default: 512, or what the model has positions for)")
     spectrum.add_argument("--index", type=int, help="k at which heads are compared (default: 128, or a quarter of the length)")
     spectrum.add_argument("--seed", type=int, default=0, help="of random weights (default: 0)")
-    spectrum.add_argument("--output", type=Path, help="folder for spectrum.csv, .json, .png and .svg")
     spectrum.add_argument("--log-index", action="store_true", help="draw the curves over a logarithmic k")
-    spectrum.add_argument("--format", default="terminal", choices=("terminal", "github", "csv"))
-    spectrum.set_defaults(handler=analyze_spectrum)
+    add_results(spectrum, "spectrum.csv, .json, .png and .svg", ("github", "csv"), _spectrum)
 
 
-def analyze_spectrum(parsed: argparse.Namespace) -> int:
-    """Measure, write where asked, print.
-
-    Raises:
-        ValueError, OSError, UnknownNameError: bad input, said before the model runs.
-    """
+def _spectrum(parsed: argparse.Namespace) -> int:
     if parsed.index is not None and (parsed.index < 1 or (parsed.length is not None and parsed.index > parsed.length)):
         raise ValueError(f"--index counts singular values, so it lies in 1 to --length; got {parsed.index}")
-    request = Request(parsed.model, parsed.sentences, parsed.length, parsed.text, parsed.images, parsed.weights, parsed.seed)
+    request = request_of(parsed, parsed.model)
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     subject = load_subject(request)
@@ -82,7 +69,7 @@ def measure_spectrum(subject: Subject, index: int | None) -> Spectrum:
 
 
 def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
-    """What was found and in what, as plain data: least, mean and most over the heads of each layer."""
+    """Result as plain data, with its inputs: least, mean and most over the heads of each layer."""
     return {
         "model": subject.name,
         "weights": subject.weights,
@@ -98,16 +85,13 @@ def summary(spectrum: Spectrum, index: int, subject: Subject) -> dict[str, Any]:
 
 
 def spectrum_table(found: Mapping[str, Any], format: str) -> str:
-    """A summary, as ``--output`` writes it, layer by layer: the share at ``index`` and the rank that holds 90 %."""
+    """Table of a summary by layer: the share at ``index``, and the rank that holds 90 %."""
     rows = [[layer[name] for name in _COLUMNS] for layer in found["layers"]]
     if format == "csv":
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([_COLUMNS, *rows])
-        return out.getvalue().rstrip("\n")
+        return as_csv([_COLUMNS, *rows])
     index = found["index"]
     head = ["layer", f"least share at k = {index}", "mean", "most", "least k for 90 %", "mean", "most"]
     body = [[str(row[0]), *(f"{cell:.3f}" for cell in row[1:4]), *(f"{cell:.0f}" for cell in row[4:])] for row in rows]
-    table = tabulate(body, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=("left", *["right"] * 6))
     notes = [
         f"model {found['model']}, weights {found['weights']}",
         f"{found['sequences']} sequences of {found['data']}; matrices of rank {found['rank']} at most",
@@ -117,7 +101,7 @@ def spectrum_table(found: Mapping[str, Any], format: str) -> str:
         notes.append("untrained: initial weights often attend almost uniformly, which is of rank one; nothing here was learned")
     if found["standard_error"] is not None:
         notes.append(f"standard error of a head's share over sequences: at most {found['standard_error']:.4f}")
-    return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
+    return as_table(body, head, format, notes)
 
 
 def _rows(spectrum: Spectrum, index: int) -> Iterator[list[Any]]:
@@ -128,14 +112,9 @@ def _rows(spectrum: Spectrum, index: int) -> Iterator[list[Any]]:
 
 
 def _write(spectrum: Spectrum, found: Mapping[str, Any], folder: Path, log_index: bool) -> None:
-    with (folder / "spectrum.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("layer", "head", "index", "value"))
-        for layer, heads in enumerate(spectrum.mean.tolist()):
-            for head, curve in enumerate(heads):
-                writer.writerows((layer, head, k, f"{value:.9g}") for k, value in enumerate(curve, start=1))
-    (folder / "spectrum.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    curves = ((layer, head, curve) for layer, heads in enumerate(spectrum.mean.tolist()) for head, curve in enumerate(heads))
+    rows = [(layer, head, k, f"{value:.9g}") for layer, head, curve in curves for k, value in enumerate(curve, start=1)]
     title = f"{found['model']}, weights {found['weights']}\n{found['sequences']} sequences of {found['data']}"
     drawn = plot_spectrum(spectrum, found["index"], folder, title=title, log_index=log_index)
-    written = ["spectrum.csv", "spectrum.json", *(path.name for path in drawn)]
-    print(f"written to {folder}: {', '.join(written)}", file=sys.stderr)
+    texts = {"spectrum.csv": as_csv([("layer", "head", "index", "value"), *rows]), "spectrum.json": as_json(found)}
+    write(folder, texts, [path.name for path in drawn])

@@ -1,0 +1,51 @@
+"""Results of analyses: tables with notes, CSV, JSON and files in a folder."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+_STYLES = {"terminal": "simple", "github": "github"}
+
+
+def add_results(
+    parser: argparse.ArgumentParser, files: str, formats: Sequence[str], handler: Callable[[argparse.Namespace], int]
+) -> None:
+    """Add ``--output`` and ``--format`` and the handler of the command."""
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=f"folder for {files}")
+    parser.add_argument("--format", default="terminal", choices=("terminal", *formats))
+    parser.set_defaults(handler=handler)
+
+
+def as_json(found: Mapping[str, Any]) -> str:
+    """Result as JSON."""
+    return json.dumps(found, indent=1, sort_keys=True)
+
+
+def as_csv(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV, without the end of the last line."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    return out.getvalue().rstrip("\n")
+
+
+def as_table(rows: Sequence[Sequence[str]], head: Sequence[str], format: str, notes: Iterable[str], *, left: int = 0) -> str:
+    """Table and a list of notes beneath; the first column and the last ``left`` are aligned on the left."""
+    align = ("left", *["right"] * (len(head) - 1 - left), *["left"] * left)
+    table = tabulate(rows, head, tablefmt=_STYLES[format], disable_numparse=True, colalign=align)
+    return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
+
+
+def write(folder: Path, texts: Mapping[str, str], others: Sequence[str]) -> None:
+    """Write texts by the names of their files, and tell these and the names of files that are written already."""
+    for name, text in texts.items():
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    print(f"written to {folder}: {', '.join([*texts, *others])}", file=sys.stderr)
