@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
@@ -41,8 +42,8 @@ def fit(
     Args:
         head: names of the columns; empty for a table without a head.
         optional: names of columns that may be left out, the first to go first; the last line then names them.
-        right: names of columns to align on the right, whose cells are not wrapped.
-        whole: names of further columns whose cells are not wrapped.
+        right: names of columns to align on the right, whose cells are not wrapped beneath the head.
+        whole: names of further columns whose cells are not wrapped beneath the head.
         wide: keep every column at its full width.
         width: characters; None for those of the terminal.
     """
@@ -52,7 +53,7 @@ def fit(
     flush = {at for at in kept if head and head[at] in right}
     natural = {at: _longest(cells, at) for at in kept}
     fixed = {at for at in kept if head and head[at] in (*right, *whole)}
-    words = {at: natural[at] if at in fixed else _word(cells, at) for at in kept}
+    words = {at: max(_longest(cells[1:], at), _word(cells[:1], at)) if at in fixed else _word(cells, at) for at in kept}
     least = {at: min(natural[at], max(words[at], _LEAST)) for at in kept}
     gone = []
     for name in () if wide else optional:
@@ -70,6 +71,47 @@ def wrap(text: str, width: int | None = None) -> str:
     return "\n".join(_wrapped(line, width) for line in text.split("\n"))
 
 
+def show(text: str) -> None:
+    """Print text; on a terminal its tables are fitted to the width, and other lines wrapped."""
+    print(fitted(text) if sys.stdout.isatty() else text, flush=True)
+
+
+def fitted(text: str, width: int | None = None) -> str:
+    """Text with its tables fitted to the width of the terminal, and other lines wrapped.
+
+    A table that would have its words or figures broken is divided: further columns follow beneath, with the first ones repeated.
+    """
+    width = columns() if width is None else width
+    text = re.sub(r"^.+\n-+(?:  -+)*\n(?:.+\n?)*", lambda found: _as_markdown(found[0]), text, flags=re.MULTILINE)
+    parts = [part.strip("\n") for part in re.split(r"((?:^\|.*\n?)+)", text, flags=re.MULTILINE)]
+    return "\n\n".join(_fitted_table(part, width) if part.startswith("|") else wrap(part, width) for part in parts if part)
+
+
+def _as_markdown(plain: str) -> str:
+    """A table whose columns stand above and beneath dashes, with bars between them."""
+    spans = [found.span() for found in re.finditer("-+", plain.split("\n")[1])]
+    return "".join(f"| {' | '.join(line[a:b].ljust(b - a) for a, b in spans)} |\n" for line in plain.rstrip("\n").split("\n"))
+
+
+def _fitted_table(markdown: str, width: int) -> str:
+    lines = [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in markdown.splitlines()]
+    head, rows = [cell.strip() for cell in lines[0]], [[cell.strip() for cell in line] for line in lines[2:]]
+    right = [at for at in range(len(head)) if any(line[at].strip() and line[at].startswith("  ") for line in lines[2:])]
+    words = {at: _longest(rows, at) if at in right else _word(rows, at) for at in range(len(head))}
+    least = {at: max(words[at], _word([head], at)) for at in words}
+    first = list(range(min(right, default=1)))
+    groups = [first]
+    for at in range(len(first), len(head)):
+        if groups[-1] != first and _total([*groups[-1], at], least) > width:
+            groups.append(first)
+        groups[-1] = [*groups[-1], at]
+    tables = [
+        fit([[row[at] for at in group] for row in rows], [head[at] for at in group], right=[head[at] for at in right], width=width)
+        for group in groups
+    ]
+    return "\n\n".join(tables)
+
+
 def shell(command: str, width: int | None = None) -> str:
     """Command of a shell on as many lines as it needs, which are continued at spaces between its words."""
     width = columns() if width is None else width
@@ -84,8 +126,8 @@ def shell(command: str, width: int | None = None) -> str:
 def _wrapped(line: str, width: int) -> str:
     if len(_ESCAPE.sub("", line)) <= width:
         return line
-    start = re.match(r"\s*(?:- |\* )?", line)
-    indent = " " * (len(start[0]) if start else 0)
+    start = re.match(r"\s*(?:- |\* |\S+ {2,})?", line)
+    indent = " " * (len(start[0]) if start and len(start[0]) < width // 2 else 0)
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 

@@ -3,8 +3,9 @@
 import shlex
 
 import pytest
+from tabulate import tabulate
 
-from attn_zoo.terminal import COLUMNS, columns, fit, shell, wrap
+from attn_zoo.terminal import COLUMNS, columns, fit, fitted, shell, wrap
 
 HEAD = ["attention", "claims", "seconds", "paper"]
 ROWS = [["linformer", "padding, any length and more words than there is room for in a cell", 1.5, "Wang et al. 2020"]] * 2
@@ -60,9 +61,54 @@ def test_notes_are_wrapped_beneath_their_words():
     assert all(line.startswith("  ") for line in lines[1:-1])
 
 
+def test_a_meaning_is_wrapped_beneath_itself():
+    lines = wrap("  key=1   a meaning of many words, too many for the line", 30).splitlines()
+    assert len(lines) > 1 and all(line.startswith(" " * 10) for line in lines[1:])
+
+
 def test_a_command_of_a_shell_is_broken_between_its_words_and_stays_the_same():
     words = ["run", "a=" + "b" * 20, "c='d e f'", "g=[1,2]", "h"]
     text = shell(shlex.join(words), width=30)
     assert text.count("\n") > 1 and all(line.endswith("\\") for line in text.splitlines()[:-1])
     assert shlex.split(text.replace("\\\n", " ")) == words
     assert max(map(len, text.splitlines())) <= 30
+
+
+MARKDOWN = """**Times**
+
+| layer     |   forward at 4,096 tokens (s) |   backward at 4,096 tokens (s) |
+|-----------|-------------------------------|--------------------------------|
+| softmax   |                   1.17 ± 0.00 |                    7.04 ± 0.01 |
+| linformer |                   0.41 ± 0.00 |                              - |
+
+- A note of more words than there is room for in one line."""
+
+
+def test_a_table_of_markdown_is_fitted_with_its_figures_whole_and_its_notes_wrapped():
+    text = fitted(MARKDOWN, 40)
+    assert widest(text) <= 40 and "|" not in text
+    assert "1.17 ± 0.00" in text and "7.04 ± 0.01" in text and "0.41 ± 0.00" in text
+    assert {"**Times**", "forward", "layer", "linformer", "line."} <= set(text.split())
+    assert fitted("plain\n\n- words", 40) == "plain\n\n- words"
+    assert fitted(MARKDOWN, 200).splitlines()[2].split("  ")[0] == "layer"
+
+
+def test_a_table_without_bars_is_fitted_alike():
+    head, rows = ["layer", "forward at 4,096 tokens (s)"], [["softmax", "1.17 ± 0.00"], ["linformer", "-"]]
+    plain, bars = (tabulate(rows, head, style, disable_numparse=True, colalign=("left", "right")) for style in ("simple", "github"))
+    assert fitted(f"{plain}\n\n- words", 30) == fitted(f"{bars}\n\n- words", 30)
+    assert fitted(plain, 30).count("\n") > 3
+
+
+def test_a_column_of_figures_stands_on_the_right():
+    lines = fitted(MARKDOWN, 200).splitlines()
+    assert lines[4].endswith("7.04 ± 0.01") and lines[5].endswith("          -") and lines[4].startswith("softmax    ")
+
+
+def test_a_table_too_wide_for_its_words_is_divided_with_its_first_column_repeated():
+    head = "| layer | direction | " + " | ".join(f"figure {at}" for at in range(9)) + " |"
+    row = "| softmax[a=1] | forward | " + " | ".join(["   1,234.5 ± 6.7"] * 9) + " |"
+    text = fitted("\n".join([head, head.translate({ord(c): "-" for c in head if c not in "|"}), row, row]), 60)
+    assert widest(text) <= 60 and text.count("1,234.5 ± 6.7") == 18 and text.count("figure") == 9
+    parts = text.split("\n\n")
+    assert len(parts) > 1 and all(part.startswith("layer") and part.count("softmax[a=1]  forward") == 2 for part in parts)

@@ -10,6 +10,8 @@ from attn_zoo.plotting.theme import INK, MUTED, save, settings
 
 _ANNOTATED_CELLS = 240
 """Largest number of heat-map cells with printed values."""
+_ON_DARK = "#fefefe"
+"""White of figures on dark cells; unlike the paper's it stays on a dark page."""
 _LEGEND_LAYERS = 8
 """Largest number of layers in a legend; a colour bar names more."""
 
@@ -44,11 +46,12 @@ def _curves(figure: Any, axes: Any, spectrum: Spectrum, index: int, log_index: b
 
     layers, _, rank = spectrum.mean.shape
     counts = range(1, rank + 1)
-    # Viridis is readable with colour blindness and in grey; its last fifth is too pale for lines on white.
+    # Viridis is readable with colour blindness and in grey; its ends are too dark for lines on black and too pale on white.
     named = layers <= _LEGEND_LAYERS
-    colour_map = matplotlib.colormaps["viridis"]
+    shades = [matplotlib.colormaps["viridis"](0.25 + 0.57 * at / 255) for at in range(256)]
+    colour_map = matplotlib.colors.ListedColormap(shades)
     for layer in range(layers):
-        colour = colour_map(0.82 * layer / max(1, layers - 1))
+        colour = colour_map(layer / max(1, layers - 1))
         axes.plot(
             counts,
             spectrum.mean[layer].mean(dim=0).tolist(),
@@ -69,7 +72,7 @@ def _curves(figure: Any, axes: Any, spectrum: Spectrum, index: int, log_index: b
     axes.legend(loc="best" if log_index else "lower right")
     if named:
         return
-    scale = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, (layers - 1) / 0.82), colour_map)
+    scale = matplotlib.cm.ScalarMappable(matplotlib.colors.Normalize(0, layers - 1), colour_map)
     bar = figure.colorbar(scale, ax=axes, label="layer", boundaries=[layer - 0.5 for layer in range(layers + 1)])
     bar.set_ticks(range(0, layers, max(1, layers // 8)))
 
@@ -90,5 +93,5 @@ def _heat_map(figure: Any, axes: Any, spectrum: Spectrum, index: int) -> None:
     for layer in range(layers):
         for head in range(heads):
             value = float(values[layer, head])
-            text_colour = "black" if value > (low + high) / 2 else "white"
+            text_colour = "black" if value > (low + high) / 2 else _ON_DARK
             axes.text(head, layer, f"{value:.2f}".removeprefix("0"), ha="center", va="center", color=text_colour, fontsize=7.5)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from attn_zoo.cli.parsing import check_output
+from attn_zoo.terminal import show
 
 _FORMATS = ("onnx", "torch")
 _SIZES = ("auto", "batch and length", "batch", "fixed")
@@ -84,7 +85,7 @@ def _layer(parsed: argparse.Namespace) -> int:
     made = export_layer(layer.eval(), parsed.output, format=format, sizes=parsed.sizes or "auto")
     opened = f"{' and '.join(made.open_sizes)} open" if made.open_sizes else "fixed sizes"
     opset = f", opset {made.opset}" if made.opset else ""
-    print(f"{made.path}: {made.nbytes:,} bytes{opset}, {opened}; differs from eager by {made.difference:.1e} of the largest number")
+    show(f"{made.path}: {made.nbytes:,} bytes{opset}, {opened}; differs from eager by {made.difference:.1e} of the largest number")
     return 0
 
 
@@ -96,5 +97,5 @@ def _survey(output: Path | None) -> int:
     found = survey(tell=lambda line: print(line, file=sys.stderr, flush=True))
     if output is not None:
         output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(table(found, "simple"))
+    show(table(found, "simple"))
     return 0

@@ -15,6 +15,7 @@ import torch
 from attn_zoo.cli.config import Settings
 from attn_zoo.cli.progress import RunProgress
 from attn_zoo.escapes import terminal
+from attn_zoo.leaderboard.metrics import written
 from attn_zoo.plugin_files import digests
 from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.environment import command_line
@@ -24,6 +25,7 @@ from attn_zoo.runner import Progress, run
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.tracking import Tracking, Watchers, check_trackers
+from attn_zoo.terminal import show
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +107,19 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
         if theirs != run_id:
             raise ValueError("the processes were given different runs; launch each with the same command")
         if known:
-            print(f"{job.label}: recorded already{_by_other_code(known)}", flush=True)
+            _say(job, f"recorded already{_by_other_code(known)}")
             return known
         if not ours:
-            print(f"{job.label}: left to another process, which is at it; the same command will show whether it ended", flush=True)
+            _say(job, "left to another process, which is at it; the same command will show whether it ended")
             return None
         record = _do(order, job)
-    print(terminal(f"{job.label}: {_outcome(record)}"), flush=True)
+    _say(job, _outcome(record))
     return record
+
+
+def _say(job: Job, words: str) -> None:
+    """Print a line about a run."""
+    show(terminal(f"{job.label}: {words}"))
 
 
 def _by_other_code(record: RunRecord) -> str:
@@ -144,12 +151,15 @@ def _do(order: Order, job: Job) -> RunRecord:
     if keep.every or keep.minutes:
         checkpoint = Checkpoint(settings.records, run_id, keep.every, keep.minutes)
         if is_main and (words := checkpoint.open()):
-            print(f"{job.label}: {words}", flush=True)
+            _say(job, words)
     trackers: AbstractContextManager[Tracking | None] = nullcontext()
     if told.to and is_main:
         trackers = Tracking(told.to, job.spec, run_id, project=told.project, folder=told.folder, every=told.every)
     with trackers as tracking:
-        watchers: list[Progress] = [RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None)] if is_main else []
+        watchers: list[Progress] = []
+        if is_main:
+            metric = task_card(job.spec.task).metric
+            watchers.append(RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None, metric=metric))
         progress = Watchers(*watchers, *([tracking] if tracking else []))
         record = with_tuning(run(job.spec, progress, job.locations, checkpoint), job.tuning)
         record = replace(record, environment={**record.environment, "command": command_line(order.command)})
@@ -180,4 +190,5 @@ def _outcome(record: RunRecord) -> str:
     seconds = record.measured.get("train_seconds")
     took = "" if seconds is None else f" after {seconds:.1f} s of training"
     split = "valid" if record.is_trial else "test"
-    return f"{split} {record.task_card['metric']} {100 * record.scores[split]:.1f} %{took}"
+    metric = record.task_card["metric"]
+    return f"{split} {metric} {written(record.scores[split], metric)}{took}"

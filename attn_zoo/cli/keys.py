@@ -11,13 +11,17 @@ from hydra.errors import HydraException
 from attn_zoo.cli.overrides import parse, quote_rows
 from attn_zoo.contract import UnknownNameError
 
+_WIDE = 80
+"""Characters of a list that does not fit a line."""
+
 
 def describe_keys(kind: type) -> Iterator[str]:
     """Lines of help, one for each key, with its default."""
     for key in fields(kind):
         default = key.default if key.default_factory is MISSING else key.default_factory()
         value = getattr(default, "value", default)
-        shown = f"[{','.join(map(str, value))}]" if isinstance(value, list) else "null" if value is None else value
+        comma = "," if len(str(value)) < _WIDE else ", "  # where a line can be broken
+        shown = f"[{comma.join(map(str, value))}]" if isinstance(value, list) else "null" if value is None else value
         yield f"    {f'{key.name}={shown}':<34} {key.metadata['help']}"
 
 

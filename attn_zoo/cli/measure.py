@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from attn_zoo.cli.keys import describe_keys, read_keys
-from attn_zoo.cli.parsing import check_output
+from attn_zoo.cli.parsing import InLines, check_output
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
@@ -26,6 +26,7 @@ from attn_zoo.cost.session import Session
 from attn_zoo.cost.workers import WorkerError
 from attn_zoo.records import describe_environment
 from attn_zoo.rows import typed_options
+from attn_zoo.terminal import show
 
 MOVED = {"linformer_kernels": "python benchmarks/linformer_kernels.py OUT.json, in a checkout"}
 """Experiments of earlier versions, and the commands that run them."""
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     parser.description = "An experiment on time and memory of layers, as a Markdown table and, with output=FILE, as JSON."
     parser.epilog = describe()
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = InLines
     default = f"experiment={next(iter(EXPERIMENTS))} unless said"
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"experiment=NAME and its keys ({default})")
     parser.set_defaults(handler=lambda parsed: measure(parsed.overrides))
@@ -68,7 +69,7 @@ def measure(words: Sequence[str]) -> int:
     grid = EXPERIMENTS[name](**given)
     if grid.read is not None:
         found = _read(name, Path(grid.read))
-        print(grid.report(found))
+        show(grid.report(found))
         grid.draw(found)
         return 0
     environment = describe_environment(getattr(grid, "device", "cpu"))
@@ -78,7 +79,7 @@ def measure(words: Sequence[str]) -> int:
         _go_on(grid, found, output)
         check_output("output", output)
     status = _run(grid, found, output, started + (getattr(grid, "seconds", None) or math.inf))
-    print(grid.report(found))
+    show(grid.report(found))
     grid.draw(found)
     return status
 

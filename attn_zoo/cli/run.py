@@ -28,7 +28,7 @@ from attn_zoo.records import RunRecord, Store, Tuning
 from attn_zoo.registry import attentions, task_names
 from attn_zoo.rows import FORM
 from attn_zoo.runner.processes import speaks
-from attn_zoo.terminal import columns, wrap
+from attn_zoo.terminal import columns, show, wrap
 
 PICTURE = "leaderboard.svg"
 _OWN = ("seed", "implementation", "device", "precision")
@@ -80,13 +80,13 @@ def carry_out(planned: Plan, command: Sequence[str]) -> int:
     if speaks():
         Store(settings.records).clear_leftovers()
     planned.read_data()
-    print(planned.announcement(), flush=True)
+    show(planned.announcement())
     order = Order(tuple(command), os.getcwd(), settings, tuple(handed_on()))
     records = _until_done(planned, order)
     if settings.report and not planned.study:  # trials are no rows
         _report(settings)
     if missing := planned.missing():
-        print(f"{missing} runs are not recorded: another process is at them, or was; the same command will show", flush=True)
+        show(f"{missing} runs are not recorded: another process is at them, or was; the same command will show")
     return 1 if records is None else exit_status(records)
 
 
@@ -195,4 +195,5 @@ def _report(settings: Settings) -> None:
     made = tables(Store(settings.records).load()[0])
     picture = Path(settings.records) / PICTURE
     picture.write_text(heat_map_svg(heat_map(made, recorded_columns(made))), encoding="utf-8")
-    print(f"\nPicture: {picture}. Ranks, costs and equal budgets: attn-zoo leaderboard --records {settings.records}")
+    print()
+    show(f"Picture: {picture}. Ranks, costs and equal budgets: attn-zoo leaderboard --records {settings.records}")

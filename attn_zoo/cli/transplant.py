@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from attn_zoo.cli.keys import describe_keys, read_keys
-from attn_zoo.cli.parsing import check_output
+from attn_zoo.cli.parsing import InLines, check_output
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost.crossover_plot import check_plot
 from attn_zoo.cost.grid import option
+from attn_zoo.plotting.theme import check_plot
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import card, stated_options
 from attn_zoo.rows import RowName, hyperparameters, rows_of, typed_options
+from attn_zoo.terminal import show
 from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, check, gather, load_teacher
 from attn_zoo.transplant.plot import plot_transplant
 from attn_zoo.transplant.record import begin, earlier, joined, read_record, write_record
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "print how well the teacher's similarities of real text are kept at each stage, against what attention costs."
     )
     parser.epilog = "\n".join(["keys:", *describe_keys(Keys)])
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = InLines
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="keys; attention, init and seed take several: a,b")
     parser.set_defaults(handler=lambda parsed: transplant_command(parsed.words))
 
@@ -153,5 +154,9 @@ def _show(found: Mapping[str, Any], keys: Keys) -> int:
     """Draw and print a record; 1 where a student of it failed and was not only read."""
     if keys.plot is not None:  # first, as a reader of the table, head say, may have seen enough
         plot_transplant(found, Path(keys.plot))
-    print(transplant_table(found, _STYLES[keys.format]))
+    table = transplant_table(found, _STYLES[keys.format])
+    if keys.format == "terminal":
+        show(table)
+    else:
+        print(table)
     return int(not keys.read and any(point["failed"] for point in found["points"]))

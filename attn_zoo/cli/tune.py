@@ -21,6 +21,7 @@ from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.records import Store
 from attn_zoo.records.tuning import best_of, ledger, trials_of
 from attn_zoo.rows import RowName, read_rows, split
+from attn_zoo.terminal import show, wrap
 
 _OWN = ("trials", "seeds")
 USAGE = """usage: attn-zoo tune attention=ROW,... task=NAME,... [experiment=NAME] [trials=N] [seeds=1,2,3] [KEY=VALUE ...]
@@ -63,7 +64,7 @@ def tune(words: Sequence[str]) -> int:
         ValueError: a word is wrong, or no trial of a study has a score.
     """
     if not words or set(words) & {"-h", "--help"}:
-        print(USAGE)
+        print(wrap(USAGE))
         return 0
     hush()
     store_groups()
@@ -129,7 +130,7 @@ def plan_searches(asked: Request) -> list[Plan]:
     if not found:
         raise ValueError(refused[0])
     for words in refused:
-        print(words, flush=True)
+        show(words)
     return found
 
 
@@ -182,10 +183,9 @@ def _best(searched: Plan, seeds: Sequence[int]) -> Plan:
     best = best_of(trials_of(known, study.id))
     assert best is not None, "there is no ledger without one"
     failed = f" ({drawn.failed} without a score)" if drawn.failed else ""
-    print(
+    show(
         f"study {study.id}: best of {drawn.trials} trials{failed} is trial {drawn.best_trial} with "
-        f"{searched_values(best.spec, drawn)}: valid {best.task_card['metric']} {drawn.best_valid:.4g}",
-        flush=True,
+        f"{searched_values(best.spec, drawn)}: valid {best.task_card['metric']} {drawn.best_valid:.4g}"
     )
     jobs = tuple(Job(replace(best.spec, seed=seed), study.locations, drawn) for seed in seeds)
     return Plan(jobs, replace(settings, report=False))

@@ -7,7 +7,8 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,10 @@ class Worker:
         return answer
 
     def stop(self) -> None:
-        """End the process."""
+        """End the process, and what it started: a compiler outlives it, since it ignores interrupts as the process does."""
+        for child in _descendants(self._process.pid):
+            with suppress(psutil.Error):
+                child.kill()
         self._process.kill()
         self._process.join()
         self._pipe.close()
@@ -99,6 +103,9 @@ class Worker:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, *self._start), daemon=True)
         with _variables(self._environment):
+            if context.get_start_method() == "forkserver":
+                with _no_interrupts():
+                    forkserver.ensure_running()
             self._process.start()
         theirs.close()
 
@@ -108,6 +115,24 @@ class Worker:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         return context
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Block Ctrl-C here, and for good in processes that start meanwhile, which would print where in their imports it came."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _descendants(pid: int | None) -> list[psutil.Process]:
+    """Processes that a process started, directly or not; none where it is gone."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -104,6 +104,7 @@ def _work(
 ) -> None:
     from attn_zoo.cli import main
 
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which the server of workers blocks
     os.environ.update(environment)
     os.dup2(out.fileno(), 1)
     os.dup2(errors.fileno(), 2)

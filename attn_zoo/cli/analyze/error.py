@@ -10,7 +10,7 @@ from typing import Any
 from attn_zoo.analysis.error import ApproximationError, Reference
 from attn_zoo.analysis.plot_error import plot_error
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
-from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, write
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, show_as, write
 from attn_zoo.cli.progress import tracked
 from attn_zoo.plotting.theme import short
 from attn_zoo.records import describe_environment
@@ -48,7 +48,7 @@ def _error(parsed: argparse.Namespace) -> int:
         parsed.output.mkdir(parents=True, exist_ok=True)
     layers, inputs = inputs_of(parsed)
     found = measure_error(Reference(layers), rows, inputs, seeds=parsed.seeds, first_seed=parsed.seed)
-    print(error_table(found, parsed.format))
+    show_as(error_table(found, parsed.format), parsed.format)
     if parsed.output is not None:
         _write(found, parsed.output)
     return 0

@@ -16,7 +16,7 @@ from attn_zoo.analysis.effective import effective_matrix, matrix_facts
 from attn_zoo.analysis.feeding import build_layers
 from attn_zoo.analysis.plot_matrix import plot_matrix
 from attn_zoo.cli.analyze.inputs import PLAIN, add_inputs, inputs_of, said
-from attn_zoo.cli.analyze.results import add_results, as_json, write
+from attn_zoo.cli.analyze.results import add_results, as_json, show_as, write
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import card, stated_options
 from attn_zoo.rows import RowName, rows_of
@@ -50,7 +50,7 @@ def _matrix(parsed: argparse.Namespace) -> int:
     if parsed.output is not None:
         parsed.output.mkdir(parents=True, exist_ok=True)
     found, effective, exact = measure_matrix(parsed, rows[0])
-    print(as_json(found) if parsed.format == "json" else _text(found))
+    show_as(as_json(found) if parsed.format == "json" else _text(found), parsed.format)
     if parsed.output is not None:
         _write(found, effective, exact, parsed.output)
     return 0

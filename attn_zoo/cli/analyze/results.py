@@ -13,6 +13,8 @@ from typing import Any
 
 from tabulate import tabulate
 
+from attn_zoo.terminal import show, wrap
+
 _STYLES = {"terminal": "simple", "github": "github"}
 
 
@@ -44,8 +46,17 @@ def as_table(rows: Sequence[Sequence[str]], head: Sequence[str], format: str, no
     return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
+def show_as(text: str, format: str) -> None:
+    """Print a result; its tables fit the terminal unless a format for files was asked for."""
+    if format == "terminal":
+        show(text)
+    else:
+        print(text)
+
+
 def write(folder: Path, texts: Mapping[str, str], others: Sequence[str]) -> None:
     """Write texts by the names of their files, and tell these and the names of files that are written already."""
     for name, text in texts.items():
         (folder / name).write_text(text + "\n", encoding="utf-8")
-    print(f"written to {folder}: {', '.join([*texts, *others])}", file=sys.stderr)
+    said = f"written to {folder}: {', '.join([*texts, *others])}"
+    print(wrap(said) if sys.stderr.isatty() else said, file=sys.stderr)

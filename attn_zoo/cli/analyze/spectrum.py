@@ -11,7 +11,7 @@ from attn_zoo.analysis import Spectrum, SpectrumAverage, attention_matrices, def
 from attn_zoo.analysis.plot import plot_spectrum
 from attn_zoo.analysis.sources import Subject, load_subject
 from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, request_of
-from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, write
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, show_as, write
 from attn_zoo.cli.progress import tracked
 from attn_zoo.records import describe_environment
 
@@ -52,7 +52,7 @@ def _spectrum(parsed: argparse.Namespace) -> int:
     spectrum = measure_spectrum(subject, parsed.index)
     index = default_index(spectrum.rank) if parsed.index is None else parsed.index
     found = summary(spectrum, index, subject)
-    print(spectrum_table(found, parsed.format))
+    show_as(spectrum_table(found, parsed.format), parsed.format)
     if parsed.output is not None:
         _write(spectrum, found, parsed.output, parsed.log_index)
     return 0

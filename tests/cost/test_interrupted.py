@@ -1,0 +1,142 @@
+"""Ctrl-C on a measurement without a terminal: it ends within seconds, leaves no process behind and keeps what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+SOON = 5.0
+"""Seconds until the end, by a clock that a loaded machine slows down."""
+WORDS = "plugin=waiting.py attentions=[{attention}] lengths=[32,{length}] dim=64 heads=2 rounds=50 output=found.json"
+"""Measurement that takes minutes."""
+WAITING = "import time; time.sleep(600)"
+PLUGIN = f'''"""y = v, after a process like a compiler's."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from attn_zoo import Attention, Capabilities, Cost, register_attention
+
+
+@dataclass
+class Options:
+    pass
+
+
+@register_attention(
+    "waiting", title="Waiting", paper="nobody 2026", equation="y = v", options=Options, reads=("value",),
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n d", memory="n d", cost=lambda geometry, options: Cost(flops=0, parameters=0),
+)
+class Waiting(Attention):
+    """Values as they are."""
+
+    def attend(self, query, key, value, key_valid):
+        if value.device.type != "meta":
+            subprocess.run([sys.executable, "-c", {WAITING!r}], check=True)
+        return value
+'''
+
+
+def family(process: psutil.Process) -> list[psutil.Process]:
+    """Processes that a process started, directly or not."""
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def words_of(process: psutil.Process) -> str:
+    """Command of a process; empty where it is gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def starts(process: psutil.Process, file: Path) -> bool:
+    """Tell whether the process that workers are forked from is there."""
+    return any("forkserver" in words_of(child) for child in family(process))
+
+
+def works(process: psutil.Process, file: Path) -> bool:
+    """Tell whether a worker is at its cells."""
+    return file.exists() and bool(family(process))
+
+
+def compiles(process: psutil.Process, file: Path) -> bool:
+    """Tell whether a worker has a compiler of its own running."""
+    return any(WAITING in words_of(child) for child in family(process))
+
+
+@pytest.fixture
+def measurement(tmp_path, request) -> Iterator[subprocess.Popen[bytes]]:
+    """``attn-zoo measure experiment=cost`` without a terminal, in a group of its own."""
+    words = WORDS.format(**request.param).split()
+    command = [sys.executable, "-P", "-m", "attn_zoo.cli", "measure", "experiment=cost", *words]
+    (tmp_path / "waiting.py").write_text(PLUGIN, encoding="utf-8")
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)
+    yield process
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def wait(condition: Callable[[], object], seconds: float) -> float:
+    """Wait without rest; return the processor time it took, which is what others leave of this machine's.
+
+    Raises:
+        TimeoutError: it took longer than ``seconds`` of it.
+    """
+    started = time.process_time()
+    while not condition():
+        if (took := time.process_time() - started) > seconds:
+            raise TimeoutError(f"not done after {took:.1f} s")
+    return time.process_time() - started
+
+
+PLAIN = {"attention": "softmax,linformer", "length": 65536}
+COMPILED = {"attention": "waiting", "length": 64}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("told", ["group", "leader"])
+@pytest.mark.parametrize(
+    ("measurement", "moment"),
+    [(PLAIN, starts), (PLAIN, works), (COMPILED, compiles)],
+    indirect=["measurement"],
+    ids=["workers start", "a step takes long", "a worker compiles"],
+)
+def test_an_interrupt_ends_it_soon(measurement, moment, told, tmp_path):
+    leader, file = psutil.Process(measurement.pid), tmp_path / "found.json"
+    wait(lambda: moment(leader, file) or measurement.poll() is not None, 120)
+    assert measurement.poll() is None, measurement.communicate()
+    started = family(leader)
+    (os.killpg if told == "group" else os.kill)(measurement.pid, signal.SIGINT)
+    wait(lambda: measurement.poll() is not None, SOON)
+    _, errors = measurement.communicate(timeout=60)
+    assert measurement.returncode == 130, errors.decode()
+    assert "Traceback" not in errors.decode() and "interrupted" in errors.decode()
+    wait(lambda: not any(alive(process) for process in started), SOON)
+    if moment is works:
+        assert json.loads(file.read_text(encoding="utf-8"))["cells"]
+
+
+def alive(process: psutil.Process) -> bool:
+    """Tell whether a process runs, rather than waits to be collected."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -1,0 +1,146 @@
+"""Every command that README and docs show, in a pseudo-terminal: no line too wide, the first one soon, and signs of life.
+
+Commands are read from the pages, so that a new one is among them; those that take long are run with small sizes.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from extras import missing
+from page_blocks import blocks
+from pseudo_terminal import assert_fits, on_a_terminal
+from shown_commands import shown_commands, small
+
+from attn_zoo.analysis.text import default_text
+from attn_zoo.cli.main import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+CLUSTER = {
+    r"launch=slurm": "needs a cluster with Slurm",
+    r"launcher\.init\.address=auto": "needs a running cluster of Ray",
+    r"num_gpus=1": "needs a GPU",
+}
+"""Reasons to leave a command out, by its words."""
+EXTRAS = {
+    r"minilm|analyze matrix|transplant": "minilm",
+    r"transplant|experiment=models": "text",
+    r"^attn-zoo export": "export",
+    r"launch=(ray|submitit_local)": "sweeps",
+    r"tracking\.to=": "trackers",
+}
+"""Extras of commands, by their words."""
+VERDICTS = {
+    r"experiment=aa_test": "timings of tiny layers beside other work need not be believed",
+    r"records rerun": "another processor need not give the same bits",
+}
+"""Commands that may end with status 1, by their words, and the reason."""
+OWN = {"my_attention": "attention", "my_task": "task"}
+"""Packages that a reader writes, and the file that registers them."""
+NOT_SHOWN = {"gpu"}
+"""Commands that no page shows: one for maintainers with a GPU."""
+SMALL = {" ".join(words): words for words in map(small, shown_commands())}
+"""The words of every command in its small form, once."""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    """A folder with what the pages assume: records, packages and a file of one's own, costs, text, images, a small BERT."""
+    folder = tmp_path_factory.mktemp("reader")
+    for name in ("runs", "BEFORE", "AFTER", "equal_time"):
+        shutil.copytree(RESULTS / "quickstart", folder / name)
+    for record in (RESULTS / "family").glob("linformer-listops-*"):
+        shutil.copy(record, folder / "runs")
+    (folder / "profile").symlink_to(RESULTS / "profile")
+    sizes = "level=smoke budget.steps=3 budget.evaluate_every=3 model.dim=16 model.heads=2 report=false"
+    for words in (
+        f"run attention=linformer[projected_length=16] task=digits {sizes}",
+        f"run attention=none task=digits {sizes} records=small",
+        "new my_attention --output packages/my_attention",
+        "new my_task --task --output packages/my_task",
+        "new mine --output packages/mine",
+        "measure experiment=counted attentions=[softmax,linformer] lengths=[4096] output=counted.json",
+    ):
+        assert_fits(on_a_terminal(program(["attn-zoo", *words.split()]), folder))
+    shutil.copy(folder / "packages/mine/src/mine/attention.py", folder / "mine.py")
+    with lzma.open(made(folder / "wikitext-2") / "test.txt.xz", "wt") as file:
+        file.write(default_text()[0][:100_000])
+    write_cifar(made(folder / "data") / "cifar10.npz")
+    if missing("text") is None:
+        first = next(block for block in blocks((ROOT / "docs" / "transplant.md").read_text()) if block.language == "python")
+        subprocess.run([sys.executable, "-P", "-c", first.content], cwd=folder, check=True)
+    return folder
+
+
+def made(folder: Path) -> Path:
+    """The folder, made."""
+    folder.mkdir()
+    return folder
+
+
+def write_cifar(file: Path) -> None:
+    """Write as many images as CIFAR-10 has, black but for the digits of their number."""
+    arrays = {}
+    for name, count, first in (("train", 50_000, 0), ("test", 10_000, 50_000)):
+        images = np.zeros((count, 32, 32, 3), np.uint8)
+        images[:, 0, :3, 0] = np.arange(first, first + count)[:, None] // [1, 200, 40_000] % 200
+        arrays |= {f"{name}_images": images, f"{name}_labels": (np.arange(count) % 10).astype(np.uint8)}
+    np.savez_compressed(file, **arrays)
+
+
+@pytest.fixture
+def folder(prepared, tmp_path) -> Path:
+    """A folder with what the pages assume; what a command writes stays in it."""
+    for child in prepared.iterdir():
+        if child.name == "runs":
+            shutil.copytree(child, tmp_path / "runs")
+        else:
+            (tmp_path / child.name).symlink_to(child)
+    (tmp_path / "FOLDER").mkdir()
+    return tmp_path
+
+
+def program(words: list[str]) -> list[str]:
+    """The words as a command of this environment's Python."""
+    return [sys.executable, "-P", "-m", {"attn-zoo": "attn_zoo.cli", "torchrun": "torch.distributed.run"}[words[0]], *words[1:]]
+
+
+def skip_unless_possible(command: str) -> None:
+    """Skip a command that needs a cluster, a GPU, or an extra that is not installed."""
+    for pattern, reason in CLUSTER.items():
+        if re.search(pattern, command):
+            pytest.skip(reason)
+    for pattern, extra in EXTRAS.items():
+        if re.search(pattern, command) and (reason := missing(extra)) is not None:
+            pytest.skip(reason)
+
+
+@pytest.mark.parametrize("words", SMALL.values(), ids=list(SMALL))
+def test_a_command_fits(words, folder):
+    skip_unless_possible(" ".join(words))
+    own = [folder / f"packages/{name}/src/{name}/{kind}.py" for name, kind in OWN.items() if name in " ".join(words)]
+    plugins = [] if "new" in words else [str(path) for path in own]
+    environment = {"ATTN_ZOO_PLUGIN": os.pathsep.join(plugins), "ATTN_ZOO_DATA": str(folder / "data")}
+    verdict = any(re.search(pattern, " ".join(words)) for pattern in VERDICTS)
+    assert_fits(on_a_terminal(program(words), folder, **environment), 0, *([1] if verdict else []))
+
+
+def test_every_subcommand_is_shown():
+    shown = {
+        words[words.index("run" if words[0] == "torchrun" else "attn-zoo") + (words[0] != "torchrun")] for words in SMALL.values()
+    }
+    assert set(COMMANDS) - shown == NOT_SHOWN
+
+
+@pytest.mark.parametrize("pattern", [*CLUSTER, *EXTRAS, *VERDICTS])
+def test_an_exception_is_of_a_command_that_is_shown(pattern):
+    assert any(re.search(pattern, " ".join(words)) for words in SMALL.values())

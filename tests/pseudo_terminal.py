@@ -1,0 +1,116 @@
+"""A command in a pseudo-terminal of 100 columns and 30 lines: its lines, and how long it stays silent.
+
+Silence is counted in seconds of the clock or of the command's own processor time, whichever are fewer: other work on the machine
+has no part in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from rich.cells import cell_len
+
+from attn_zoo.terminal import COLUMNS
+
+LINES = 30
+SOON = 10.0
+"""Seconds until the first output, at most."""
+SILENCE = 30.0
+"""Seconds without output, at most."""
+LONGEST = 900.0
+"""Seconds of the clock after which a command is killed."""
+_ESCAPE = re.compile(rb"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[()][A-B0-9])")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a command showed on the terminal."""
+
+    status: int
+    lines: list[str]
+    first: float
+    """Seconds until the first output; infinite without any."""
+    silence: float
+    """Longest time without output, in seconds."""
+
+    @property
+    def text(self) -> str:
+        """All lines."""
+        return "\n".join(self.lines)
+
+
+def on_a_terminal(words: Sequence[str], cwd: Path, **environment: str) -> Shown:
+    """Run a program in a pseudo-terminal, with ``environment`` beside this process's own, and read what it shows until it ends."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")}
+    given = {**inherited, "TERM": "xterm-256color", **environment}
+    process = subprocess.Popen(words, cwd=cwd, env=given, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    try:
+        gaps, shown = _read(ours, process.pid)
+    finally:
+        if process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+        with suppress(ProcessLookupError):  # what it leaves behind, too
+            os.killpg(process.pid, signal.SIGKILL)
+        os.close(ours)
+    lines = [line.decode(errors="replace").rstrip() for line in re.split(rb"[\r\n]+", _ESCAPE.sub(b"", shown)) if line.strip()]
+    return Shown(process.wait(), lines, gaps[0] if lines else float("inf"), max(gaps))
+
+
+def _read(terminal: int, pid: int) -> tuple[list[float], bytes]:
+    """Seconds before each output and before the end, and all that was put out."""
+    started = time.monotonic()
+    gaps, shown = [], b""
+    clock, work = started, 0.0
+    while time.monotonic() - started < LONGEST:
+        ready, _, _ = select.select([terminal], [], [], 1.0)
+        used = max(work, processor_seconds(pid))
+        if not ready:
+            continue
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # how Linux tells the end
+            part = b""
+        gaps.append(min(time.monotonic() - clock, used - work))
+        clock, work, shown = time.monotonic(), used, shown + part
+        if not part:
+            return gaps, shown
+    raise TimeoutError(f"not done after {LONGEST:g} s; it showed\n{shown.decode(errors='replace')[-2000:]}")
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time of a process and of all that it started, in seconds; 0 where it is gone."""
+    total = 0.0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                times: Mapping[str, float] = each.cpu_times()._asdict()
+                total += sum(times[name] for name in ("user", "system", "children_user", "children_system"))
+    return total
+
+
+def assert_fits(shown: Shown, *statuses: int) -> None:
+    """Assert that a command ended with one of ``statuses`` (0 unless said), spoke soon and often, and showed no line too wide."""
+    assert shown.status in (statuses or (0,)), f"status {shown.status}\n{shown.text}"
+    wide = [line for line in shown.lines if cell_len(line) > COLUMNS]
+    assert not wide, "\n".join(wide)
+    assert shown.first <= SOON, f"nothing for {shown.first:.1f} s\n{shown.text}"
+    assert shown.silence <= SILENCE, f"nothing for {shown.silence:.1f} s in between\n{shown.text}"

@@ -1,0 +1,114 @@
+"""Commands that README and docs show in their blocks, and small forms of them that end in seconds."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from page_blocks import blocks
+
+from attn_zoo.cli.measure import compose
+from attn_zoo.cost.experiments import EXPERIMENTS
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "results" / "README.md")
+_PROMPT = re.compile(r"\s*(attn-zoo|torchrun) ")
+
+RUN = {
+    "level": "smoke",
+    "seed": "1",
+    "budget.steps": "3",
+    "budget.evaluate_every": "3",
+    "model.dim": "16",
+    "model.heads": "2",
+    "records": "runs",
+}
+TUNE = {"trials": "2", "seeds": "1"}
+ROWS = {"attention": "linear,none", "task": "listops"}
+"""Rows of an experiment that names its own."""
+TIMED = {"attention": "linear,none", "task.train": "200", "task.valid": "50", "task.test": "50", "task.length": "64"}
+MEASURE: Mapping[str, str] = {
+    "lengths": "[32,64]",
+    "dim": "16",
+    "heads": "2",
+    "rounds": "6",
+    "repeat_seconds": "0.01",
+    "energy_seconds": "0.05",
+    "batch_seconds": "0.05",
+    "projected_lengths": "[8]",
+    "batches": "[1,2]",
+    "tokens": "64",
+    "image": "64",
+    "length": "64",
+    "depth": "1",
+    "repeats": "2",
+}
+"""Sizes of a measurement, for the experiments that have such a key."""
+ANALYZE = {"--length": "32", "--sentences": "1"}
+TRANSPLANT = {"length": "32", "passages": "16", "tests": "8", "pair_count": "8", "distil_steps": "2", "tune_steps": "2"}
+PUBLISHED_TEXT = ("train", "test", "pairs")
+"""Keys of transplant with files of published text; without them it reads Python's language reference."""
+
+
+def shown_commands() -> dict[str, str]:
+    """Every command as it is shown, without comment and pipe, and the name of the first page that shows it."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        for line in _lines(page.read_text(encoding="utf-8")):
+            found.setdefault(line, str(page.relative_to(ROOT)))
+    return found
+
+
+def _lines(text: str) -> Iterator[str]:
+    for block in blocks(text):
+        if block.language in ("bash", "text"):
+            for line in block.content.replace("\\\n", " ").splitlines():
+                if _PROMPT.match(line):
+                    words = shlex.split(line, comments=True)
+                    yield shlex.join(words[: words.index("|")] if "|" in words else words)
+
+
+def small(command: str) -> list[str]:
+    """The words of a command with overrides that make it end in seconds."""
+    words = shlex.split(command)
+    if words[0] == "torchrun":
+        at = words.index("run")
+        return [*words[:at], *_small(words[at:])]
+    return ["attn-zoo", *_small(words[1:])]
+
+
+def _small(words: list[str]) -> list[str]:
+    name = words[0]
+    if name in ("run", "tune"):
+        experiment = next((word.partition("=")[2] for word in words if word.startswith("experiment=")), None)
+        if experiment == "equal_time":
+            return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key != "level"}})
+        sizes = {key: value for key, value in RUN.items() if not (key.startswith("model.") and "model.backbone=" in "".join(words))}
+        if name == "tune":
+            del sizes["seed"]
+            sizes |= TUNE
+        return _with(words, {**(ROWS if experiment else {}), **sizes})
+    if name == "measure":
+        keys = {f.name: f.default for f in fields(EXPERIMENTS[compose(words[1:])[0]])}
+        sizes = {key: value for key, value in MEASURE.items() if key in keys}
+        if keys.get("depth") is None:  # of levels with several blocks alone
+            sizes.pop("depth", None)
+        return _with(words, sizes)
+    if name == "analyze":
+        rows = ["linear" if word == "ROWS" else word for word in words]
+        return rows + [word for key, value in ANALYZE.items() for word in (key, value)]
+    if name == "transplant":
+        kept = [word for word in words if word.partition("=")[0] not in PUBLISHED_TEXT]
+        return _with(kept, {**TRANSPLANT, "seed": "1"})
+    if words[:2] == ["records", "rerun"]:
+        return [*words, "--cells", "1", "--records", "small"]
+    return words
+
+
+def _with(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """Words with these values of keys in place of the ones given."""
+    kept = [word for word in words if word.partition("=")[0] not in values]
+    return [*kept, *(f"{key}={value}" for key, value in values.items())]
