@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from enum import Enum
 from typing import Any
@@ -51,7 +51,7 @@ def options_hold_beyond_the_variants(subject: Subject) -> str:
     return f"tried {', '.join(tried) or 'none, since their rules allow no other value'}"
 
 
-def _values(subject: Subject, name: str) -> Iterator[Any]:
+def _values(subject: Subject, name: str) -> Iterable[Any]:
     """Values of an option other than the present one, by its type."""
     now = getattr(subject.options, name)
     return texts(subject, name) if type(now) is str else values(now)
