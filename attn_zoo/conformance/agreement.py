@@ -133,7 +133,7 @@ def implementation_agrees_with_eager(subject: Subject) -> str:
             if subject.single is torch.float32:
                 mine = answers(padded, own)
             else:
-                mine = answers(_perturbed(padded.cast(torch.float64), subject.single), exact)
+                mine = answers(perturbed(padded.cast(torch.float64), subject.single), exact)
             rounding = (ULPS if geometry in few else MANY_ULPS) * torch.finfo(subject.single).eps
             largest = {name: answer.abs().max().item() for name, answer in want.items()}
             for name in want:
@@ -153,7 +153,7 @@ def _geometries(subject: Subject) -> list[Geometry]:
     return found
 
 
-def _perturbed(request: Request, dtype: torch.dtype) -> Request:
+def perturbed(request: Request, dtype: torch.dtype) -> Request:
     """Perturb every number at random by plus or minus one rounding of ``dtype``."""
     generator, eps = torch.Generator().manual_seed(3), torch.finfo(dtype).eps
 

@@ -93,10 +93,13 @@ def _laid_out(request: Request, layout: Callable[[Tensor], Tensor]) -> Request:
 
 @attention_check("implementation")
 def inputs_are_left_alone(subject: Subject) -> None:
-    """Neither the call nor writing into its output changes the caller's tensors."""
+    """Neither the call nor writing into its output changes the caller's tensors; a mask without any key neither."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
-        for request in _requests(subject, module):
+        requests = _requests(subject, module)
+        if (mask := requests[-1].key_valid) is not None:
+            requests.append(requests[-1].padded(mask & (torch.arange(6, device=subject.device) > 0)[:, None]))
+        for request in requests:
             kept = replace(request.changed(lambda _, tensor: tensor.clone()), key_valid=request.key_valid)
             mask = None if request.key_valid is None else request.key_valid.clone()
             with torch.no_grad():

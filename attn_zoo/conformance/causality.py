@@ -18,6 +18,10 @@ from attn_zoo.contract import Attention
 ROWS = 2**21
 """Largest number of query-key pairs of a head in one call; more cuts take several calls."""
 
+PREFIXED, PREFIXES = 127, (126, 120, 113, 112, 97, 96, 81, 80, 72, 65)
+"""Length of a sequence and of its prefixes, which end in blocks and at their borders. No power of two lies between, at which
+numbers that follow the length in steps, such as that of buckets, may change."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scene:
@@ -154,6 +158,20 @@ def padding_in_the_future_has_no_influence(subject: Subject) -> None:
         for row, cut in enumerate(where.tolist()):
             what = f"outputs before position {cut} of {geometry.keys} when the rest is padding"
             subject.equal(after[row : row + 1, :, :cut], before[:, :, :cut], what)
+
+
+@attention_check("implementation")
+def a_prefix_answers_as_the_whole(subject: Subject) -> None:
+    """Causally, the first positions alone give the outputs that they give before others, wherever they end."""
+    whole = _causal(subject)
+    if not subject.card.can.any_length:
+        raise NotApplicable("any_length is not claimed")
+    request = subject.draw(whole, queries=PREFIXED, keys=PREFIXED, batch=2)
+    with torch.no_grad():
+        outputs = request(whole)
+        for end in PREFIXES:
+            found = request.first(end)(whole)
+            subject.equal(found, outputs[:, :, :end], f"a prefix of {end} of {PREFIXED} positions alone against in the whole")
 
 
 @attention_check("implementation")

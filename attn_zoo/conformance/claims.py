@@ -15,7 +15,7 @@ from jaxtyping import TypeCheckError
 from torch import Tensor
 
 from attn_zoo.conformance.harness import NotApplicable, Violation, require
-from attn_zoo.conformance.requests import Request
+from attn_zoo.conformance.requests import Request, key_masks
 from attn_zoo.conformance.subject import DEFAULTS_AT, Subject, attention_check, must_refuse
 from attn_zoo.contract import Attention, Geometry, Stream, UnsupportedError, length_rules
 from attn_zoo.registry import attention_options
@@ -107,11 +107,15 @@ def request_checking_is_inherited(subject: Subject) -> None:
 @attention_check("implementation")
 def output_is_like_the_queries(subject: Subject) -> None:
     """One finite number for each number of the queries, in the dtype and on the device of the inputs."""
+    narrow = (torch.bfloat16, torch.float16) if subject.single is torch.float32 else ()
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
-        for dtype in dict.fromkeys((subject.dtype, subject.single)):
-            request = subject.draw(module.to(dtype)).cast(dtype)
-            _check_output(request, request(module), f"causal={geometry.causal}, {dtype}")
+        masks = [None, key_masks(geometry.keys, subject.device)] if subject.card.can.key_padding else [None]
+        for dtype in dict.fromkeys((subject.dtype, subject.single, *narrow)):
+            request = subject.draw(module.to(dtype), batch=6).cast(dtype)
+            for mask in masks:
+                where = f"causal={geometry.causal}, {dtype}, padded={mask is not None}"
+                _check_output(request, request.padded(mask)(module), where)
 
 
 def _check_output(request: Request, out: Tensor, where: str) -> None:

@@ -35,7 +35,8 @@ FLOAT_BYTES = 4
 
 @attention_check("variant")
 def cost_formula_is_exact(subject: Subject) -> str | None:
-    """The card's FLOPs, of the backward pass too if it states them, and its parameters equal what PyTorch counts."""
+    """The card's FLOPs, of the backward pass too if it states them, and its parameters equal what PyTorch counts; two examples take
+    no more than twice as many."""
     proved, unstated, subject = 0, False, subject.as_counted()
     for geometry in _geometries(subject):
         module = subject.build_if_allowed(geometry)
@@ -50,6 +51,9 @@ def cost_formula_is_exact(subject: Subject) -> str | None:
         )
         held = sum(parameter.numel() for parameter in module.parameters())
         require(stated.parameters == held, f"{geometry}: the card says {stated.parameters} parameters, the module holds {held}")
+        if geometry.keys == subject.length:
+            twice = count(subject, module, batch=2).flops
+            require(twice <= 2 * stated.flops, f"{geometry}: two examples take {twice} FLOPs, one {stated.flops}")
         proved += 1
     require(proved > 0, "the options allow none of the shapes")
     return "the card does not state backward_flops" if unstated else None
@@ -130,9 +134,9 @@ def _geometries(subject: Subject) -> Iterator[Geometry]:
         yield replace(subject.geometry(), queries=2 * subject.length + 1)
 
 
-def count(subject: Subject, module: Attention) -> Tally:
-    """FLOPs that PyTorch counts for one example."""
-    request = subject.draw(module, batch=1).leaves()
+def count(subject: Subject, module: Attention, batch: int = 1) -> Tally:
+    """FLOPs that PyTorch counts for a batch."""
+    request = subject.draw(module, batch=batch).leaves()
     return tally(partial(request, module), _there_anyway(request, module))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +17,10 @@ from attn_zoo.conformance.harness import NotApplicable, Violation, require
 from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
 from attn_zoo.conformance.sizes import ACROSS, BORDERS
 from attn_zoo.conformance.subject import Subject, attention_check
-from attn_zoo.contract import Attention, Geometry
+from attn_zoo.contract import Attention, Geometry, UnsupportedError
 
+OWN = 0.5
+"""Least share of the outputs that depend on their own query; one alone in its bucket or window does not."""
 DRAWS = 16
 """Largest number of draws, in one of which each position is to count."""
 STEPS = (1e-6, 1e-7, 1e-8)
@@ -163,6 +168,94 @@ def every_parameter_gets_a_gradient(subject: Subject) -> None:
         grad = found[f"gradient of {name}"]
         require(grad.isfinite().all(), f"gradients of the parameter {name} are NaN or infinite")
         require((grad != 0).any(), f"no gradient reaches the parameter {name}")
+
+
+@attention_check("implementation")
+def gradients_end_in_inputs_and_parameters(subject: Subject) -> None:
+    """Every tensor that a gradient flows into is an input or a registered parameter, which optimisers and checkpoints know."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        leaves = subject.draw(module).leaves()
+        known = {id(tensor) for tensor in (*leaves.tensors.values(), *module.parameters())}
+        waiting, seen = [leaves(module).grad_fn], set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            waiting += [parent for parent, _ in node.next_functions]
+            tensor = getattr(node, "variable", None)
+            require(
+                tensor is None or id(tensor) in known,
+                f"a gradient flows into a tensor of shape {tuple(getattr(tensor, 'shape', ()))} that is neither an input nor a "
+                "parameter; assign an nn.Parameter to the module, and lists of them as nn.ParameterList",
+            )
+
+
+@attention_check("implementation")
+def outputs_follow_their_own_queries(subject: Subject) -> str:
+    """Where queries are read, most outputs depend on the query of their own position."""
+    if "query" not in subject.card.reads:
+        raise NotApplicable("queries are not read")
+    shares = []
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        places = torch.arange(geometry.keys, device=subject.device)
+        leaves = subject.draw(module, batch=1).rows(torch.zeros_like(places)).leaves()
+        own = leaves(module)[places, :, places].sum()  # example i for output i
+        grad = torch.autograd.grad(own, leaves.tensors["query"], allow_unused=True)[0]
+        reached = torch.zeros(geometry.keys) if grad is None else grad[places, :, places].abs().amax(dim=(1, 2))
+        shares.append((reached != 0).double().mean().item())
+        message = (
+            f"causal={geometry.causal}: {shares[-1]:.0%} of the outputs depend on their own query, {1 - shares[-1]:.0%} do not"
+        )
+        require(shares[-1] >= OWN, message)
+    return f"at least {min(shares):.0%} of the outputs"
+
+
+@attention_check("implementation")
+def gradients_follow_dropout(subject: Subject) -> None:
+    """In training with dropout each gradient is the slope of the outputs under the same seed: what the backward pass recomputes is
+    dropped alike."""
+    names = [option.name for option in fields(subject.options) if option.name == "dropout" or option.name.endswith("_dropout")]
+    if not names or subject.dtype is not torch.float64:
+        raise NotApplicable("there is no dropout option, or slopes are not taken in float64")
+    options = replace(subject.options, **dict.fromkeys(names, 0.5))
+    for geometry in subject.plain_and_causal():
+        try:
+            module = subject.build(geometry, options=options).train()
+        except UnsupportedError:
+            continue
+        request = subject.draw(module, batch=2)
+        leaves = request.leaves()
+        out = weighed(leaves(partial(_seeded, module)))
+        grads = torch.autograd.grad(out, list(leaves.tensors.values()), allow_unused=True)
+        for name, grad in zip(leaves.tensors, grads, strict=True):
+            _require_dropped_slope(module, request, name, grad, f"{geometry}, with dropout")
+
+
+def _seeded(module: Attention, *inputs: Any, **given: Any) -> Tensor:
+    torch.manual_seed(5)
+    out: Tensor = copy.deepcopy(module)(*inputs, **given)  # a call in training may change the module
+    return out
+
+
+@torch.no_grad()
+def _require_dropped_slope(module: Attention, request: Request, name: str, grad: Tensor | None, where: str) -> None:
+    told, slope = 0.0, 0.0
+    for seed, step in enumerate(STEPS):  # as in _require_slopes
+        way = torch.randn(request.tensors[name].shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+        def moved(shift: float, way: Tensor = way) -> Tensor:
+            changed = request.changed(lambda other, tensor: tensor + shift * way if other == name else tensor)
+            return weighed(changed(partial(_seeded, module)))
+
+        ahead = moved(step)
+        slope, told = ((ahead - moved(-step)) / (2 * step)).item(), 0.0 if grad is None else (grad * way).sum().item()
+        size = 0.0 if grad is None else (grad * way).square().sum().sqrt().item()
+        if abs(told - slope) <= SLOPE * max(size, abs(slope)) + ROUNDING * abs(ahead.item()):
+            return
+    raise Violation(f"{where}: the gradient of {name} gives a slope of {told:.6g}, outputs rise by {slope:.6g}")
 
 
 @attention_check("variant")

@@ -14,7 +14,7 @@ from torch import Tensor
 from attn_zoo.conformance.causality import FUTURES, LOUD_AND_QUIET, require_no_future
 from attn_zoo.conformance.harness import Violation, require
 from attn_zoo.conformance.numerics import SINGLE
-from attn_zoo.conformance.requests import Request, answers, key_masks, weighed, without_padded_queries
+from attn_zoo.conformance.requests import Request, answers, key_masks, trained_parameters, weighed, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
@@ -82,7 +82,8 @@ def _draws(module: Attention, request: Request) -> bool:
 @attention_check("implementation")
 def recording_gradients_changes_nothing(subject: Subject) -> None:
     """Outputs are the same with gradients, under no_grad and in inference mode; each gradient is the same whichever others are
-    asked for, and for a gradient of the output that is expanded or not contiguous."""
+    asked for, those of the inputs or of the parameters alone, and for a gradient of the output that is expanded or not
+    contiguous."""
     for geometry in subject.short_and_long():
         module = subject.build(geometry)
         request = subject.draw(module, batch=6 if geometry.keys == subject.length else 2)
@@ -110,6 +111,15 @@ def _require_each_gradient(subject: Subject, module: Attention, request: Request
             found = torch.zeros_like(some.tensors[name]) if grad is None else grad
             what = f"gradient of {name} where {left_out} needs none, {where}"
             subject.equal(found, want[f"gradient of {name}"], what)
+    if parameters := trained_parameters(module):
+        message = f"where no input needs a gradient, {where}, none reaches the parameters"
+        out = weighed(without_padded_queries(request, request(module)))
+        require(out.requires_grad, message)
+        for name, grad in zip(parameters, torch.autograd.grad(out, list(parameters.values()), allow_unused=True), strict=True):
+            wanted = want[f"gradient of {name}"]
+            require(grad is not None or not wanted.any(), f"{message}: {name}")
+            if grad is not None:
+                subject.equal(grad, wanted, f"gradient of {name} where no input needs one, {where}")
 
 
 def _require_any_output_gradient(subject: Subject, module: Attention, request: Request, where: str) -> None:
@@ -136,21 +146,23 @@ def _wide(out: Tensor) -> Tensor:
 
 @attention_check("implementation")
 def conversions_reach_everything(subject: Subject) -> None:
-    """After calls, ``.to()`` another type and back gives the outputs of a module built for that type."""
+    """After calls, ``.to()`` another type and back gives the outputs of a module built for that type, also where 16 bits came
+    first."""
     types = (torch.float32, torch.float64) if subject.dtype is torch.float64 else (subject.dtype,)
     for geometry in subject.plain_and_causal():
-        module, fresh = subject.build(geometry), subject.build(geometry)  # one is called, the other converted alike
-        request = subject.draw(module)
-        request(module)
-        answers(request, module)
-        for dtype in (*types, subject.dtype):
-            fresh.to(dtype)
-            converted = request.cast(dtype)
-            found = converted(module.to(dtype))
-            where = f"used module converted to {dtype}, causal={geometry.causal}"
-            require(found.dtype == dtype, f"{where}: output {found.dtype}")
-            limit = subject.tolerance if dtype is subject.dtype else SINGLE
-            subject.equal(found, converted(copy.deepcopy(fresh)), where, limit)
+        for first in (subject.dtype, *([torch.bfloat16] if subject.single is torch.float32 else [])):
+            module, fresh = subject.build(geometry).to(first), subject.build(geometry).to(first)  # one is called
+            request = subject.draw(module)
+            request.cast(first)(module)
+            answers(request.cast(first), module)
+            for dtype in (*types, subject.dtype):
+                fresh.to(dtype)
+                converted = request.cast(dtype)
+                found = converted(module.to(dtype))
+                where = f"used module converted from {first} to {dtype}, causal={geometry.causal}"
+                require(found.dtype == dtype, f"{where}: output {found.dtype}")
+                limit = subject.tolerance if dtype is subject.dtype else SINGLE
+                subject.equal(found, converted(copy.deepcopy(fresh)), where, limit)
 
 
 @attention_check("variant")

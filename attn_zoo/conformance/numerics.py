@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from attn_zoo.conformance.agreement import perturbed
 from attn_zoo.conformance.harness import NotApplicable, require
 from attn_zoo.conformance.requests import Request, answers, key_masks, without_padded_queries
 from attn_zoo.conformance.sizes import BORDERS
@@ -21,7 +25,16 @@ HALF_MEDIAN, HALF_MEAN = 0.05, 0.5
 because a rounded hash may send a position into another bucket; the median is not."""
 SHORT_MEDIAN, LONG_MEDIAN = 0.1, 0.25
 """Tolerances of the median at drawn sizes up to 129 positions and beyond, where sums in 16 bits are longer."""
+ROUNDINGS = 4.0
+"""Largest median error in 16 bits, as a multiple of that in float64 with rounded inputs and parameters."""
 COPIES, FEW_COPIES = 512, 8
+EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
+    "inputs 30 times as large": lambda tensor: 30 * tensor,
+    "inputs of zeros": torch.zeros_like,
+    "every third token of zeros": lambda tensor: tensor * (torch.arange(tensor.shape[2], device=tensor.device) % 3 > 0)[:, None],
+    "tokens all alike": lambda tensor: tensor[:, :, :1].expand_as(tensor),
+}
+"""Inputs at which roots, logarithms and divisions end, by their description."""
 DEVIATIONS = 6.0
 
 
@@ -48,19 +61,26 @@ def single_precision_is_close(subject: Subject) -> str:
 
 @attention_check("implementation")
 def large_inputs_stay_finite(subject: Subject) -> None:
-    """Inputs 30 times as large as usual give finite outputs and gradients, in float32 or the only type of the kernels."""
+    """Inputs 30 times as large as usual, zeros, some tokens of zeros, and tokens all alike give finite outputs and gradients, in
+    float32 or the only type of the kernels."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, dtype=subject.single)
-        request = _request(subject, module).cast(subject.single).changed(lambda _, tensor: 30 * tensor)
-        for name, answer in answers(request, module).items():
-            bad = int((~answer.isfinite()).sum())
-            message = f"inputs 30 times as large, causal={geometry.causal}: {bad} of {answer.numel()} numbers of the {name}"
-            require(bad == 0, f"{message} are NaN or infinite")
+        request = _request(subject, module).cast(subject.single)
+        for what, change in EXTREMES.items():
+            for name, answer in answers(request.changed(partial(_extreme, change)), module).items():
+                bad = int((~answer.isfinite()).sum())
+                message = f"{what}, causal={geometry.causal}: {bad} of {answer.numel()} numbers of the {name}"
+                require(bad == 0, f"{message} are NaN or infinite")
+
+
+def _extreme(change: Callable[[Tensor], Tensor], name: str, tensor: Tensor) -> Tensor:
+    return change(tensor)
 
 
 @attention_check("implementation")
 def every_size_runs_in_every_type(subject: Subject) -> str | None:
-    """At every drawn size, float32 is close to float64, and 16-bit types give finite outputs and gradients near them."""
+    """At every drawn size, float32 is close to float64, and 16-bit types give finite outputs and gradients near them, off by no
+    more than a few times what rounding the inputs does in float64."""
     largest = 0.0
     for geometry in subject.sized(longest=min(BORDERS) if subject.interpreted else None):
         module = subject.build(geometry)
@@ -77,7 +97,15 @@ def every_size_runs_in_every_type(subject: Subject) -> str | None:
                 largest = max(largest, _require_near(got, want, where))
             else:
                 median = SHORT_MEDIAN if geometry.keys <= max(BORDERS) else LONG_MEDIAN
-                _near(got["output"].double(), want["output"].double(), where, median)
+                off = _near(got["output"].double(), want["output"].double(), where, median)
+                if subject.dtype is torch.float64:
+                    with torch.no_grad():
+                        moved = perturbed(request, dtype)(copy.deepcopy(module).to(dtype).double())
+                    own = _near(moved, want["output"], f"{where}, inputs moved by a rounding", math.inf)
+                    message = (
+                        f"{where}: half of the outputs are off by more than {off:.2g}, by {own:.2g} in float64 with inputs and"
+                    )
+                    require(off <= ROUNDINGS * (own + torch.finfo(dtype).eps / 4), f"{message} parameters rounded to {dtype}")
     return f"float32 differs from float64 by {largest:.1e} of the largest number" if largest else None
 
 
@@ -162,9 +190,10 @@ def dropout_acts_in_training_only(subject: Subject) -> str:
     if not names:
         raise NotApplicable("there is no dropout option")
     deviations, copies = 0.0, COPIES // 8 if subject.interpreted else COPIES
+    without = replace(subject.options, **dict.fromkeys(names, 0.0))
     for name in names:
-        plain = subject.build()
-        dropped = subject.build(options=replace(subject.options, **{name: 0.5}))
+        plain = subject.build(options=without)
+        dropped = subject.build(options=replace(without, **{name: 0.5}))
         request = subject.draw(plain, batch=1)
         want = request(plain)
         subject.equal(request(dropped), want, f"eval mode with {name}=0.5 against {name}=0")

@@ -6,9 +6,10 @@ import copy
 import random
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
+from io import StringIO
 from typing import Any
 
 import torch
@@ -70,33 +71,91 @@ def the_process_is_left_as_it_was(subject: Subject) -> None:
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry, options=without_dropout(subject.options))
         request, training = subject.draw(module), copy.deepcopy(module).train()
+        building = partial(_built, subject, geometry)
         runs: dict[str, tuple[Callable[[], object], bool]] = {
-            "building": (partial(_built, subject, geometry), draws or any(True for _ in module.parameters())),
+            "building": (building, draws or any(True for _ in module.parameters())),
             "a call": (partial(request, module), False),
             "a call in training": (partial(answers, request, training), draws),
         }
         for what, (run, may_draw) in runs.items():
-            with _Unchanged(f"{what}, causal={geometry.causal}"):
+            with _Unchanged(f"{what}, causal={geometry.causal}", *SWITCHES, *([THREADS] if run is building else [])):
                 run()
             _require_generator(run, what, may_draw)
+
+
+OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning)
+"""Warnings that come with a version of a library."""
+
+
+@attention_check("implementation")
+def calls_are_silent(subject: Subject) -> None:
+    """Building, calls and training print nothing and warn of nothing; doubts about options are what ``warnings`` returns."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        request = subject.draw(module)
+        runs: dict[str, Callable[[], object]] = {
+            "building": partial(_built, subject, geometry),
+            "a call": partial(request, module),
+            "a call in training": partial(answers, request, copy.deepcopy(module).train()),
+        }
+        for what, run in runs.items():
+            with (
+                redirect_stdout(StringIO()) as out,
+                redirect_stderr(StringIO()) as err,
+                warnings.catch_warnings(record=True) as told,
+            ):
+                warnings.simplefilter("always")
+                run()
+            told = [warning for warning in told if not issubclass(warning.category, OF_LIBRARIES)]
+            printed = (out.getvalue() + err.getvalue()).strip()
+            require(not printed, f"{what} prints {printed[:80]!r}")
+            require(not told, f"{what} warns: {told[0].message if told else ''}")
 
 
 def _built(subject: Subject, geometry: Geometry) -> Attention:
     return subject.card.build(geometry, copy.deepcopy(subject.options), subject.implementation)
 
 
-class _Unchanged:
-    """Context at whose end the settings of the process are as they were."""
+Switch = tuple[Callable[[], Any], Callable[[Any], object], tuple[Any, Any]]
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+THREADS: Switch = (torch.get_num_threads, torch.set_num_threads, (1, 2))
+SWITCHES: tuple[Switch, ...] = (
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, ("highest", "high")),
+    (lambda: torch.backends.cudnn.benchmark, partial(setattr, torch.backends.cudnn, "benchmark"), (False, True)),
+    (lambda: torch.backends.cudnn.allow_tf32, partial(setattr, torch.backends.cudnn, "allow_tf32"), (True, False)),
+)
+"""Settings that are moved to their other value first, since a module built before may have set them already. The number of threads
+is moved for building alone: calls on more threads than idle cores are slow."""
+
+
+class _Unchanged:
+    """Context at whose end the settings of the process are as they were: others than before it, which it restores."""
+
+    def __init__(self, what: str, *switches: Switch) -> None:
+        self.what, self.switches = what, switches
 
     def __enter__(self) -> None:
+        self.kept = [(move, read()) for read, move, _ in self.switches]
+        for (move, now), (_, _, (usual, other)) in zip(self.kept, self.switches, strict=True):
+            move(other if now == usual else usual)
+        self.random, self.filters = random.getstate(), warnings.catch_warnings()
+        random.random()  # as a generator that was seeded alike would stay as it is
+        with suppress(ImportError):
+            import numpy
+
+            numpy.random.random()
+        self.filters.__enter__()
+        warnings.resetwarnings()
         self.before = _settings()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        after = _settings()
+        self.filters.__exit__(kind, error, trace)
+        random.setstate(self.random)
+        for move, value in self.kept:
+            move(value)
         if error is None:
-            changed = [name for name, found in _settings().items() if found != self.before[name]]
+            changed = [name for name, found in after.items() if found != self.before[name]]
             require(not changed, f"{self.what} changed {', '.join(changed)}")
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,9 +98,36 @@ def earlier_calls_leave_no_trace(subject: Subject) -> None:
         _require_same_bits(request(fresh), expected, f"output of one module called twice, {where}")
 
 
+@attention_check("implementation")
+def calls_keep_no_tensors(subject: Subject) -> None:
+    """In eval mode a call leaves nothing in the module that follows its inputs: neither weights nor a last output."""
+    for geometry in subject.plain_and_causal():
+        module = subject.build(geometry)
+        held = []
+        for seed in (1, 2):
+            subject.draw(module, seed=seed)(module)
+            held.append({name: tensor.detach().clone() for name, tensor in _tensors_of(module)})
+        kept = [name for name in held[1] if name not in held[0] or not _same(held[0][name], held[1][name])]
+        require(not kept, f"a call in eval mode keeps {', '.join(f'{name} {tuple(held[1][name].shape)}' for name in kept[:8])}")
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+def _tensors_of(held: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Tensors that a module's attributes hold, directly or in modules, mappings and sequences, by their path."""
+    if isinstance(held, Tensor):
+        yield name, held
+    elif isinstance(held, (nn.Module, Mapping, list, tuple)):
+        named = vars(held) if isinstance(held, nn.Module) else held if isinstance(held, Mapping) else dict(enumerate(held))
+        for part, value in named.items():
+            yield from _tensors_of(value, f"{name}.{part}" if name else str(part))
+
+
 def _earlier(subject: Subject, module: Attention) -> Iterator[Request]:
     any_length = subject.card.can.any_length
-    for length in (2 * subject.length + 3, 5) if any_length else (subject.length,):
+    for length in (subject.length, 2 * subject.length + 3, 5) if any_length else (subject.length,):
         yield subject.draw(module, queries=length, keys=length, seed=5, batch=2)
         yield subject.draw(module, queries=length, keys=length, seed=6).changed(lambda _, tensor: 30 * tensor)
 

@@ -42,6 +42,17 @@ def steps_answer_as_one_call(subject: Subject) -> None:
         if not subject.card.can.any_length:
             longer = subject.draw(module, queries=geometry.keys + 1, keys=geometry.keys + 1)
             must_refuse("a step beyond the length built for", partial(longer, partial(_in_steps, module, [geometry.keys, 1])))
+        elif geometry.keys == subject.length:
+            _require_steps_beyond(subject, module)
+
+
+@torch.no_grad()
+def _require_steps_beyond(subject: Subject, module: Attention) -> None:
+    """Compare steps over three times as many tokens as the module was built for with one call."""
+    length = 3 * subject.length + 2
+    longer = subject.draw(module, queries=length, keys=length)
+    found = longer(partial(_in_steps, module, [subject.length, subject.length, 1, 1, subject.length]))
+    subject.equal(found, longer(module), f"{length} tokens in steps, built for {subject.length}, against one call")
 
 
 @attention_check("variant")

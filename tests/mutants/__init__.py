@@ -17,11 +17,16 @@ from mutants import (
     sizes,
     state,
     stepwise,
+    stranger,
+    stranger_linear,
+    stranger_places,
 )
 from mutants.entering import MUTANTS, Mutant, breaks, plant
 from mutants.originals import ORIGINALS
 
 PARTS = (card, agreement, causality, padding, stepwise, batch, promises, state, modes, gradients, numerics, cost, sizes)
 """Modules of mutants, in the order of the kit's parts."""
+DRAWN = (stranger, stranger_places, stranger_linear)
+"""Modules of mutants drawn by somebody who had not read the kit."""
 
-__all__ = ["MUTANTS", "ORIGINALS", "PARTS", "Mutant", "breaks", "plant"]
+__all__ = ["DRAWN", "MUTANTS", "ORIGINALS", "PARTS", "Mutant", "breaks", "plant"]

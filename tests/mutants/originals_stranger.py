@@ -1,0 +1,228 @@
+"""Sound attentions as strangers write them, from which ``mutants_stranger`` is made; most carry no definition."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attn_zoo.contract import Attention, Capabilities, Cost, Geometry, allowed_pairs, by_length, softmax_over_valid
+from mutants.originals import NoOptions, original
+
+CHUNK = 16
+"""Positions that the chunked recurrences read at once."""
+
+
+@dataclass
+class DropoutOptions:
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is a share from 0 to below 1; got {self.dropout}")
+
+
+def sunk_cost(geometry: Geometry, options: DropoutOptions) -> Cost:
+    return Cost(4 * geometry.queries * geometry.keys * geometry.inner_dim, parameters=2 * geometry.heads)
+
+
+@original(
+    "sunk",
+    options=DropoutOptions,
+    can=Capabilities(causal=True, key_padding=True, cross=True, any_length=True),
+    time="n^2 d",
+    memory="n^2",
+    cost=sunk_cost,
+    variants={"dropout": {"dropout": 0.1}},
+)
+class Sunk(Attention):
+    """Softmax attention with a learned temperature and sink for each head; a sink takes weight and gives no value."""
+
+    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.sink, self.log_temperature = (nn.Parameter(torch.zeros(geometry.heads, 1, 1)) for _ in range(2))
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return self.dropped(self.weights(query, key, key_valid)) @ value
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        scores = query * query.shape[-1] ** -0.5 @ key.mT * self.log_temperature.exp().to(query.dtype)
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        scores = torch.cat([scores, self.sink.to(scores.dtype).expand(*scores.shape[:3], 1)], dim=-1)
+        return softmax_over_valid(scores, None if allowed is None else F.pad(allowed, (0, 1), value=True))[..., :-1]
+
+    def dropped(self, weights: Tensor) -> Tensor:
+        return F.dropout(weights, self.options.dropout, self.training)
+
+
+class Defined(Sunk):
+    """Sunk with its definition."""
+
+    def definition(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        raised = (query @ key.mT / query.shape[-1] ** 0.5 * self.log_temperature.exp()).exp()
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        raised = raised if allowed is None else raised * allowed
+        return raised @ value / (raised.sum(dim=-1, keepdim=True) + self.sink.exp())
+
+
+def exact_cost(geometry: Geometry, options: NoOptions) -> Cost:
+    return Cost(4 * geometry.queries * geometry.keys * geometry.inner_dim, parameters=0)
+
+
+@original(
+    "blockwise",
+    options=NoOptions,
+    can=Capabilities(causal=True, key_padding=True, cross=True, any_length=True, exact=True),
+    time="n^2 d",
+    memory="n d",
+    cost=exact_cost,
+)
+class Blockwise(Attention):
+    """Softmax attention with an online softmax over blocks of keys."""
+
+    BLOCK = 64
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        query, n = query * query.shape[-1] ** -0.5, key.shape[2]
+        highest, out = self.first_maximum(query), torch.zeros_like(query)
+        mass = torch.zeros_like(highest)
+        for start in range(0, n, self.BLOCK):
+            part = slice(start, min(start + self.BLOCK, n))
+            scores = self.scores(query, key[:, :, part])
+            if (allowed := self.allowed(query, part, key_valid)) is not None:
+                scores = scores.masked_fill(~allowed, -math.inf)
+            above = torch.maximum(highest, scores.amax(dim=-1, keepdim=True)).clamp(min=torch.finfo(scores.dtype).min)
+            weights, keep = (scores - above).exp(), (highest - above).exp()
+            mass, out, highest = mass * keep + weights.sum(dim=-1, keepdim=True), out * keep + weights @ value[:, :, part], above
+        return out / mass.masked_fill(mass == 0, 1)
+
+    def first_maximum(self, query: Tensor) -> Tensor:
+        return query.new_full((*query.shape[:3], 1), -math.inf)
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.mT
+
+    def allowed(self, query: Tensor, part: slice, key_valid: Tensor | None) -> Tensor | None:
+        allowed = None if key_valid is None else key_valid[:, None, None, part]
+        if self.geometry.causal:
+            places = torch.arange(query.shape[2], device=query.device)
+            past = places[:, None] >= places[part]
+            allowed = past if allowed is None else past & allowed
+        return allowed
+
+
+@dataclass
+class AlibiOptions:
+    window: int = by_length("min(32, n/4)", lambda g: max(1, min(32, g.keys // 4)))
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise ValueError(f"the window counts positions, so it is at least 1; got {self.window}")
+
+
+def alibi_width(geometry: Geometry, options: AlibiOptions) -> int:
+    return options.window if geometry.causal else 2 * options.window - 1
+
+
+def alibi_cost(geometry: Geometry, options: AlibiOptions) -> Cost:
+    return Cost(4 * geometry.keys * alibi_width(geometry, options) * geometry.inner_dim, parameters=0)
+
+
+@original(
+    "alibi",
+    options=AlibiOptions,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True),
+    time="n w d",
+    memory="n w d",
+    cost=alibi_cost,
+    variants={"narrow": {"window": 3}},
+)
+class Alibi(Attention):
+    """Softmax attention within a window of positions, less a slope of the head times the distance."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        window, width = self.options.window, alibi_width(self.geometry, self.options)
+        keys, values = (self.windows(x, window - 1, width) for x in (key, value))  # (batch, heads, n, head_dim, width)
+        valid = query.new_ones(len(query), key.shape[2], dtype=torch.bool) if key_valid is None else key_valid
+        allowed = self.windows(valid[:, None, :, None], window - 1, width).movedim(-2, -1)[..., 0]
+        scores = (query[..., None, :] @ keys)[..., 0, :] * query.shape[-1] ** -0.5
+        weights = softmax_over_valid(scores - self.bias(width, scores), allowed)
+        return (values @ weights[..., None])[..., 0]
+
+    def windows(self, x: Tensor, before: int, width: int) -> Tensor:
+        return F.pad(x, (0, 0, before, width - 1 - before)).unfold(2, width, 1)
+
+    def bias(self, width: int, like: Tensor) -> Tensor:
+        distance = (torch.arange(width, device=like.device) - self.options.window + 1).abs()
+        return (self.slopes(like.device)[:, None, None] * distance).to(like.dtype)
+
+    def slopes(self, device: torch.device) -> Tensor:
+        heads = self.geometry.heads
+        return 2.0 ** (-8 * torch.arange(1, heads + 1, device=device) / heads)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Rotated keys, and values, of the tokens read."""
+
+    key: Tensor
+    value: Tensor
+
+    @property
+    def position(self) -> int:
+        return self.key.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return self.key.nbytes + self.value.nbytes
+
+
+def rotated_cost(geometry: Geometry, options: NoOptions) -> Cost:
+    n, inner = geometry.keys, geometry.inner_dim
+    return Cost(4 * n * n * inner, parameters=0, state_bytes=8 * n * inner if geometry.causal else None)
+
+
+@original(
+    "rotated",
+    options=NoOptions,
+    can=Capabilities(causal=True, key_padding=True, cross=False, any_length=True, stepwise=True),
+    time="n^2 d",
+    memory="n^2",
+    cost=rotated_cost,
+)
+class Rotated(Attention):
+    """Softmax attention of queries and keys that are rotated by their positions (RoPE)."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        query, key = self.rotate(query, 0), self.rotate(key, 0)
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        return softmax_over_valid(query @ key.mT * query.shape[-1] ** -0.5, allowed) @ value
+
+    def rotate(self, x: Tensor, start: int) -> Tensor:
+        half = x.shape[-1] // 2
+        cosine, sine = (t.to(x.dtype) for t in self.table(x, start, half))
+        first, second, rest = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)
+        return torch.cat([first * cosine - second * sine, first * sine + second * cosine, rest], dim=-1)
+
+    def table(self, x: Tensor, start: int, half: int) -> tuple[Tensor, Tensor]:
+        place = torch.arange(start, start + x.shape[2], dtype=torch.float64, device=x.device)
+        angle = place[:, None] * 10000 ** (-torch.arange(half, dtype=torch.float64, device=x.device) / max(half, 1))
+        return angle.cos(), angle.sin()
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Kept:
+        empty = torch.zeros(batch, self.geometry.heads, 0, self.geometry.head_dim, dtype=dtype, device=device)
+        return Kept(empty, empty)
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Kept]:
+        if state.key.shape[0] != len(value):
+            raise ValueError(f"the state is of {state.key.shape[0]} examples, got {len(value)}")
+        before, new = state.position, value.shape[2]
+        keys = torch.cat([state.key, self.rotate(key, before)], dim=2)
+        values = torch.cat([state.value, value], dim=2)
+        past = torch.ones(new, before + new, dtype=torch.bool, device=value.device).tril(before)
+        scores = self.rotate(query, before) @ keys.mT * query.shape[-1] ** -0.5
+        return softmax_over_valid(scores, past) @ values, Kept(keys, values)

@@ -1,0 +1,287 @@
+"""Defects drawn by somebody who had not read the kit, in softmax attention with a sink and a temperature."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from attn_zoo.contract import Cost, Geometry, Growth, allowed_pairs, softmax_over_valid
+from mutants.entering import breaks
+from mutants.originals_stranger import Defined, DropoutOptions, Sunk
+
+# --- softmax with a sink and a temperature ---------------------------------------------------------------------------
+
+
+@breaks("padding_amounts_to_shorter_inputs", "sunk", "30 positions padded to 31")
+class MasksAfterSoftmax(Sunk):
+    """Sets the weights of padded keys to zero after they have taken their share."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        weights = super().weights(query, key, None)
+        return weights if key_valid is None else weights * key_valid[:, None, None, :]
+
+
+@breaks("batch_mates_have_no_influence", "sunk", "an example alone against in a batch")
+class RepeatsTheMask(Sunk):
+    """Repeats the mask for the heads in the order heads, batch, where the scores are in the order batch, heads."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        if key_valid is None:
+            return super().weights(query, key, None)
+        batch, heads, keys = key.shape[:3]
+        mask = key_valid.repeat(heads, 1).view(batch, heads, keys)
+        each = [super(RepeatsTheMask, self).weights(query, key, mask[:, head]) for head in range(heads)]
+        return torch.stack([weights[:, head] for head, weights in enumerate(each)], dim=1)
+
+
+@breaks("inputs_are_left_alone", "sunk", "the call changed")
+class ScalesInPlace(Sunk):
+    """Scales the caller's queries in place where no gradient is needed."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        if torch.is_grad_enabled():
+            return super().weights(query, key, key_valid)
+        query.mul_(2)
+        return super().weights(query / 2, key, key_valid)
+
+
+@breaks("inputs_are_left_alone", "sunk", "key_valid")
+class OpensTheMask(Sunk):
+    """Lets an example without keys see its first one, by writing into the caller's mask."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        if key_valid is not None:
+            key_valid[:, 0] |= ~key_valid.any(dim=-1)
+        return super().weights(query, key, key_valid)
+
+
+def one_temperature(geometry: Geometry, options: DropoutOptions) -> Cost:
+    return Cost(4 * geometry.queries * geometry.keys * geometry.inner_dim, parameters=geometry.heads)
+
+
+def no_products(geometry: Geometry, options: DropoutOptions) -> Cost:
+    return Cost(flops=0, parameters=2 * geometry.heads)
+
+
+@breaks("shapes_flow_outside_a_device_context", "sunk", "RuntimeError", cost=one_temperature)
+class KeepsALooseSink(Sunk):
+    """Holds its sink as a tensor that is no parameter: no optimiser, checkpoint or device knows it."""
+
+    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        del self.sink
+        self.sink = torch.zeros(geometry.heads, 1, 1, requires_grad=True)  # type: ignore[assignment]  # the defect
+
+
+@breaks("gradients_end_in_inputs_and_parameters", "sunk", "neither an input nor a parameter", cost=one_temperature)
+class ListsItsSinks(Sunk):
+    """Holds a list of parameters, one for each head, which modules do not look into, and moves it at every call."""
+
+    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        del self.sink
+        self.sinks = [nn.Parameter(torch.zeros(1, 1)) for _ in range(geometry.heads)]
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        scores = query * query.shape[-1] ** -0.5 @ key.mT * self.log_temperature.exp().to(query.dtype)
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        sinks = torch.stack([sink.to(query) for sink in self.sinks])
+        scores = torch.cat([scores, sinks.expand(*scores.shape[:3], 1)], dim=-1)
+        return softmax_over_valid(scores, None if allowed is None else F.pad(allowed, (0, 1), value=True))[..., :-1]
+
+
+@breaks("gradients_follow_outputs_at_every_size", "sunk", "log_temperature")
+class RemembersItsTemperature(Sunk):
+    """Computes the temperature once in evaluation, and never again."""
+
+    _cached: Tensor | None = None
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        if self.training:
+            self._cached = None
+            return super().weights(query, key, key_valid)
+        if self._cached is None:
+            self._cached = (self.log_temperature.exp() / 1.0).detach().clone()
+        now = self.log_temperature.exp()
+        return super().weights(query * (self._cached / now.detach()).to(query.dtype), key, key_valid)
+
+
+@breaks("copies_are_independent", "sunk", "after the original was changed")
+class BindsItsFirstSelf(Sunk):
+    """Keeps a function over itself, which a deep copy does not rebind: the copy reads the temperature of the original."""
+
+    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.temperature = lambda: self.log_temperature.exp()
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        mine = self.log_temperature.exp()
+        return super().weights(query * (self.temperature() / mine).to(query.dtype), key, key_valid)
+
+
+@breaks("calls_keep_no_tensors", "sunk", "last_weights")
+class KeepsItsWeights(Sunk):
+    """Keeps the weights of the last call for a picture, and with them n × n numbers."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        weights = self.weights(query, key, key_valid)
+        self.last_weights = weights.detach()
+        return self.dropped(weights) @ value
+
+
+@breaks("calls_are_silent", "sunk", "query")
+class Prints(Sunk):
+    """Leaves a line of debugging in."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        print("query", tuple(query.shape))
+        return super().attend(query, key, value, key_valid)
+
+
+@breaks("calls_are_silent", "sunk", "no fused kernel")
+class WarnsAlways(Sunk):
+    """Warns at every call."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        warnings.warn("no fused kernel for sinks; using the slow path", stacklevel=2)
+        return super().attend(query, key, value, key_valid)
+
+
+@breaks("the_process_is_left_as_it_was", "sunk", "the state of random")
+class SeedsPython(Sunk):
+    """Seeds Python's generator when built, so that whatever else draws from it repeats itself."""
+
+    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        random.seed(0)
+
+
+@breaks("the_process_is_left_as_it_was", "sunk", "tf32")
+class TunesTheProcess(Sunk):
+    """Switches on the search for convolutions, for every network in the process."""
+
+    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        torch.backends.cudnn.benchmark = True
+
+
+@breaks("dropout_acts_in_training_only", "sunk", "survivors")
+class DropsUnscaled(Sunk):
+    """Drops weights without scaling up those that stay, so that outputs are smaller in training."""
+
+    def dropped(self, weights: Tensor) -> Tensor:
+        return weights * (torch.rand_like(weights) >= self.options.dropout) if self.training else weights
+
+
+@breaks("gradients_follow_dropout", "sunk", "slope")
+class DropsAnew(Sunk):
+    """Recomputes the weights in the backward pass with another draw of dropout."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        if not self.training:
+            return super().attend(query, key, value, key_valid)
+        out: Tensor = checkpoint(super().attend, query, key, value, key_valid, use_reentrant=False, preserve_rng_state=False)
+        return out
+
+
+@breaks("no_future_leaks_at_any_border", "sunk", "before position")
+class CountsInBytes(Sunk):
+    """Compares positions in 8 bits to save memory: they start anew at 256."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        if not self.geometry.causal:
+            return super().weights(query, key, key_valid)
+        place = torch.arange(key.shape[2], device=key.device).to(torch.uint8)
+        allowed = place[:, None] >= place if key_valid is None else (place[:, None] >= place) & key_valid[:, None, None]
+        scores = query * query.shape[-1] ** -0.5 @ key.mT * self.log_temperature.exp().to(query.dtype)
+        scores = torch.cat([scores, self.sink.to(scores.dtype).expand(*scores.shape[:3], 1)], dim=-1)
+        return softmax_over_valid(scores, F.pad(allowed, (0, 1), value=True))[..., :-1]
+
+
+@breaks("every_size_runs_in_every_type", "sunk", "IndexError")
+class SqueezesItsHeads(Sunk):
+    """Squeezes every axis of one, and so the heads where there is one."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        raised = self.log_temperature.squeeze().exp()[:, None, None]
+        return super().weights(query * (raised / self.log_temperature.exp()).to(query.dtype), key, key_valid)
+
+
+@breaks("cost_formula_is_exact", "sunk", "two examples")
+class StacksTheBatch(Sunk):
+    """Lays the batch out as one long sequence, masked to its own example: right, at batch times the cost."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        batch, queries, keys = len(query), query.shape[2], key.shape[2]
+        example = torch.arange(batch, device=key.device)
+        same = example.repeat_interleave(queries)[:, None] == example.repeat_interleave(keys)
+        allowed = allowed_pairs(query, key, key_valid, causal=self.geometry.causal)
+        if allowed is not None:
+            same = same & allowed.expand(batch, 1, queries, keys)[:, 0].reshape(batch * queries, keys).repeat(1, batch)
+        long_query, long_key, long_value = (x.transpose(0, 1).flatten(1, 2)[None] for x in (query, key, value))
+        scores = long_query * query.shape[-1] ** -0.5 @ long_key.mT * self.log_temperature.exp().to(query.dtype)
+        scores = torch.cat([scores, self.sink.to(scores.dtype).expand(*scores.shape[:3], 1)], dim=-1)
+        weights = self.dropped(softmax_over_valid(scores, F.pad(same, (0, 1), value=True))[..., :-1])
+        return (weights @ long_value)[0].unflatten(1, (batch, queries)).transpose(0, 1)
+
+
+@breaks("output_is_like_the_queries", "sunk", "bfloat16")
+class PromotesUnderPadding(Sunk):
+    """Adds a mask in float32, and answers in it, where there is padding."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        weights = self.dropped(self.weights(query, key, key_valid))
+        wide = torch.promote_types(value.dtype, torch.float32)
+        return weights @ value if key_valid is None else weights.to(wide) @ value.to(wide)
+
+
+@breaks("the_process_is_left_as_it_was", "sunk", "draws from")
+class JittersInTraining(Sunk):
+    """Adds noise to its scores in training, which no option states."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().weights(query + 0.01 * torch.randn_like(query) if self.training else query, key, key_valid)
+
+
+@breaks("recording_gradients_changes_nothing", "sunk", "no input needs")
+class SkipsGradientsOfTheFirstLayer(Sunk):
+    """Takes a path without gradients where no input needs one, and loses those of its parameters."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)):
+            return super().attend(query, key, value, key_valid)
+
+
+@breaks("time_grows_as_printed", "sunk", "numbers written", time=Growth("n d"), memory=Growth("n d"), cost=no_products)
+class ComparesAllPairs(Sunk):
+    """Adds the value of the nearest key, found in blocks without a matrix product: all pairs are compared, and the card says n."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        rows = []
+        for some in query.split(64, dim=2):
+            far = torch.cdist(some, key, p=1) * self.log_temperature.exp()
+            best = far.min(dim=-1, keepdim=True)
+            rows.append(value.gather(2, best.indices.expand_as(some)) * (-best.values).exp())
+        return torch.cat(rows, dim=2)
+
+
+@breaks("eager_agrees_with_the_definition", "sunk", "from the definition")
+class ScalesFor64(Defined):
+    """Divides scores by 8, whatever the width of a head."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        return super().weights(query * (query.shape[-1] ** 0.5 / 8), key, key_valid)
+
+
+@breaks("memory_layout_has_no_influence", "sunk", "against contiguous inputs")
+class StridesTheValues(Sunk):
+    """Reads the values as if rows followed each other in memory."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        heads, n, d = value.shape[1:]
+        return super().attend(query, key, value.as_strided(value.shape, (heads * n * d, n * d, d, 1)), key_valid)

@@ -1,0 +1,134 @@
+"""Defects drawn by somebody who had not read the kit, in softmax by blocks, within windows and after rotations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_zoo.contract import softmax_over_valid
+from mutants.entering import breaks
+from mutants.originals_stranger import Alibi, Blockwise, Kept, Rotated
+
+# --- exact, by blocks ------------------------------------------------------------------------------------------------
+
+
+@breaks("limit_is_softmax", "blockwise", "100 times as large")
+class StartsAtZero(Blockwise):
+    """Takes the highest score to be 0 at least, so that a row of low scores vanishes."""
+
+    def first_maximum(self, query: Tensor) -> Tensor:
+        return query.new_zeros((*query.shape[:3], 1))
+
+
+@breaks("limit_is_softmax", "blockwise", "100 times as large")
+class ClampsScores(Blockwise):
+    """Clamps its scores for stability."""
+
+    def scores(self, query: Tensor, key: Tensor) -> Tensor:
+        return super().scores(query, key).clamp(-50, 50)
+
+
+@breaks("limit_is_softmax", "blockwise", "padded=True")
+class MasksByTheFirstBlock(Blockwise):
+    """Reads the mask of padding from its start for every block."""
+
+    def allowed(self, query: Tensor, part: slice, key_valid: Tensor | None) -> Tensor | None:
+        return super().allowed(query, part, None if key_valid is None else key_valid.roll(part.start, dims=1))
+
+
+# --- windows and rotations -------------------------------------------------------------------------------------------
+
+
+@breaks("heads_keep_to_themselves", "alibi", "RuntimeError")
+class SlopesOfPowersOfTwo(Alibi):
+    """Has slopes for 1, 2, 4, 8 … heads only."""
+
+    def slopes(self, device: torch.device) -> Tensor:
+        heads = 2 ** (self.geometry.heads.bit_length() - 1)
+        return 2.0 ** (-8 * torch.arange(1, heads + 1, device=device) / heads)
+
+
+@breaks("conversions_reach_everything", "rotated", "converted from torch.bfloat16")
+class TableOfTheFirstType(Rotated):
+    """Keeps its table in the type of the first call, and serves it to later ones."""
+
+    def table(self, x: Tensor, start: int, half: int) -> tuple[Tensor, Tensor]:
+        tables: dict[Any, Any] = self.__dict__.setdefault("tables", {})
+        if (place := (start, x.shape[2])) not in tables:
+            tables[place] = tuple(t.to(x.dtype) for t in super().table(x, start, half))
+        found: tuple[Tensor, Tensor] = tables[place]
+        return found
+
+
+@breaks("earlier_calls_leave_no_trace", "rotated", "nference")
+class TableOfInference(Rotated):
+    """Keeps its table as the first call made it: one in inference mode leaves what no later gradient may use."""
+
+    def table(self, x: Tensor, start: int, half: int) -> tuple[Tensor, Tensor]:
+        tables: dict[Any, Any] = self.__dict__.setdefault("tables", {})
+        if (place := (start, x.shape[2], x.dtype, x.device)) not in tables:
+            tables[place] = tuple(t.to(x.dtype) for t in super().table(x, start, half))
+        found: tuple[Tensor, Tensor] = tables[place]
+        return found
+
+
+@breaks("every_size_runs_in_every_type", "rotated", "parameters rounded to torch.bfloat16")
+class RoundsPositions(Rotated):
+    """Counts positions in the type of the inputs: bfloat16 knows no whole number between 256 and 258."""
+
+    def table(self, x: Tensor, start: int, half: int) -> tuple[Tensor, Tensor]:
+        place = torch.arange(start, start + x.shape[2], device=x.device).to(x.dtype)
+        angle = place[:, None] * (10000 ** (-torch.arange(half, device=x.device) / max(half, 1))).to(x.dtype)
+        return angle.cos(), angle.sin()
+
+
+@breaks("steps_answer_as_one_call", "rotated", "against one call")
+class StepsFromZero(Rotated):
+    """Rotates each piece of a sequence as if it were the first."""
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Kept]:
+        before, new = state.position, value.shape[2]
+        keys, values = torch.cat([state.key, self.rotate(key, 0)], dim=2), torch.cat([state.value, value], dim=2)
+        past = torch.ones(new, before + new, dtype=torch.bool, device=value.device).tril(before)
+        return softmax_over_valid(self.rotate(query, 0) @ keys.mT * query.shape[-1] ** -0.5, past) @ values, Kept(keys, values)
+
+
+@dataclass(frozen=True)
+class Ring(Kept):
+    """As many tokens as the attention was built for."""
+
+    read: int = 0
+
+    @property
+    def position(self) -> int:
+        return self.read
+
+
+@breaks("steps_answer_as_one_call", "rotated", "built for")
+class ForgetsBeyondItsBuild(Rotated):
+    """Drops the oldest tokens from its state once it has read as many as it was built for."""
+
+    def initial_state(self, batch: int, *, dtype: torch.dtype = torch.float32, device: Any = None) -> Kept:
+        state = super().initial_state(batch, dtype=dtype, device=device)
+        return Ring(state.key, state.value)
+
+    def advance(self, query: Any, key: Any, value: Tensor, state: Any, **streams: Tensor) -> tuple[Tensor, Any]:
+        if state.key.shape[0] != len(value):
+            raise ValueError(f"the state is of {state.key.shape[0]} examples, got {len(value)}")
+        room, new = self.geometry.keys, value.shape[2]
+        keys = torch.cat([state.key, self.rotate(key, state.position)], dim=2)
+        values = torch.cat([state.value, value], dim=2)
+        past = torch.ones(new, keys.shape[2], dtype=torch.bool, device=value.device).tril(keys.shape[2] - new)
+        out = softmax_over_valid(self.rotate(query, state.position) @ keys.mT * query.shape[-1] ** -0.5, past) @ values
+        return out, Ring(keys[:, :, -room:], values[:, :, -room:], state.position + new)
+
+
+@breaks("large_inputs_stay_finite", "rotated", "zeros")
+class DividesByARoot(Rotated):
+    """Normalises queries and keys by the root of a sum of squares, whose gradient at zero is not a number."""
+
+    def rotate(self, x: Tensor, start: int) -> Tensor:
+        return super().rotate(x / (x.square().sum(dim=-1, keepdim=True).sqrt() + 1e-6), start)
