@@ -86,8 +86,8 @@ def measurement(tmp_path, request) -> Iterator[subprocess.Popen[bytes]]:
     words = WORDS.format(**request.param).split()
     command = [sys.executable, "-P", "-m", "attn_zoo.cli", "measure", "experiment=cost", *words]
     (tmp_path / "waiting.py").write_text(PLUGIN, encoding="utf-8")
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)
+    nowhere, pipe = subprocess.DEVNULL, subprocess.PIPE
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stdin=nowhere, stdout=pipe, stderr=pipe)
     yield process
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
