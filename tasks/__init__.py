@@ -1,5 +1,6 @@
 """Tasks of the zoo: a plugin, registered through the same entry point as the plugins of others."""
 
+from . import adding as adding
 from . import causal_language as causal_language
 from . import cifar10 as cifar10
 from . import cifar100 as cifar100
@@ -24,5 +25,7 @@ from . import pixels as pixels
 from . import retrieval as retrieval
 from . import selective as selective
 from . import sentences as sentences
+from . import set_recall as set_recall
 from . import state_words as state_words
 from . import text as text
+from . import tones as tones

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attn_zoo import MultiHeadAttention, build_attention
-from attn_zoo.contract import Geometry, Patches, TaskSpec, Tokens
+from attn_zoo.contract import Frames, Geometry, Patches, TaskSpec, Tokens
 from attn_zoo.records import Budget, ModelSpec
 from attn_zoo.registry import build_task, card, register_attention, register_task, task_card
 
@@ -20,6 +20,8 @@ CALLS = {
     "length ": lambda: TaskSpec(Tokens(4), True, classes=2),
     "labels": lambda: TaskSpec(Tokens(4), 8, classes=2, labels="row"),  # type: ignore[arg-type]
     "causal": lambda: TaskSpec(Tokens(4), 8, classes=2, labels="position", causal="yes"),  # type: ignore[arg-type]
+    "problem": lambda: TaskSpec(Tokens(4), 8, classes=2, problem="guessing"),  # type: ignore[arg-type]
+    "frames.channels": lambda: Frames(2.0),  # type: ignore[arg-type]
     "inputs": lambda: TaskSpec("tokens", 8, classes=2),  # type: ignore[arg-type]
     "vocabulary": lambda: Tokens(0),
     "patch": lambda: Patches(1, 8, 8, 2.0),  # type: ignore[arg-type]

@@ -6,7 +6,19 @@ import os
 from dataclasses import replace
 
 import pytest
-from mutants.tasks import MUTANTS, TESTING, Couples, Options, Pictures, RepeatsTokens, Sound, card_of
+from mutants.tasks import (
+    MUTANTS,
+    TESTING,
+    Couples,
+    Options,
+    Pictures,
+    Readings,
+    ReadingsByPosition,
+    RepeatsTokens,
+    SeveralAtOnce,
+    Sound,
+    card_of,
+)
 
 from attn_zoo import task_card, task_names
 from attn_zoo.conformance import TASK_CHECKS, NotApplicable, Violation, check_task, task_checks
@@ -24,14 +36,15 @@ def test_every_check_has_a_mutant():
     assert {check for check, _, _ in MUTANTS} == set(TASK_CHECKS)
 
 
-@pytest.mark.parametrize("kind", [Sound, Pictures, Couples])
+@pytest.mark.parametrize("kind", [Sound, Pictures, Couples, Readings, SeveralAtOnce])
 def test_a_sound_task_passes_every_check(kind):
     report = check_task(card_of(kind))
     assert [result.status for result in report.results] == ["passed"] * len(TASK_CHECKS), str(report)
 
 
-def test_a_sound_task_with_labels_by_position_passes_every_check_but_the_order_of_classes():
-    report = check_task(card_of(RepeatsTokens))
+@pytest.mark.parametrize("kind", [RepeatsTokens, ReadingsByPosition])
+def test_a_sound_task_with_labels_by_position_passes_every_check_but_the_order_of_labels(kind):
+    report = check_task(card_of(kind))
     assert {result.case.check for result in report.results if result.status != "passed"} == {"order_tells_nothing"}, str(report)
 
 

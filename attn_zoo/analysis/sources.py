@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.analysis.text import default_text, read_text, stretches
-from attn_zoo.contract import Tokens, UnsupportedError
+from attn_zoo.contract import Frames, Tokens, UnsupportedError
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.records.spec import ModelSpec
 from attn_zoo.registry import build_task, task_card
@@ -202,7 +202,7 @@ def _task_subject(request: Request, name: str) -> Subject:
     card, task = task_card(name), build_task(name)
     spec, length = task.spec, request.length
     words = f"validation examples of {name}"
-    if not isinstance(spec.inputs, Tokens):
+    if not isinstance(spec.inputs, Tokens | Frames):
         _refuse(request, "length", "has one position for every patch")
     else:
         length = spec.length // 2 if length is None else length

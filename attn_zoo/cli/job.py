@@ -15,6 +15,7 @@ import torch
 from attn_zoo.cli.config import Settings
 from attn_zoo.cli.progress import RunProgress
 from attn_zoo.escapes import terminal
+from attn_zoo.leaderboard.metrics import written
 from attn_zoo.plugin_files import digests
 from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.environment import command_line
@@ -155,7 +156,10 @@ def _do(order: Order, job: Job) -> RunRecord:
     if told.to and is_main:
         trackers = Tracking(told.to, job.spec, run_id, project=told.project, folder=told.folder, every=told.every)
     with trackers as tracking:
-        watchers: list[Progress] = [RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None)] if is_main else []
+        watchers: list[Progress] = []
+        if is_main:
+            metric = task_card(job.spec.task).metric
+            watchers.append(RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None, metric=metric))
         progress = Watchers(*watchers, *([tracking] if tracking else []))
         record = with_tuning(run(job.spec, progress, job.locations, checkpoint), job.tuning)
         record = replace(record, environment={**record.environment, "command": command_line(order.command)})
@@ -186,4 +190,5 @@ def _outcome(record: RunRecord) -> str:
     seconds = record.measured.get("train_seconds")
     took = "" if seconds is None else f" after {seconds:.1f} s of training"
     split = "valid" if record.is_trial else "test"
-    return f"{split} {record.task_card['metric']} {100 * record.scores[split]:.1f} %{took}"
+    metric = record.task_card["metric"]
+    return f"{split} {metric} {written(record.scores[split], metric)}{took}"

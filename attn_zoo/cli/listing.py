@@ -13,7 +13,7 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo import registry
-from attn_zoo.contract import AttentionCard, Geometry, Pairs, Patches, TaskCard, UnknownNameError, length_rules
+from attn_zoo.contract import AttentionCard, Frames, Geometry, Pairs, Patches, TaskCard, UnknownNameError, length_rules
 from attn_zoo.terminal import WIDE, columns, fit, wrap
 
 _MARK = {True: "yes", False: "-"}
@@ -110,14 +110,18 @@ def task_table() -> str:
 
 
 def inputs_in_words(card: TaskCard) -> str:
-    """Form, length and classes under the default options."""
+    """Form, length and labels under the default options."""
     spec = card.build(card.options()).spec
     if isinstance(spec.inputs, Patches):
         form = f"{spec.inputs.height} x {spec.inputs.width} x {spec.inputs.channels} in {spec.length} patches"
+    elif isinstance(spec.inputs, Frames):
+        form = f"{spec.length} frames of {spec.inputs.channels} channels"
     else:
         form = f"2 x {spec.length} tokens" if isinstance(spec.inputs, Pairs) else f"{spec.length} tokens"
     asked = "by position" if spec.labels == "position" else "an example"
-    return f"{form}, {spec.classes} classes {asked}"
+    numbers = "1 number" if spec.classes == 1 else f"{spec.classes} numbers"
+    kinds = {"multi_label": f"any of {spec.classes} classes", "regression": numbers}
+    return f"{form}, {kinds.get(spec.problem, f'{spec.classes} classes')} {asked}"
 
 
 def _pairs(given: Any) -> str:

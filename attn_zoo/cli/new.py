@@ -16,14 +16,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("name", metavar="NAME", help="of the package and of what it registers: small letters, digits, underscores")
     parser.add_argument("--task", action="store_true", help="a task instead of an attention")
+    parser.add_argument(
+        "--class", dest="class_name", metavar="CLASS", help="name of its class (default: from NAME, MyTask for my_task)"
+    )
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="new or empty folder of the package (default: NAME, here)")
     parser.set_defaults(handler=_new)
 
 
 def _new(parsed: argparse.Namespace) -> int:
+    """Write the package and say what to do next.
+
+    Raises:
+        ValueError: a name is unfit or taken, or the folder holds something.
+        OSError: the folder cannot be written.
+    """
     kind: Kind = "task" if parsed.task else "attention"
     folder = parsed.output or Path(parsed.name)
-    written = write_package(kind, parsed.name, folder)
+    written = write_package(kind, parsed.name, folder, parsed.class_name)
     overrides = f"task={parsed.name}" if parsed.task else f"attention={parsed.name} task=digits"
     print(f"{kind} {parsed.name} in {folder}:")
     print("\n".join(f"  {path.as_posix()}" for path in written))

@@ -6,13 +6,13 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from attn_zoo.terminal import wrap
 
-UNITS = {
+UNITS: Mapping[str, Mapping[str, float]] = {
     "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
     "flops": {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15},
     "memory": {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9},

@@ -11,6 +11,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from attn_zoo.leaderboard.metrics import written
 from attn_zoo.terminal import COLUMNS
 
 EVERY = 30.0
@@ -98,10 +99,11 @@ class RunProgress:
     Args:
         by_time: a time ends the run, so that its number of steps is unknown.
         bar: draw a bar on a terminal.
+        metric: metric of the validation score.
     """
 
-    def __init__(self, by_time: bool = False, bar: bool = True) -> None:
-        self._by_time, self._with_bar = by_time, bar
+    def __init__(self, by_time: bool = False, bar: bool = True, metric: str = "accuracy") -> None:
+        self._by_time, self._with_bar, self._metric = by_time, bar, metric
         self._work: Work | None = None
         self._valid = ""
 
@@ -115,7 +117,7 @@ class RunProgress:
         if self._work is None:
             return
         if valid is not None:
-            self._valid = f"valid {100 * valid:.1f} %"
+            self._valid = f"valid {written(valid, self._metric)}"
         self._work.update(step, ", ".join(filter(None, [f"loss {loss:.3f}", self._valid])))
 
     def stop(self) -> None:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(parsed: argparse.Namespace) -> int:
-    root = parsed.records or FOLDER
+    root = FOLDER if parsed.records is None else parsed.records
     verdict = verify(root)
     wrong = sum(not finding.harmless for finding in verdict.findings)
     said = "nothing is wrong" if verdict.clean else f"{wrong} finding{'' if wrong == 1 else 's'}"

@@ -37,11 +37,10 @@ def records_root(parsed: argparse.Namespace) -> Path:
     """
     name = getattr(parsed, "reference", None)
     if name is None:
-        if parsed.records and not Path(parsed.records).exists():
-            raise FileNotFoundError(
-                f"--records takes a folder of records, or a packed file of them; there is no {parsed.records!r}"
-            )
-        return Path(parsed.records or FOLDER)
+        root = Path(FOLDER if parsed.records is None else parsed.records)
+        if parsed.records is not None and not root.exists():
+            raise FileNotFoundError(f"--records takes a folder of records, or a packed file of them; there is no {str(root)!r}")
+        return root
     if parsed.records is not None:
         raise ValueError(
             "--records FOLDER shows records of yours, --reference those that came with the package; give one of the two"

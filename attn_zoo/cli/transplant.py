@@ -12,8 +12,8 @@ from attn_zoo.cli.keys import describe_keys, read_keys
 from attn_zoo.cli.parsing import InLines, check_output
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost.crossover_plot import check_plot
 from attn_zoo.cost.grid import option
+from attn_zoo.plotting.theme import check_plot
 from attn_zoo.records import describe_environment
 from attn_zoo.registry import card, stated_options
 from attn_zoo.rows import RowName, hyperparameters, rows_of, typed_options

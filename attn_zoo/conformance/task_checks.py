@@ -15,9 +15,24 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from attn_zoo.conformance.harness import Case, NotApplicable, Report, Violation, require, run_cases
-from attn_zoo.contract import SPLITS, UNASKED, Batch, Examples, Pairs, Patches, Task, TaskCard, TaskSpec
+from attn_zoo.contract import (
+    METRICS,
+    SPLITS,
+    Batch,
+    Examples,
+    Frames,
+    Labels,
+    Pairs,
+    Patches,
+    Task,
+    TaskCard,
+    TaskSpec,
+    Tokens,
+    scored,
+)
 from attn_zoo.registry import make_options, task_card
 
 TaskCheck = Callable[[Task], "str | None"]
@@ -68,6 +83,8 @@ def card_is_complete(task: Task) -> None:
     """Every fact on the card is there, and every option has a default."""
     for name in ("name", "title", "version", "summary", "source", "licence", "metric"):
         require(getattr(task.card, name), f"the card says nothing under {name!r}")
+    fit = METRICS[task.spec.problem]
+    require(task.card.metric in fit, f"the metric {task.card.metric!r} is none of {task.spec.problem}: {', '.join(fit)}")
     type(task.options)()
     require(task.card.levels, "the card proposes no level, so a run would not know how long to train")
     for name, level in task.card.levels.items():
@@ -94,9 +111,9 @@ def splits_are_disjoint(task: Task) -> str:
 
 
 @task_check
-def labels_are_classes(task: Task) -> str:
-    """Labels are integers from 0 to classes - 1, one per example or scored position, and every class is in the training split."""
-    classes = task.spec.classes
+def labels_fit_the_spec(task: Task) -> str:
+    """Every example has labels of the stated kind and shape, at least one of them scored, and training shows every class."""
+    spec = task.spec
     for split in SPLITS:
         examples = task.examples(split)
         labels = examples.labels()
@@ -104,18 +121,54 @@ def labels_are_classes(task: Task) -> str:
             len(examples) == len(labels) > 0,
             f"{split} has {len(examples)} examples and {len(labels)} labels, not equal and above 0",
         )
-        axes = 2 if task.spec.labels == "position" else 1
-        require(
-            labels.dtype == torch.long and labels.dim() == axes,
-            f"{split} labels are {labels.dtype} of shape {tuple(labels.shape)}, not integers with {axes} axes",
-        )
-        scored = labels[labels != UNASKED]
-        if axes == 2:
-            require(bool((labels != UNASKED).any(dim=1).all()), f"{split} has an example that asks nothing")
-        low, high = int(scored.min()), int(scored.max())
-        require(low >= 0 and high < classes, f"{split} labels run from {low} to {high}, outside 0 to {classes - 1}")
+        _require_labels(split, labels, spec)
+        asked = scored(labels)
+        if spec.labels == "position":
+            require(bool(asked.any(dim=1).all()), f"{split} has an example that asks nothing")
+        require(bool(asked.any()), f"{split} has no label that is a number")
+        _require_values(split, labels[asked], spec)
     trained = task.examples("train").labels()
-    counts = torch.bincount(trained[trained != UNASKED], minlength=classes)
+    return _spread(trained[scored(trained)], task)
+
+
+def _require_labels(split: str, labels: Labels, spec: TaskSpec) -> None:
+    """Require the dtype and the axes of a split's labels."""
+    axes, several = 1 + (spec.labels == "position"), spec.problem != "classification"
+    kind = "numbers of floating point" if several else "integers"
+    fits = labels.is_floating_point() if several else labels.dtype == torch.long
+    require(
+        fits and labels.dim() == axes + several,
+        f"{split} labels are {labels.dtype} of shape {tuple(labels.shape)}, not {kind} with {axes + several} axes",
+    )
+    if several:
+        require(labels.shape[-1] == spec.classes, f"{split} has {labels.shape[-1]} numbers a label, the spec says {spec.classes}")
+    if spec.labels == "example":
+        require(not several or not bool(labels.isnan().any()), f"{split} has labels that are NaN, which only positions may have")
+
+
+def _require_values(split: str, asked: Labels, spec: TaskSpec) -> None:
+    """Require that scored labels are classes, 0 or 1 for each class, or finite numbers."""
+    low, high, classes = float(asked.min()), float(asked.max()), spec.classes
+    if spec.problem == "regression":
+        require(bool(asked.isfinite().all()), f"{split} has labels that are not finite")
+    elif spec.problem == "multi_label":
+        require(bool(((asked == 0) | (asked == 1)).all()), f"{split} labels run from {low:g} to {high:g}; each is 0 or 1")
+    else:
+        require(low >= 0 and high < classes, f"{split} labels run from {low:g} to {high:g}, outside 0 to {classes - 1}")
+
+
+def _spread(trained: Labels, task: Task) -> str:
+    """Require that training shows every class, or several values of every number; the finding in words."""
+    if task.spec.problem == "regression":
+        alike = (trained == trained[0]).all(dim=0)
+        require(not bool(alike.any()), f"numbers that are the same in all of train: {alike.nonzero()[:, 0].tolist()}")
+        return f"the variance in train is {', '.join(f'{float(v):.4g}' for v in trained.double().var(dim=0))}"
+    if task.spec.problem == "multi_label":
+        shares = trained.double().mean(dim=0)
+        constant = ((shares == 0) | (shares == 1)).nonzero()[:, 0].tolist()
+        require(not constant, f"classes that no training label holds, or all of them: {constant}")
+        return f"a class is in {100 * float(shares.min()):.1f} to {100 * float(shares.max()):.1f} % of train"
+    counts = torch.bincount(trained, minlength=task.spec.classes)
     if task.card.metric != "perplexity":  # rare words of a vocabulary may be in no training example
         require(int(counts.min()) > 0, f"classes without a training example: {(counts == 0).nonzero()[:, 0].tolist()}")
     return f"the largest class is {100 * float(counts.max() / counts.sum()):.1f} % of train"
@@ -123,11 +176,13 @@ def labels_are_classes(task: Task) -> str:
 
 @task_check
 def inputs_fit_the_spec(task: Task) -> None:
-    """Tokens are below the vocabulary and padded at the end only; images have the stated shape and finite values."""
+    """Tokens are below the vocabulary, frames and images have the stated shape and finite values, and padding is at the end."""
     for split in SPLITS:
         for batch in _pieces(task.examples(split)):
             if isinstance(task.spec.inputs, Patches):
                 _require_images(split, batch, task.spec.inputs)
+            elif isinstance(task.spec.inputs, Frames):
+                _require_frames(split, batch, task.spec)
             else:
                 _require_tokens(split, batch, task.spec)
     if isinstance(task.spec.inputs, Patches):
@@ -150,8 +205,32 @@ def _require_images(split: str, batch: Batch, kind: Patches) -> None:
     require(batch.valid is None, f"{split} says that patches are padded; images never are, so valid is None")
 
 
+def _require_frames(split: str, batch: Batch, spec: TaskSpec) -> None:
+    assert isinstance(spec.inputs, Frames)
+    frames, channels = batch.inputs, spec.inputs.channels
+    require(frames.is_floating_point(), f"{split} frames are {frames.dtype}, not floating point")
+    require(
+        frames.dim() == 3 and frames.shape[1] <= spec.length and frames.shape[2] == channels,
+        f"{split} frames have shape {tuple(frames.shape)}, not up to {spec.length} of {channels} channels",
+    )
+    require(frames.isfinite().all(), f"{split} holds values that are not finite")
+    real = torch.ones(frames.shape[:2], dtype=torch.bool) if batch.valid is None else batch.valid
+    _require_padding(split, batch, real)
+    require(not bool(frames[~real].any()), f"{split}: a frame of padding is 0 in every channel")
+
+
+def _require_padding(split: str, batch: Batch, real: Tensor) -> None:
+    """Require padding at the end only, and no answer asked for at padding."""
+    require(not (real[..., 1:] & ~real[..., :-1]).any(), f"{split} has padding before what is real")
+    require(real.any(dim=-1).all(), f"{split} has an example of padding only")
+    asked = scored(batch.labels)
+    if asked.dim() == 2:
+        require(asked.shape == real.shape, f"{split} labels have shape {tuple(batch.labels.shape)}, positions {tuple(real.shape)}")
+        require(bool(real[asked].all()), f"{split} asks for an answer at padding")
+
+
 def _require_tokens(split: str, batch: Batch, spec: TaskSpec) -> None:
-    assert not isinstance(spec.inputs, Patches)
+    assert isinstance(spec.inputs, Tokens | Pairs)
     ids, axes = batch.inputs, 3 if isinstance(spec.inputs, Pairs) else 2
     require(
         ids.dtype == torch.long and ids.dim() == axes and ids.shape[-1] <= spec.length,
@@ -162,14 +241,8 @@ def _require_tokens(split: str, batch: Batch, spec: TaskSpec) -> None:
     low, high, vocabulary = int(ids.min()), int(ids.max()), spec.inputs.vocabulary
     require(low >= 0 and high < vocabulary, f"{split} tokens run from {low} to {high}, outside the vocabulary of {vocabulary}")
     real = torch.ones_like(ids, dtype=torch.bool) if batch.valid is None else batch.valid
-    require(not (real[..., 1:] & ~real[..., :-1]).any(), f"{split} has padding before real tokens")
-    require(real.any(dim=-1).all(), f"{split} has an example of padding only")
     require(bool((ids != 0).eq(real).all()), f"{split}: token 0 is padding and nothing else, and valid must say so")
-    if spec.labels == "position":
-        require(
-            batch.labels.shape == ids.shape, f"{split} labels have shape {tuple(batch.labels.shape)}, tokens {tuple(ids.shape)}"
-        )
-        require(bool(real[batch.labels != UNASKED].all()), f"{split} asks for an answer at padding")
+    _require_padding(split, batch, real)
 
 
 @task_check
@@ -179,7 +252,7 @@ def batches_keep_the_order(task: Task) -> None:
         examples = task.examples(split)
         requested = [len(examples) - 1, 0, len(examples) // 2, 0]
         batch = examples.batch(requested)
-        require(torch.equal(batch.labels, examples.labels()[requested]), f"{split}: labels of a batch are not those of its indices")
+        require(_same(batch.labels, examples.labels()[requested]), f"{split}: labels of a batch are not those of its indices")
         for row, index in enumerate(requested):
             alone = examples.batch(torch.tensor([index]))
             require(torch.equal(alone.inputs[0], batch.inputs[row]), f"{split}: example {index} differs in a batch and alone")
@@ -190,13 +263,16 @@ def batches_keep_the_order(task: Task) -> None:
 
 @task_check
 def order_tells_nothing(task: Task) -> str:
-    """Neighbours share a class no more often than any two examples, so that the first examples are a fair sample of a split."""
+    """Labels of neighbours are no more alike than those of any two examples, so that the first are a fair sample of a split."""
     worst = 0.0
     if task.spec.labels == "position":
         raise NotApplicable("labels are of positions, not of examples")
     for split in SPLITS:
         labels = task.examples(split).labels()
         if len(labels) < 2:
+            continue
+        if labels.is_floating_point():
+            worst = max(worst, _require_uncorrelated(split, labels))
             continue
         shares = torch.bincount(labels) / len(labels)
         expected = float(shares.square().sum())
@@ -207,7 +283,20 @@ def order_tells_nothing(task: Task) -> str:
             f"{split}: {found:.0%} of neighbours share their class, {expected:.0%} would in random order; shuffle the examples",
         )
         worst = max(worst, found - expected)
+    if task.spec.problem != "classification":
+        return f"neighbours correlate by at most {worst:.2f}"
     return f"neighbours share a class at most {100 * worst:.1f} points more often than any two"
+
+
+def _require_uncorrelated(split: str, labels: Tensor) -> float:
+    """Largest correlation of a label's numbers with those of the next example, required to be no more than chance."""
+    centred = (labels - labels.mean(dim=0)).double()
+    found = float(((centred[1:] * centred[:-1]).sum(dim=0) / centred.square().sum(dim=0).clamp_min(1e-30)).max())
+    require(
+        found <= 6 / len(labels) ** 0.5,
+        f"{split}: labels of neighbours correlate by {found:.2f}, in random order they would not; shuffle the examples",
+    )
+    return found
 
 
 @task_check
@@ -219,7 +308,7 @@ def examples_are_reproducible(task: Task) -> str:
     for split, first in made.items():
         again = anew.examples(split)
         require(list(_contents(first)) == list(_contents(again)), f"{split} holds other inputs when the task is built again")
-        require(torch.equal(first.labels(), again.labels()), f"{split} holds other labels when the task is built again")
+        require(_same(first.labels(), again.labels()), f"{split} holds other labels when the task is built again")
         require(first.digest() == again.digest(), f"{split} has another digest though its content is the same")
         require(
             re.fullmatch("[0-9a-f]{64}", first.digest()), f"{split} has the digest {first.digest()!r}, not a SHA-256 in hexadecimal"
@@ -271,8 +360,13 @@ def augmentation_is_reproducible(task: Task) -> None:
     require(torch.equal(before, torch.random.get_rng_state()), "augmentation draws from torch's global generator")
     for one in made:
         require(one.inputs.shape == batch.inputs.shape and one.inputs.dtype == batch.inputs.dtype, "augmentation changes shapes")
-        require(torch.equal(one.labels, batch.labels), "augmentation changes labels")
+        require(_same(one.labels, batch.labels), "augmentation changes labels")
     require(torch.equal(made[0].inputs, made[1].inputs), "the same generator gives another augmentation")
+
+
+def _same(one: Labels, other: Labels) -> bool:
+    """Whether labels are equal; NaN equals NaN."""
+    return one.dtype == other.dtype and torch.equal(one.nan_to_num(torch.inf), other.nan_to_num(torch.inf))
 
 
 def _copy(batch: Batch) -> Batch:
@@ -296,14 +390,14 @@ def slices_fit_their_split(task: Task) -> str:
     if not (names := list(task.slices("test"))):
         raise NotApplicable("no part is scored apart")
     for split in SPLITS:
-        labels = task.examples(split).labels()
+        asked = scored(task.examples(split).labels())
         for name, members in task.slices(split).items():
             require(
-                members.dtype == torch.bool and members.shape in (labels.shape[:1], labels.shape),
+                members.dtype == torch.bool and members.shape in (asked.shape[:1], asked.shape),
                 f"{split}: part {name!r} is {members.dtype} of shape {tuple(members.shape)}; it is boolean, one an example or "
-                f"one a label of {tuple(labels.shape)}",
+                f"one a label of {tuple(asked.shape)}",
             )
-            unasked = members & (labels == UNASKED) if members.dim() == 2 else torch.zeros(1)
+            unasked = members & ~asked if members.dim() == 2 else torch.zeros(1)
             require(not unasked.any(), f"{split}: part {name!r} marks {int(unasked.sum())} positions that are not asked")
     return ", ".join(names)
 

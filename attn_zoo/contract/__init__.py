@@ -1,6 +1,6 @@
 """Interfaces of attentions, tasks and their cards. Imports nothing else of the zoo but ``precision`` and ``shapes``."""
 
-from attn_zoo.contract.attention import Attention, AttentionCard, choose_implementation, hide_rows_without_keys
+from attn_zoo.contract.attention import Attention, AttentionCard, OptionsT, choose_implementation, hide_rows_without_keys
 from attn_zoo.contract.carried import CarriedState, check_state
 from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
@@ -28,12 +28,33 @@ from attn_zoo.contract.options import (
 )
 from attn_zoo.contract.redraw import RedrawnAttention
 from attn_zoo.contract.stack import StackedAttention
-from attn_zoo.contract.task import SPLITS, UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
+from attn_zoo.contract.task import (
+    METRICS,
+    PROBLEMS,
+    SPLITS,
+    UNASKED,
+    Batch,
+    Examples,
+    Frames,
+    Labels,
+    Level,
+    Pairs,
+    Patches,
+    Problem,
+    Split,
+    Task,
+    TaskCard,
+    TaskSpec,
+    Tokens,
+    scored,
+)
 
 __all__ = [
     "FLA_DTYPE",
     "FLOAT",
     "IMPLEMENTATIONS",
+    "METRICS",
+    "PROBLEMS",
     "SPLITS",
     "UNASKED",
     "Attention",
@@ -48,8 +69,10 @@ __all__ = [
     "DataSet",
     "DropoutOptions",
     "Examples",
+    "Frames",
     "Geometry",
     "Growth",
+    "Labels",
     "Layout",
     "LengthMap",
     "LengthMappedAttention",
@@ -59,8 +82,10 @@ __all__ = [
     "MemoryState",
     "MissingDataError",
     "NoOptions",
+    "OptionsT",
     "Pairs",
     "Patches",
+    "Problem",
     "RedrawnAttention",
     "Split",
     "StackedAttention",
@@ -88,6 +113,7 @@ __all__ = [
     "plain_options",
     "real_tokens",
     "resample",
+    "scored",
     "softmax_over_valid",
     "unavailable",
     "weighted_mean",

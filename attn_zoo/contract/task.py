@@ -18,7 +18,16 @@ Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 UNASKED = -100
-"""Label of a position that is not scored; PyTorch's losses ignore it."""
+"""Class of a position that is not scored; PyTorch's losses ignore it. Labels of floating point are NaN there."""
+
+Problem = Literal["classification", "multi_label", "regression"]
+PROBLEMS: tuple[Problem, ...] = ("classification", "multi_label", "regression")
+METRICS: Mapping[Problem, tuple[str, ...]] = {
+    "classification": ("accuracy", "f1", "perplexity"),
+    "multi_label": ("f1_micro", "f1_macro"),
+    "regression": ("r2", "mse"),
+}
+"""Metrics of each kind of problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,16 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
+class Frames:
+    """Inputs are sequences of vectors of ``channels`` numbers, such as readings of a sensor or bands of a sound; padding is 0."""
+
+    channels: int
+
+    def __post_init__(self) -> None:
+        check_whole("frames.channels", self.channels)
+
+
+@dataclass(frozen=True, slots=True)
 class Patches:
     """Inputs are images, cut by the model into squares of ``patch`` pixels a side."""
 
@@ -59,30 +78,34 @@ class Patches:
 class TaskSpec:
     """Inputs, labels and length that a model is built for.
 
-    ``length`` counts tokens or patches; the class token that a model puts before them is not counted.
+    ``length`` counts tokens, frames or patches; the class token that a model puts before them is not counted.
 
     Raises:
-        ValueError: a field has the wrong type, a count is below 1, labels by position are of anything but one token sequence, or
-            a causal task has none.
+        ValueError: a field has the wrong type, a count is below 1, labels by position are of anything but one sequence, or a causal
+            task has none.
     """
 
-    inputs: Tokens | Pairs | Patches
+    inputs: Tokens | Pairs | Frames | Patches
     length: int
     classes: int
+    """Number of classes; in regression, of numbers to be predicted."""
     labels: Literal["example", "position"] = "example"
-    """One label per example, predicted from a class token; or one per position, ``UNASKED`` where it is not scored."""
+    """One label per example, predicted from a class token; or one per position, ``UNASKED`` or NaN where it is not scored."""
     causal: bool = False
     """Position i may see positions up to i only."""
+    problem: Problem = "classification"
+    """One class (``classification``), any number of classes at once (``multi_label``) or numbers (``regression``) a label."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inputs, Tokens | Pairs | Patches):
-            raise ValueError(f"inputs of a task are Tokens, Pairs or Patches; got {self.inputs!r}")
+        if not isinstance(self.inputs, Tokens | Pairs | Frames | Patches):
+            raise ValueError(f"inputs of a task are Tokens, Pairs, Frames or Patches; got {self.inputs!r}")
         check_whole("length of a task", self.length)
         check_whole("classes of a task", self.classes)
         check_text("labels of a task", self.labels, ("example", "position"))
         check_flag("causal of a task", self.causal)
-        if self.labels == "position" and not isinstance(self.inputs, Tokens):
-            raise ValueError(f"labels by position are of one token sequence; got inputs {type(self.inputs).__name__}")
+        check_text("problem of a task", self.problem, PROBLEMS)
+        if self.labels == "position" and not isinstance(self.inputs, Tokens | Frames):
+            raise ValueError(f"labels by position are of one sequence of tokens or frames; got inputs {type(self.inputs).__name__}")
         if self.causal and self.labels == "example":
             raise ValueError("a causal task labels positions: its first token, where a class is read, would see nothing")
 
@@ -92,12 +115,29 @@ class TaskSpec:
         return self.length + (self.labels == "example")
 
 
-class Batch(NamedTuple):
-    """Batch of examples. ``valid`` is True for a real token and None where nothing is ever padded."""
+Inputs = (
+    Int[Tensor, "batch length"]
+    | Int[Tensor, "batch 2 length"]
+    | Float[Tensor, "batch length channels"]
+    | Float[Tensor, "batch channels height width"]
+)
+Labels = (
+    Int[Tensor, " batch"] | Int[Tensor, "batch length"] | Float[Tensor, "batch classes"] | Float[Tensor, "batch length classes"]
+)
+"""Labels of examples or positions: a class each; of ``multi_label``, 0 or 1 for each class; of ``regression``, numbers."""
 
-    inputs: Int[Tensor, "batch length"] | Int[Tensor, "batch 2 length"] | Float[Tensor, "batch channels height width"]
+
+class Batch(NamedTuple):
+    """Batch of examples. ``valid`` is True for a real token or frame and None where nothing is ever padded."""
+
+    inputs: Inputs
     valid: Bool[Tensor, "batch length"] | Bool[Tensor, "batch 2 length"] | None
-    labels: Int[Tensor, " batch"] | Int[Tensor, "batch length"]
+    labels: Labels
+
+
+def scored(labels: Labels) -> Bool[Tensor, " batch"] | Bool[Tensor, "batch length"]:
+    """Mask of the labels that are scored: those that are neither ``UNASKED`` nor NaN."""
+    return ~labels.isnan().any(dim=-1) if labels.is_floating_point() else labels != UNASKED
 
 
 class Examples(ABC):
@@ -114,7 +154,7 @@ class Examples(ABC):
         """The examples at these indices, in this order."""
 
     @abstractmethod
-    def labels(self) -> Int[Tensor, " examples"] | Int[Tensor, "examples length"]:
+    def labels(self) -> Labels:
         """All labels, in order."""
 
     @abstractmethod
@@ -156,7 +196,9 @@ class TaskCard:
     locations: tuple[str, ...] = ()
     """Options that locate data on disk without changing them; they are no part of a result's identity."""
     metric: str = "accuracy"
-    """``accuracy`` (of examples, or of the scored positions), ``f1`` (of class 1, of two) or ``perplexity`` (lower is better)."""
+    """Of ``classification``: ``accuracy`` (of examples, or of the scored positions), ``f1`` (of class 1, of two) or ``perplexity``
+    (lower is better). Of ``multi_label``: ``f1_micro`` (of all classes together) or ``f1_macro`` (mean of the classes). Of
+    ``regression``: ``r2`` (share of the variance that is explained) or ``mse`` (mean squared error; lower is better)."""
     datasets: tuple[DataSet[Any], ...] = ()
     """Published data that the task can read."""
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -182,7 +224,7 @@ def _with_known_split(method: Callable[[Any, Split], Any]) -> Callable[[Any, Spl
 
 
 class Task(ABC):
-    """A classification problem. Same options, same bytes, on every run and machine.
+    """A problem of classification or regression. Same options, same bytes, on every run and machine.
 
     The constructor reads no data, so that ``spec`` is available where data are missing.
     """

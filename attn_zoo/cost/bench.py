@@ -43,7 +43,7 @@ def build_layer(subject: Subject, dim: int, heads: int, length: int) -> MultiHea
     return MultiHeadAttention(dim, heads, subject.attention, length=length, **options)
 
 
-def tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def random_tokens(dim: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Normal noise, (batch, length, dim), on the default device."""
     return (torch.randn(batch, length, dim, dtype=dtype),)
 
@@ -105,7 +105,7 @@ class Bench:
     def held(self, kind: str, batch: int, length: int) -> int:
         """Bytes before a step: parameters, buffers, inputs; in training the output's gradient and the optimiser's state."""
         workload, inputs = self._workload(kind, length), self._inputs(batch, length)
-        with torch.no_grad():
+        with torch.no_grad(), self._kernels():
             gradient = [workload.module(*inputs)] if kind == "training" else []
         return bytes_of([*workload.module.parameters(), *workload.module.buffers(), *workload.state(), *inputs, *gradient])
 

@@ -12,9 +12,7 @@ from attn_zoo.cost.crossover_analysis import BASELINES, QUANTITIES, Crossover
 from attn_zoo.cost.measurement import Figures, Measurement
 from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.timing import quartiles
-from attn_zoo.plotting.theme import INK, MARKERS, MUTED, PAPER, SERIES, save, settings
-
-SUFFIXES = (".svg", ".png")
+from attn_zoo.plotting.theme import INK, MARKERS, MUTED, PAPER, SERIES, check_plot, save, settings
 
 BASELINE_STYLES: Mapping[str, Mapping[str, Any]] = {
     "materialised": {"color": MUTED, "linewidth": 2.0, "linestyle": (0, (4, 1.5))},
@@ -27,18 +25,6 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "energy": ("J a step", 1.0),
 }
 """Unit of an axis by quantity, and the factor from the figures to it."""
-
-
-def check_plot(path: Path) -> None:
-    """Check that a plot can be drawn and written, before the work.
-
-    Raises:
-        ValueError: another suffix than svg or png, or no such folder.
-    """
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"plot must end in {' or '.join(SUFFIXES)}; got {str(path)!r}")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ValueError(f"plot must be a file in a folder that exists; got {str(path)!r}")
 
 
 def plot_crossover(found: Measurement, path: Path) -> None:

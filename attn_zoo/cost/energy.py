@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,15 +28,6 @@ class NotMeasured:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Counters of a meter at one moment, in the meter's unit."""
-
-    counters: tuple[int, ...]
-    at: float
-    """Seconds of a clock that never goes back."""
-
-
-@dataclass(frozen=True, slots=True)
 class EnergyMeter:
     """Counters of energy that grow, and at most start again at 0.
 
@@ -51,19 +42,15 @@ class EnergyMeter:
     ranges: tuple[int, ...] = ()
     """Value of each counter at which it starts again; empty where none does."""
 
-    def read(self) -> Reading:
-        """Read the counters."""
-        return Reading(self.counters(), time.perf_counter())
-
-    def joules(self, before: Reading, after: Reading) -> float:
-        """Energy between two readings.
+    def joules(self, before: Sequence[int], after: Sequence[int], seconds: float) -> float:
+        """Energy between two readings of the counters, ``seconds`` apart.
 
         Raises:
             ValueError: a counter may have started again more than once.
         """
-        changes = [late - early for early, late in zip(before.counters, after.counters, strict=True)]
+        changes = [late - early for early, late in zip(before, after, strict=True)]
         if self.ranges:
-            seconds, longest = after.at - before.at, min(self.ranges) * self.unit / MOST_WATTS
+            longest = min(self.ranges) * self.unit / MOST_WATTS
             if seconds > longest:
                 raise ValueError(
                     f"an energy window must be shorter than {longest:.0f} s, in which RAPL's counters may go round; "
@@ -89,11 +76,11 @@ def joules_of(step: Callable[[], object], device: torch.device, meter: EnergyMet
         ValueError: the window was too long for the counters.
     """
     repeats = max(1, math.ceil(at_least / max(warm_up(step, device, warmup), 1e-9)))
-    before = meter.read()
+    before, started = meter.counters(), time.perf_counter()
     for _ in range(repeats):
         step()
     wait(device)
-    return meter.joules(before, meter.read()) / repeats
+    return meter.joules(before, meter.counters(), time.perf_counter() - started) / repeats
 
 
 def _rapl(powercap: Path) -> EnergyMeter | NotMeasured:
@@ -134,7 +121,7 @@ def _nvml(device: torch.device) -> EnergyMeter | NotMeasured:
         # By its own number: CUDA_VISIBLE_DEVICES may have given it another one here than NVML has for it.
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
         meter = EnergyMeter("NVML: the whole GPU", lambda: (int(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)),), 1e-3)
-        meter.read()
+        meter.counters()
     except nvml.NVMLError as error:
         return NotMeasured(f"NVML gives no energy of this GPU ({error})")
     return meter

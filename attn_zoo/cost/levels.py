@@ -14,12 +14,11 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attn_zoo.contract import Attention, AttentionCard, Geometry, Pairs, Patches, TaskSpec, UnknownNameError
-from attn_zoo.cost.bench import Subject, build_layer, tokens
-from attn_zoo.encoder import build_model
+from attn_zoo.contract import Attention, AttentionCard, Frames, Geometry, Pairs, Patches, Problem, TaskSpec, UnknownNameError
+from attn_zoo.cost.bench import Subject, build_layer, random_tokens
+from attn_zoo.encoder import LOSSES, build_model
 from attn_zoo.encoder.token import Block
 from attn_zoo.layer import join_layers
 from attn_zoo.registry import attention_options, build_attention, build_task, card, task_card
@@ -60,13 +59,13 @@ def rig_for(name: str, subject: Subject, sizes: Sizes, task: TaskSpec | None = N
         task: task of a ``model``, of sequences; its length is replaced.
     """
     if name == "mechanism":
-        return Rig(partial(build_mechanism, subject, sizes), partial(heads, subject, sizes), False)
+        return Rig(partial(build_mechanism, subject, sizes), partial(random_heads, subject, sizes), False)
     if name == "layer":
-        return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), partial(tokens, sizes.dim), False)
+        return Rig(partial(build_layer, subject, sizes.dim, sizes.heads), partial(random_tokens, sizes.dim), False)
     if name == "block":
-        return Rig(partial(build_block, subject, sizes), partial(tokens, sizes.dim), True)
+        return Rig(partial(build_block, subject, sizes), partial(random_tokens, sizes.dim), True)
     assert task is not None and not isinstance(task.inputs, Patches)
-    return Rig(partial(build_whole, subject, sizes, task), partial(labelled_ids, task), True)
+    return Rig(partial(build_whole, subject, sizes, task), partial(labelled_inputs, task), True)
 
 
 class Alone(nn.Module):
@@ -96,45 +95,39 @@ def mechanism_inputs(
     return tuple(torch.randn(batch, geometry.heads, n, geometry.head_dim, dtype=dtype) for n in lengths)
 
 
-def heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def random_heads(subject: Subject, sizes: Sizes, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Queries, keys, values and extra projections, in this order, of those that a mechanism reads."""
     entry, geometry = card(subject.attention), sizes.geometry(length, subject.causal)
     return mechanism_inputs(entry, geometry, attention_options(entry, geometry, subject.options), batch, dtype)
 
 
 class Whole(nn.Module):
-    """A model that gives scores in evaluation and the mean cross-entropy of its labels in training."""
+    """A model that gives scores in evaluation and the mean loss of its labels in training."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, problem: Problem) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.problem = model, problem
 
-    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """Ids (batch, length) or (batch, 2, length), labels (batch,) or (batch, length)."""
-        scores = self.model(ids)
-        return F.cross_entropy(scores.flatten(0, -2), labels.flatten()) if self.training else scores
+    def forward(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        """Ids (batch, length) or (batch, 2, length), or frames (batch, length, channels); labels as in ``Batch``."""
+        scores = self.model(inputs)
+        if not self.training:
+            return scores
+        return LOSSES[self.problem](scores.flatten(0, -2), labels.flatten(0, -2 if labels.is_floating_point() else -1))
 
 
-def labelled_ids(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """Random ids without padding and random labels; where positions are labelled, all are asked."""
+def labelled_inputs(task: TaskSpec, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Random ids or frames without padding, and random labels; where positions are labelled, all are asked."""
     inputs = task.inputs
     assert not isinstance(inputs, Patches)
-    shape = (batch, 2, length) if isinstance(inputs, Pairs) else (batch, length)
+    if isinstance(inputs, Frames):
+        given = torch.randn(batch, length, inputs.channels, dtype=dtype)
+    else:
+        given = torch.randint(1, inputs.vocabulary, (batch, 2, length) if isinstance(inputs, Pairs) else (batch, length))
     labelled = (batch, length) if task.labels == "position" else (batch,)
-    return torch.randint(1, inputs.vocabulary, shape), torch.randint(task.classes, labelled)
-
-
-class Unpadded(nn.Module):
-    """A block on tokens without padding."""
-
-    def __init__(self, block: Block) -> None:
-        super().__init__()
-        self.block = block
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length, dim) -> same."""
-        out: Tensor = self.block(tokens, None)
-        return out
+    if task.problem == "classification":
+        return given, torch.randint(task.classes, labelled)
+    return given, torch.randint(2, (*labelled, task.classes)).float()
 
 
 def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> Alone:
@@ -143,10 +136,9 @@ def build_mechanism(subject: Subject, sizes: Sizes, length: int) -> Alone:
     return Alone(build_attention(subject.attention, sizes.geometry(length, subject.causal), **options))
 
 
-def build_block(subject: Subject, sizes: Sizes, length: int) -> Unpadded:
+def build_block(subject: Subject, sizes: Sizes, length: int) -> Block:
     """A block of the zoo's encoder."""
-    layer = build_layer(subject, sizes.dim, sizes.heads, length)
-    block = Unpadded(Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, layer))
+    block = Block(sizes.dim, sizes.mlp_ratio, sizes.dropout, build_layer(subject, sizes.dim, sizes.heads, length))
     join_layers(block)
     return block
 
@@ -156,7 +148,7 @@ def build_whole(subject: Subject, sizes: Sizes, task: TaskSpec, length: int) -> 
     shape: dict[str, Any] = {"dim": sizes.dim, "heads": sizes.heads, "depth": sizes.depth}
     shape |= {"mlp_ratio": sizes.mlp_ratio, "dropout": sizes.dropout}
     entry: dict[str, Any] = {"attention": subject.attention, "options": subject.options, "implementation": subject.implementation}
-    return Whole(build_model(replace(task, length=length), **entry, **shape))
+    return Whole(build_model(replace(task, length=length), **entry, **shape), task.problem)
 
 
 def task_model(task: str, level: str | None) -> tuple[TaskSpec, dict[str, Any]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from attn_zoo.cost.measurement import Figures, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.tables import failures, joined, markdown, measured, reason, spread
+from attn_zoo.cost.tables import conditions, failures, joined, markdown, reason, spread
 from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.timing import quartiles, quotients
 from attn_zoo.published import figures
@@ -154,6 +154,6 @@ def _method(found: Measurement) -> str:
         f"The largest batch is for a budget of {budget}, {found_by}. Materialised softmax is not tried where its arithmetic "
         "exceeds the memory: 2 (forward) or 3 (with backward) matrices of n × n a head at once; then OOM, and > B says that "
         "Linformer fits B sequences where the baseline fits none.",
-        measured(found),
+        conditions(found),
     ]
     return " ".join(sentence for sentence in said if sentence)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attn_zoo.cost.measurement import Figures, Measurement
-from attn_zoo.cost.tables import decimals, failures, figure, joined, markdown, measured, reason, timing
+from attn_zoo.cost.tables import conditions, decimals, failures, figure, figure_or_reason, joined, markdown, reason
 from attn_zoo.cost.timed import KINDS
 
 WORDS = {
@@ -49,7 +49,7 @@ def _times(steps: Steps, level: str) -> str:
     for label, length in steps.rows:
         forward, training = (steps.one(label, length, kind) for kind in KINDS)
         parts_of = [(forward, "seconds"), *((training, f"{part}_seconds") for part in parts), (training, "seconds")]
-        cells = [timing(figures, steps.protocol, quantity, 1e3) for figures, quantity in parts_of]
+        cells = [figure_or_reason(figures, steps.protocol, quantity, 1e3) for figures, quantity in parts_of]
         for kind in KINDS:
             best, batch = steps.best(label, length, kind)
             rates = [(batch or 1) * length / seconds for seconds in best.all("seconds")]
@@ -83,8 +83,8 @@ def _energy(steps: Steps) -> str:
         cells: list[str] = []
         for kind in KINDS:
             best, batch = steps.best(label, length, kind)
-            cells += [timing(steps.one(label, length, kind), steps.protocol, "joules")]
-            cells += [timing(best, steps.protocol, "joules", 1e6 / ((batch or 1) * length))]
+            cells += [figure_or_reason(steps.one(label, length, kind), steps.protocol, "joules")]
+            cells += [figure_or_reason(best, steps.protocol, "joules", 1e6 / ((batch or 1) * length))]
         rows.append([label, str(length), *cells])
     head = ["attention", "n", *(words for kind in KINDS for words in (f"{kind} (J/step)", f"{kind}, best batch (µJ/token)"))]
     return "**Energy: a step of one sequence, and a token at the best batch**\n\n" + markdown(head, rows)
@@ -111,4 +111,4 @@ def _method(found: Measurement) -> str:
         largest,
         f"Energy: {meter}",
     ]
-    return f"{'. '.join(said)}. {measured(found)}"
+    return f"{'. '.join(said)}. {conditions(found)}"

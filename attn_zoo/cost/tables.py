@@ -48,7 +48,7 @@ def figure(values: Sequence[float], protocol: TimingProtocol | None) -> str:
     return spread(values, decimals(quartiles(values)[1]), protocol, before="~", after="")
 
 
-def timing(found: Figures, protocol: TimingProtocol | None, quantity: str = "seconds", factor: float = 1.0) -> str:
+def figure_or_reason(found: Figures, protocol: TimingProtocol | None, quantity: str = "seconds", factor: float = 1.0) -> str:
     """Figure of a quantity times a factor, or the reason of its absence."""
     values = [factor * value for value in found.all(quantity)]
     return figure(values, protocol) if values else reason(found, quantity, "seconds")
@@ -89,7 +89,7 @@ def machine(found: Measurement) -> str:
     return f"{where}, torch {there['torch']}"
 
 
-def measured(found: Measurement) -> str:
+def conditions(found: Measurement) -> str:
     """Timing protocol and machine, for beneath a table."""
     return f"{f'{found.protocol.describe()} ' if found.protocol else ''}Measured on {machine(found)}."
 

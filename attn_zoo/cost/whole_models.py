@@ -15,12 +15,12 @@ PROMPT = 16
 """Number of given tokens."""
 
 
-def images(size: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def random_images(size: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Random images (batch, 3, size, size)."""
     return (torch.randn(batch, 3, size, size, dtype=dtype),)
 
 
-def ids(tokens: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+def random_ids(tokens: int, batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Random ids (batch, tokens) below 1,000."""
     return (torch.randint(1, 1000, (batch, tokens)),)
 

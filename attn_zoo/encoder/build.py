@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attn_zoo.contract import Pairs, Patches, TaskSpec, UnsupportedError
+from attn_zoo.contract import Frames, Pairs, Patches, TaskSpec, UnsupportedError
 from attn_zoo.encoder.image import ImageClassifier
 from attn_zoo.encoder.token import PairClassifier, PositionClassifier, TokenClassifier
 from attn_zoo.layer import MultiHeadAttention
@@ -31,16 +31,16 @@ def build_model(
     short_convolution: int = 0,
     positions: str = "learned",
 ) -> nn.Module:
-    """Build the classifier for a task: our small encoder for tokens, timm's VisionTransformer for patches.
+    """Build the classifier for a task: our small encoder for tokens and frames, timm's VisionTransformer for patches.
 
     Where an example has one label, it is predicted from a class token in front.
 
     Args:
         backbone: timm's name of a VisionTransformer, for patches only; the sizes must be its own.
         shared_weights: one block, applied ``depth`` times.
-        reuse_keys: keys and values of the first application serve all; for tokens only.
+        reuse_keys: keys and values of the first application serve all; for tokens and frames only.
         short_convolution: argument of ``MultiHeadAttention``, in every block.
-        positions: ``learned`` or, for tokens only, ``none``.
+        positions: ``learned`` or, for tokens and frames only, ``none``.
 
     Raises:
         UnsupportedError: the attention does not claim what the task needs, timm has no such VisionTransformer, keys cannot be
@@ -66,7 +66,7 @@ def build_model(
         shape: dict[str, Any] = {"classes": task.classes, "backbone": backbone, "shared_weights": shared_weights}
         return ImageClassifier(task.inputs, **shape, **entry, **sizes)
     if backbone:
-        raise ValueError(f"model.backbone names a VisionTransformer, and the inputs of this task are tokens; got {backbone!r}")
+        raise ValueError(f"model.backbone names a VisionTransformer, and the inputs of this task are a sequence; got {backbone!r}")
     kind: type[nn.Module] = TokenClassifier
     if isinstance(task.inputs, Pairs):
         kind = PairClassifier
@@ -74,7 +74,8 @@ def build_model(
         kind = PositionClassifier
     sizes = {"dim": dim, "depth": depth, "heads": heads, "mlp_ratio": mlp_ratio, "dropout": dropout}
     sizes |= {"shared_weights": shared_weights, "reuse_keys": reuse_keys, "positions": positions}
-    return kind(vocabulary=task.inputs.vocabulary, length=task.length, classes=task.classes, causal=task.causal, **sizes, **entry)
+    sizes |= {"channels": task.inputs.channels} if isinstance(task.inputs, Frames) else {"vocabulary": task.inputs.vocabulary}
+    return kind(length=task.length, classes=task.classes, causal=task.causal, **sizes, **entry)
 
 
 def build_paired_model(task: TaskSpec, *, seed: int, attention: str, options: Mapping[str, Any], **rest: Any) -> nn.Module:
@@ -97,10 +98,11 @@ def build_token_reader(model: nn.Module, task: TaskSpec) -> PositionClassifier:
     The head, which predicts the tokens of the inputs, is new.
 
     Raises:
-        UnsupportedError: the inputs of the task are patches, or it labels positions.
+        UnsupportedError: the inputs of the task are frames or patches, or it labels positions.
     """
-    if not isinstance(model, TokenClassifier | PairClassifier) or isinstance(task.inputs, Patches):
-        other = "patches" if isinstance(task.inputs, Patches) else "labelled by position, which trains all of the encoder as it is"
+    if not isinstance(model, TokenClassifier | PairClassifier) or isinstance(task.inputs, Frames | Patches):
+        kinds = {Frames: "frames", Patches: "patches"}
+        other = kinds.get(type(task.inputs), "labelled by position, which trains all of the encoder as it is")
         raise UnsupportedError(
             "budget.pretrain_steps trains an encoder of tokens for tasks with one label an example, and the inputs of this task "
             f"are {other}; take budget.pretrain_steps=0"

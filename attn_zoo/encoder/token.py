@@ -1,4 +1,4 @@
-"""Encoder of token sequences (embedding, positions, pre-norm transformer blocks) and the classifiers on top of it."""
+"""Encoder of sequences (embedding, positions, pre-norm transformer blocks) and the classifiers on top of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attn_zoo.layer import MultiHeadAttention, Remembered, join_layers
+
+Sequences = Int[Tensor, "batch length"] | Float[Tensor, "batch length channels"]
+"""Token ids, or frames."""
 
 
 class Block(nn.Module):
@@ -26,7 +29,7 @@ class Block(nn.Module):
     def forward(
         self,
         tokens: Float[Tensor, "batch length dim"],
-        key_valid: Bool[Tensor, "batch length"] | None,
+        key_valid: Bool[Tensor, "batch length"] | None = None,
         remembered: Remembered | None = None,
     ) -> Float[Tensor, "batch length dim"]:
         """Apply the block; ``remembered``, where given, replaces its keys and values and ``key_valid``."""
@@ -40,17 +43,19 @@ class Block(nn.Module):
 
 
 class TokenEncoder(nn.Module):
-    """Encoder of a token sequence, one vector per position. Position embeddings are learned and absolute, or left out.
+    """Encoder of a sequence of tokens or frames, one vector per position.
 
-    Without them (``positions="none"``; Haviv et al. 2022, arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466) a causal
-    network can still infer the order, from the number of positions that each one sees.
+    Position embeddings are learned and absolute, or left out. Without them (``positions="none"``; Haviv et al. 2022,
+    arXiv:2203.16634; Kazemnejad et al. 2023, arXiv:2305.19466) a causal network can still infer the order, from the number of
+    positions that each one sees.
 
     With ``shared_weights`` one block is applied ``depth`` times (Universal Transformer; Dehghani et al. 2018,
     arXiv:1807.03819), without halting. Differs: positions are added once, before the first
     application, and no embedding marks the applications.
 
     Args:
-        vocabulary: number of token ids, padding (0) included.
+        vocabulary: number of token ids, padding (0) included; of frames, 0.
+        channels: numbers of a frame, which are embedded by a linear map; of tokens, 0.
         length: longest sequence, class token not counted.
         class_token: put a learned token in front.
         causal: position i sees positions up to i only.
@@ -68,7 +73,8 @@ class TokenEncoder(nn.Module):
     def __init__(
         self,
         *,
-        vocabulary: int,
+        vocabulary: int = 0,
+        channels: int = 0,
         length: int,
         class_token: bool,
         causal: bool = False,
@@ -92,12 +98,12 @@ class TokenEncoder(nn.Module):
             raise ValueError(f"positions is learned or none; got {positions!r}")
         self.length, self.depth, self.reuse_keys = length, depth, reuse_keys
         seen = length + class_token
-        self.embedding = nn.Embedding(vocabulary, dim)
+        self.embedding = nn.Linear(channels, dim) if channels else nn.Embedding(vocabulary, dim)
         self.class_token = nn.Parameter(torch.zeros(dim)) if class_token else None
         self.positions = nn.Parameter(torch.zeros(seen, dim)) if positions == "learned" else None
         # Position embeddings start smaller than token embeddings: of equal size they drown the token, and recall is learned many
         # times later.
-        nn.init.normal_(self.embedding.weight, std=1.0)
+        nn.init.normal_(self.embedding.weight, std=channels**-0.5 if channels else 1.0)
         if self.class_token is not None:
             nn.init.normal_(self.class_token, std=1.0)
         if self.positions is not None:
@@ -123,14 +129,12 @@ class TokenEncoder(nn.Module):
             self._applications()[0].attention.check_remembers()
         self.norm = nn.LayerNorm(dim)
 
-    def forward(
-        self, tokens: Int[Tensor, "batch length"], valid: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch positions dim"]:
+    def forward(self, tokens: Sequences, valid: Bool[Tensor, "batch length"] | None = None) -> Float[Tensor, "batch positions dim"]:
         """Compute the vectors after the last block, not yet normalised; that of the class token is first where there is one.
 
         Args:
-            tokens: ids, padded with 0 up to any length that the model was built for.
-            valid: True for a real token; None means all are.
+            tokens: ids or frames, padded with 0 up to any length that the model was built for.
+            valid: True for a real token or frame; None means all are.
 
         Raises:
             ValueError: the sequences are longer than the model was built for.
@@ -155,7 +159,7 @@ class TokenEncoder(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """Class scores of a token sequence, from the class token alone.
+    """Class scores of a sequence, or the numbers that regression predicts, from the class token alone.
 
     So without attention between positions the scores cannot depend on the tokens.
     """
@@ -165,9 +169,7 @@ class TokenClassifier(nn.Module):
         self.encoder = TokenEncoder(class_token=True, **rest)
         self.head = nn.Linear(rest["dim"], classes)
 
-    def forward(
-        self, tokens: Int[Tensor, "batch length"], valid: Bool[Tensor, "batch length"] | None = None
-    ) -> Float[Tensor, "batch classes"]:
+    def forward(self, tokens: Sequences, valid: Bool[Tensor, "batch length"] | None = None) -> Float[Tensor, "batch classes"]:
         """Compute class scores. Arguments and errors as for ``TokenEncoder``."""
         return self.head(self.encoder.norm(self.encoder(tokens, valid)[:, 0]))
 
@@ -196,7 +198,7 @@ class PairClassifier(nn.Module):
 
 
 class PositionClassifier(nn.Module):
-    """Class scores for positions of a token sequence.
+    """Class scores, or the numbers that regression predicts, for positions of a sequence.
 
     Args:
         classes: number of classes.
@@ -207,11 +209,11 @@ class PositionClassifier(nn.Module):
     def __init__(self, *, classes: int, encoder: TokenEncoder | None = None, **rest: Any) -> None:
         super().__init__()
         self.encoder = encoder or TokenEncoder(class_token=False, **rest)
-        self.head = nn.Linear(self.encoder.embedding.embedding_dim, classes)
+        self.head = nn.Linear(*self.encoder.norm.normalized_shape, classes)
 
     def forward(
         self,
-        tokens: Int[Tensor, "batch length"],
+        tokens: Sequences,
         valid: Bool[Tensor, "batch length"] | None = None,
         asked: Bool[Tensor, "batch length"] | None = None,
     ) -> Float[Tensor, "asked classes"] | Float[Tensor, "batch length classes"]:

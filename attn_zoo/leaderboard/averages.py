@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attn_zoo.leaderboard.rows import SHARES, Table
+from attn_zoo.leaderboard.metrics import COUNTED
+from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate
 
 
@@ -23,11 +24,11 @@ class Averages:
 
 
 def averages(tables: Sequence[Table]) -> Averages:
-    """Averages of the scores that are shares, where at least two rows have all of them with the same seeds and none failed.
+    """Averages of the scores between 0 and 1, where at least two rows have all of them with the same seeds and none failed.
 
     A row that lacks a task or a seed has no average: it would be one over other, perhaps easier, cells.
     """
-    shares = [table for table in tables if table.task["metric"] in SHARES]
+    shares = [table for table in tables if table.task["metric"] in COUNTED]
     titles = tuple(str(table.task["title"]) for table in shares)
     if len(shares) < 2:
         return _none(titles, "fewer than two tasks are scored by a share")

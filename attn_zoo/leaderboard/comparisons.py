@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from attn_zoo.leaderboard.metrics import SHARES, grain
 from attn_zoo.leaderboard.moderation import moderated_p_values
-from attn_zoo.leaderboard.rows import SHARES, Comparison, Row
+from attn_zoo.leaderboard.rows import Comparison, Row
 from attn_zoo.leaderboard.statistics import CONFIDENCE, Floats, paired
 
 SEEDS_NEEDED = 3
@@ -26,9 +27,9 @@ class Resolution:
     """How finely a test split measures."""
 
     share: bool
-    """Whether the metric lies between 0 and 1."""
+    """Whether the metric is a share, so that differences are points."""
     grain: float
-    """The step in which scores can differ; 0 for metrics that are no shares."""
+    """The step in which scores can differ; 0 for metrics that are no counts."""
 
     def ties(self, difference: float, larger: float) -> bool:
         """Whether a difference is smaller than any that counts, whatever a test says."""
@@ -37,9 +38,7 @@ class Resolution:
 
 def resolution(task: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> Resolution:
     """The resolution of a task's card and data as they are recorded."""
-    share = task["metric"] in SHARES
-    examples = data.get("test", {}).get("examples")
-    return Resolution(share, 1 / examples if share and examples else 0.0)
+    return Resolution(task["metric"] in SHARES, grain(task["metric"], data.get("test", {}).get("examples")))
 
 
 def fit_to_compare(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:

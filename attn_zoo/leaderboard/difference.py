@@ -9,7 +9,7 @@ from typing import Any
 
 from attn_zoo.leaderboard.assemble import key_of, measured_as, tables
 from attn_zoo.leaderboard.gate import Change, Finding, Judged, Pair, cost_changes, judged
-from attn_zoo.leaderboard.rows import SHARES
+from attn_zoo.leaderboard.metrics import SHARES, grain
 from attn_zoo.leaderboard.statistics import Estimate, estimate
 from attn_zoo.leaderboard.tuned import rows_of_tables
 from attn_zoo.records import RunRecord
@@ -144,13 +144,12 @@ def _findings(
 def _pair(then: _Cell, now: _Cell, tolerance: float) -> Pair:
     card, scores = then.first.task_card, then.scores
     share = card["metric"] in SHARES
-    examples = then.first.data.get("test", {}).get("examples")
     mean = sum(scores.values()) / len(scores) if scores else 0.0
     return Pair(
         a=scores,
         b=now.scores,
         higher_is_better=bool(card.get("higher_is_better", True)),
-        grain=1 / examples if share and examples else 0.0,
+        grain=grain(card["metric"], then.first.data.get("test", {}).get("examples")),
         tolerance=tolerance if share else tolerance * abs(mean),
         share=share,
     )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from attn_zoo.leaderboard.difference import Compared, Difference
 from attn_zoo.leaderboard.gate import METHOD
+from attn_zoo.leaderboard.metrics import SHARES, style
 from attn_zoo.leaderboard.render.text import Grid, lines, tabulated
-from attn_zoo.leaderboard.rows import SHARES
 from attn_zoo.leaderboard.statistics import Estimate
 
 _COSTS = {"time": "step_seconds_median", "memory": "peak_bytes"}
@@ -48,17 +48,13 @@ def _line(row: Compared) -> list[str]:
     costs = {change.name: change for change in row.costs}
     shifts = [f"{costs[name].b / costs[name].a - 1:+.1%}" if name in costs else "-" for name in _COSTS.values()]
     gap = "-" if judged is None or judged.difference is None else _estimate(judged.difference, row, "+")
-    least = "-" if judged is None or judged.least is None else Estimate(judged.least, None, 0).written(*_style(row))
+    least = "-" if judged is None or judged.least is None else Estimate(judged.least, None, 0).written(*style(row.metric))
     word = judged.word if judged else "/".join(dict.fromkeys(finding.kind for finding in row.findings))
     return [row.label, _estimate(row.a, row), _estimate(row.b, row), gap, least, word, *shifts]
 
 
 def _estimate(found: Estimate | None, row: Compared, sign: str = "") -> str:
-    return "-" if found is None else f"{found.written(*_style(row), sign)} ({found.count})"
-
-
-def _style(row: Compared) -> tuple[str, float]:
-    return (".1f", 100.0) if row.metric in SHARES else (".2f", 1.0)
+    return "-" if found is None else f"{found.written(*style(row.metric), sign)} ({found.count})"
 
 
 def _unit(found: Difference, task: str) -> str:

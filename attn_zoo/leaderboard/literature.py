@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.rows import SHARES, Row, Table
+from attn_zoo.leaderboard.metrics import style
+from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate, paired
 from attn_zoo.published import Facts, Figure, Ordering, Source, orderings, protocol_difference, published_for
 
@@ -170,4 +171,4 @@ def _by_source(found: Sequence[Figure]) -> dict[str, tuple[Figure, ...]]:
 
 def in_points(value: float, metric: str) -> float:
     """A score of ours in the literature's unit: shares in per cent."""
-    return 100 * value if metric in SHARES else value
+    return style(metric)[1] * value

@@ -10,8 +10,6 @@ from attn_zoo.leaderboard.letters import short_letters
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.records import Tuning
 
-SHARES = ("accuracy", "f1")
-"""Metrics that lie between 0 and 1 and are shown in per cent."""
 COSTS: Mapping[str, str] = {
     "parameters": "parameters",
     "FLOPs": "flops_per_example",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from attn_zoo.attention.low_rank._projections import LowRankAttention, MatrixMap
-from attn_zoo.attention.low_rank._windows import WindowMap
+from attn_zoo.attention.low_rank._window_maps import WindowMap
 from attn_zoo.contract import LengthMap, UnsupportedError
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attn_zoo.attention.low_rank._projections import LowRankAttention
-from attn_zoo.attention.low_rank._windows import MeanMap, WindowMap
+from attn_zoo.attention.low_rank._window_maps import MeanMap, WindowMap
 
 Parts = dict[str, Tensor]
 """Sums by name, (batch, ...). ``any`` is positive if any token of a sequence is real, ``windows i`` if any of a window is."""

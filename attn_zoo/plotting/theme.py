@@ -22,6 +22,7 @@ DARK = {
 }
 """Colours on a dark page, by those on a light one."""
 MARKERS = ("o", "^", "s", "D", "v", "P")
+SUFFIXES = (".svg", ".png")
 
 
 def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
@@ -48,6 +49,18 @@ def settings(name: str, *, outlined: bool = True) -> dict[str, Any]:
         "legend.frameon": False,
         "legend.fontsize": 8,
     }
+
+
+def check_plot(path: Path) -> None:
+    """Check that a plot can be drawn and written, before the work.
+
+    Raises:
+        ValueError: another suffix than svg or png, or no such folder.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"plot must end in {' or '.join(SUFFIXES)}; got {str(path)!r}")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ValueError(f"plot must be a file in a folder that exists; got {str(path)!r}")
 
 
 def save(figure: Any, *paths: Path) -> list[Path]:

@@ -55,7 +55,7 @@ class RunRecord:
     origin, length_rules."""
     task_card: Mapping[str, Any]
     """Task card at the time of the run: name, title, version, summary, source, licence, metric, higher_is_better, data, length,
-    classes, causal."""
+    classes, causal; ``problem`` where it is no classification."""
     data: Mapping[str, Mapping[str, Any]]
     """Data of each split: ``examples`` (count) and ``digest`` (SHA-256)."""
     status: Status
@@ -65,7 +65,7 @@ class RunRecord:
     """Scores ``test`` (computed once, with the weights of the best validation score), ``valid`` (the best) and ``train`` (the same
     weights, on as many examples as validation has); ``test: PART`` for each part of the test split that the task names."""
     chance: float | None
-    """Test score of always answering the most frequent training label."""
+    """Test score of the constant answer that is best by the training labels."""
     curve: tuple[Mapping[str, float], ...]
     """Learning curve: points of ``step``, ``train_seconds``, ``train_loss``, ``valid``."""
     counted: Mapping[str, int]

@@ -115,7 +115,7 @@ _ATTENTION_CARD = Fields(
 _TASK_CARD = Fields(
     {**dict.fromkeys(("name", "title", "version", "metric"), TEXT), "length": OrNone(COUNT)},
     {
-        **dict.fromkeys(("summary", "source", "licence"), TEXT),
+        **dict.fromkeys(("summary", "source", "licence", "problem"), TEXT),
         **{"higher_is_better": FLAG, "data": OrNone(TEXT), "causal": OrNone(FLAG), "classes": OrNone(COUNT)},
     },
     SCALAR,

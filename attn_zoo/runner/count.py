@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attn_zoo.contract import Batch, Geometry, Pairs, Patches, TaskSpec, UnsupportedError
+from attn_zoo.contract import Batch, Frames, Geometry, Pairs, Patches, TaskSpec, UnsupportedError
 from attn_zoo.cost import count_flops, count_model
 from attn_zoo.cost.counted import as_on_a_cpu, kept_bytes
 from attn_zoo.encoder import PositionClassifier, build_model, build_token_reader
@@ -125,6 +125,8 @@ def _activation_bytes(spec: RunSpec, task: TaskSpec, implementation: str) -> int
 def _batch(task: TaskSpec, examples: int) -> Batch:
     if isinstance(task.inputs, Patches):
         inputs = torch.zeros(examples, task.inputs.channels, task.inputs.height, task.inputs.width)
+    elif isinstance(task.inputs, Frames):
+        inputs = torch.zeros(examples, task.length, task.inputs.channels)
     else:
         shape = (examples, 2, task.length) if isinstance(task.inputs, Pairs) else (examples, task.length)
         inputs = torch.zeros(shape, dtype=torch.long)

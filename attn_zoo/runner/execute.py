@@ -36,7 +36,7 @@ from attn_zoo.registry import attention_options, build_attention, build_task, ca
 from attn_zoo.runner.chance import SharedDraws
 from attn_zoo.runner.checkpoint import Checkpoint, CheckpointError
 from attn_zoo.runner.count import count_per_example, geometry_of, model_arguments
-from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named
+from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_parts, measure_named, measure_of
 from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.processes import ElsewhereError, LostProcessError, Processes
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
@@ -170,12 +170,12 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
     found.environment = describe_environment(spec.device)
     if checkpoint is not None:
         checkpoint.environment = found.environment
+    measure = measure_of(task.card.metric, task.spec)
     splits: dict[Split, Examples] = {split: task.examples(split) for split in SPLITS}
     found.task_spec = task.spec
     found.data = {split: {"examples": len(part), "digest": part.digest()} for split, part in splits.items()}
     found.data_title = task.data_title
     _require_same_data(found.data)
-    measure = measure_named(task.card.metric)
     found.chance = constant_score(splits["train"].labels(), splits["test"].labels(), task.spec, measure)
     found.implementation = implementation = _implementation(spec, task.spec)
     model = build_paired_model(task.spec, seed=spec.seed, implementation=implementation, **model_arguments(spec))
@@ -317,4 +317,6 @@ def _task_facts(entry: TaskCard, spec: TaskSpec | None, data_title: str | None) 
     facts["length"] = None if spec is None else spec.length
     facts["classes"] = None if spec is None else spec.classes
     facts["causal"] = None if spec is None else spec.causal
+    if spec is not None and spec.problem != "classification":
+        facts["problem"] = spec.problem
     return facts

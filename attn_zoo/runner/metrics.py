@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attn_zoo.contract import UNASKED, Batch, Examples, TaskSpec, UnknownNameError
+from attn_zoo.contract import METRICS, Batch, Examples, Labels, TaskSpec, UnknownNameError, scored
 from attn_zoo.runner.interrupts import StoppedError, asked
 from attn_zoo.runner.processes import Processes
 
@@ -40,16 +40,18 @@ class Meter:
     """Sums of counts over all answers so far, and the metric computed from them.
 
     Args:
-        count: function from (answers, classes) scores and (answers,) labels to counts.
+        count: function from (answers, classes) outputs and their labels to sums over the answers.
         figure: function from the sums of the counts to the metric.
     """
 
-    def __init__(self, count: Callable[[Tensor, Tensor], Sequence[Tensor | int]], figure: Callable[..., float]) -> None:
+    def __init__(self, count: Callable[[Tensor, Tensor], Sequence[Tensor | float]], figure: Callable[..., float]) -> None:
         self._count, self._figure = count, figure
         self._sums: list[float] = []
         """Sums of the counts; empty before the first answer."""
 
-    def update(self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"]) -> None:
+    def update(
+        self, scores: Float[Tensor, "answers classes"], labels: Int[Tensor, " answers"] | Float[Tensor, "answers classes"]
+    ) -> None:
         """Add the counts of some answers."""
         self._sums = _add(self._sums, [float(count) for count in self._count(scores, labels)])
 
@@ -101,10 +103,66 @@ def _perplexity(classes: int) -> Meter:
     )
 
 
+def _class_counts(scores: Tensor, labels: Tensor) -> list[Tensor]:
+    """True positives, predicted and actual members of each class, in this order; a class is predicted by a score above 0."""
+    predicted, actual = scores > 0, labels > 0
+    return [count for part in (predicted & actual, predicted, actual) for count in part.sum(dim=0)]
+
+
+def _f1_micro(classes: int) -> Meter:
+    """F1 of all classes together: harmonic mean of precision and recall over all answers and classes; 0 without members."""
+
+    def figure(*counts: float) -> float:
+        right, predicted, actual = (sum(counts[at : at + classes]) for at in range(0, 3 * classes, classes))
+        return 2 * right / max(predicted + actual, 1)
+
+    return Meter(_class_counts, figure)
+
+
+def _f1_macro(classes: int) -> Meter:
+    """Mean over the classes of the F1 of each; 0 for a class without members."""
+
+    def figure(*counts: float) -> float:
+        parts = (counts[at : at + classes] for at in range(0, 3 * classes, classes))
+        return sum(2 * r / max(p + a, 1) for r, p, a in zip(*parts, strict=True)) / classes
+
+    return Meter(_class_counts, figure)
+
+
+def _squares(scores: Tensor, labels: Tensor) -> list[Tensor | float]:
+    """Number of answers, then for each predicted number the sums of squared errors, of labels and of squared labels."""
+    scores, labels = scores.double(), labels.double()
+    parts = ((scores - labels).square(), labels, labels.square())
+    return [len(labels), *(total for part in parts for total in part.sum(dim=0))]
+
+
+def _mse(classes: int) -> Meter:
+    """Mean squared error, over answers and predicted numbers."""
+    return Meter(_squares, lambda answers, *sums: sum(sums[:classes]) / (answers * classes))
+
+
+def _r2(classes: int) -> Meter:
+    """Coefficient of determination, the mean over the predicted numbers: 1 is perfect, 0 as good as the mean of the labels.
+
+    0 for a number that is the same in all labels.
+    """
+
+    def figure(answers: float, *sums: float) -> float:
+        parts = (sums[at : at + classes] for at in range(0, 3 * classes, classes))
+        spreads = [(error, square - total**2 / answers) for error, total, square in zip(*parts, strict=True)]
+        return sum(1 - error / spread if spread > 0 else 0.0 for error, spread in spreads) / classes
+
+    return Meter(_squares, figure)
+
+
 _MEASURES = {
     "accuracy": Measure("accuracy", True, _accuracy),
     "f1": Measure("f1", True, _f1),
     "perplexity": Measure("perplexity", False, _perplexity),
+    "f1_micro": Measure("f1_micro", True, _f1_micro),
+    "f1_macro": Measure("f1_macro", True, _f1_macro),
+    "r2": Measure("r2", True, _r2),
+    "mse": Measure("mse", False, _mse),
 }
 MEASURES: Mapping[str, Measure] = _MEASURES
 
@@ -120,12 +178,25 @@ def measure_named(name: str) -> Measure:
     return _MEASURES[name]
 
 
-def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers classes"], Int[Tensor, " answers"]]:
-    """Class scores and labels of a batch: one for each example, or one for each position that is not ``UNASKED``."""
-    if batch.labels.dim() == 1:
+def measure_of(name: str, spec: TaskSpec) -> Measure:
+    """Metric of this name, for a task of this kind of problem.
+
+    Raises:
+        UnknownNameError: no metric has this name; the message lists those that exist.
+        ValueError: the metric is of another kind of problem.
+    """
+    measure, fit = measure_named(name), METRICS[spec.problem]
+    if name not in fit:
+        raise ValueError(f"the metric {name} is not one of {spec.problem}, which the task is; take {' or '.join(fit)}")
+    return measure
+
+
+def answers(model: nn.Module, batch: Batch) -> tuple[Float[Tensor, "answers classes"], Labels]:
+    """Outputs and labels of a batch: one for each example, or one for each position that is scored."""
+    asked = scored(batch.labels)
+    if asked.dim() == 1:
         return model(batch.inputs, batch.valid), batch.labels
-    queried: Bool[Tensor, "batch length"] = batch.labels != UNASKED
-    return model(batch.inputs, batch.valid, queried), batch.labels[queried]
+    return model(batch.inputs, batch.valid, asked), batch.labels[asked]
 
 
 @torch.inference_mode()
@@ -165,7 +236,7 @@ def evaluate_parts(
         batch = to_device(examples.batch(range(at, until)), accelerator.device)
         with accelerator.autocast():
             scores, labels = answers(model, batch)
-        questions = (batch.labels.cpu() != UNASKED).reshape(until - at, -1)
+        questions = scored(batch.labels.cpu()).reshape(until - at, -1)
         for name, members in parts.items():
             mask = members[at:until].reshape(until - at, -1).expand_as(questions)[questions]
             if mask.any():
@@ -176,14 +247,29 @@ def evaluate_parts(
     return {name: meters[name].compute_together(processes) for name, members in parts.items() if members.any()}
 
 
-def constant_score(train_labels: Tensor, test_labels: Tensor, spec: TaskSpec, measure: Measure) -> float:
-    """Test score of a constant prediction, the class frequencies of the training labels: the chance level."""
-    shares = torch.bincount(train_labels[train_labels != UNASKED], minlength=spec.classes).double()
-    scores = (shares / shares.sum()).clamp_min(1e-12).log().float()
-    labels = test_labels[test_labels != UNASKED]
+def constant_score(train_labels: Labels, test_labels: Labels, spec: TaskSpec, measure: Measure) -> float:
+    """Test score of a constant prediction, the best by the training labels: the chance level.
+
+    It is the frequencies of the classes, of ``multi_label`` those frequent classes that have the best score together, of
+    ``regression`` the mean.
+    """
+    train, test = train_labels[scored(train_labels)], test_labels[scored(test_labels)]
+    if spec.problem == "regression":
+        return _score_of(train.double().mean(dim=0), test, spec, measure)
+    if spec.problem == "classification":
+        shares = torch.bincount(train, minlength=spec.classes).double()
+        return _score_of((shares / shares.sum()).clamp_min(1e-12).log().float(), test, spec, measure)
+    rank = train.sum(dim=0).argsort(descending=True, stable=True).argsort()
+    guesses = [torch.where(rank < count, 1.0, -1.0) for count in range(spec.classes + 1)]
+    scores = [_score_of(guess, train, spec, measure) for guess in guesses]
+    return _score_of(guesses[scores.index(max(scores))], test, spec, measure)
+
+
+def _score_of(constant: Float[Tensor, " classes"], labels: Tensor, spec: TaskSpec, measure: Measure) -> float:
+    """Metric of one and the same output for all answers."""
     metric = measure.make(spec.classes)
     for part in labels.split(max(1, 2**24 // spec.classes)):
-        metric.update(scores.expand(len(part), -1), part)
+        metric.update(constant.expand(len(part), -1), part)
     return metric.compute()
 
 

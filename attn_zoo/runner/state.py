@@ -16,6 +16,7 @@ from attn_zoo.runner.chance import SharedDraws, set_generator_states
 from attn_zoo.runner.processes import Processes
 
 Augment = Callable[[Batch, torch.Generator], Batch]
+Criterion = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass
@@ -94,6 +95,8 @@ class Training:
     draws: AbstractContextManager[Any]
     """Context of the forward pass; ``SharedDraws`` where processes share a run with dropout."""
     state: Trained
+    criterion: Criterion
+    """Mean loss of outputs and labels."""
     pretraining: bool = False
     """True if the steps are those of pretraining, before those of the task."""
     step: int = 0

@@ -13,14 +13,15 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from attn_zoo.contract import UNASKED, Batch, Examples, Split, Task
+from attn_zoo.contract import Batch, Examples, Problem, Split, Task, scored
 from attn_zoo.cost import peak_bytes
+from attn_zoo.encoder import LOSSES
 from attn_zoo.records import Budget
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.interrupts import Interrupts, StoppedError, asked
-from attn_zoo.runner.metrics import answers, evaluate, measure_named, to_device
+from attn_zoo.runner.metrics import answers, evaluate, measure_of, to_device
 from attn_zoo.runner.processes import Processes
-from attn_zoo.runner.state import Augment, BatchSource, Training
+from attn_zoo.runner.state import Augment, BatchSource, Criterion, Training
 from attn_zoo.runner.state import Trained as Trained
 
 
@@ -88,7 +89,7 @@ def train(
         LostProcessError: another process is gone.
     """
     source = batches(splits["train"], budget.batch_size, seed, task.augment)
-    training = begun(model, source, budget, budget.steps, accelerator, state, draws)
+    training = begun(model, source, budget, budget.steps, accelerator, state, draws, problem=task.spec.problem)
     with resumable(training, checkpoint):
         _remaining_steps(training, task, splits["valid"], budget, progress, checkpoint)
 
@@ -102,6 +103,7 @@ def begun(
     state: Trained,
     draws: AbstractContextManager[Any] | None,
     *,
+    problem: Problem = "classification",
     pretraining: bool = False,
 ) -> Training:
     """Training of a model before its first step, with optimiser and learning-rate schedule of ``budget`` for ``steps`` steps."""
@@ -116,6 +118,7 @@ def begun(
         processes=Processes(),
         draws=draws or nullcontext(),
         state=state,
+        criterion=LOSSES[problem],
         pretraining=pretraining,
     )
 
@@ -140,7 +143,7 @@ def _remaining_steps(
     training: Training, task: Task, valid: Examples, budget: Budget, progress: Progress, checkpoint: Checkpoint | None
 ) -> None:
     """Do the remaining steps. A checkpoint is saved before the step's validation, which draws and changes nothing."""
-    measure, state = measure_named(task.card.metric), training.state
+    measure, state = measure_of(task.card.metric, task.spec), training.state
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
             next_step(training, budget, checkpoint)
@@ -208,10 +211,10 @@ def _spent(state: Trained, budget: Budget) -> float:
 def _step(training: Training, whole: Batch, clip_norm: float) -> None:
     """Train on a batch, of which this process takes its part."""
     accelerator, processes = training.accelerator, training.processes
-    questions = len(whole.labels) if whole.labels.dim() == 1 else int((whole.labels != UNASKED).sum())
+    questions = int(scored(whole.labels).sum())
     batch = to_device(processes.part(whole), accelerator.device)
     with training.draws, accelerator.autocast():
-        loss = _loss(*answers(training.model, batch), questions)
+        loss = _loss(*answers(training.model, batch), questions, training.criterion)
     accelerator.backward(loss)
     loss = processes.sum_gradients(training.parameters, loss)
     accelerator.clip_grad_norm_(training.model.parameters(), clip_norm)
@@ -221,13 +224,13 @@ def _step(training: Training, whole: Batch, clip_norm: float) -> None:
     training.loss = loss.item()  # waits for the device, so that the timing around this call is correct
 
 
-def _loss(scores: Tensor, labels: Tensor, questions: int) -> Tensor:
+def _loss(scores: Tensor, labels: Tensor, questions: int, criterion: Criterion = F.cross_entropy) -> Tensor:
     """Contribution of this process's answers to the mean loss over all ``questions`` of the batch."""
     if len(labels) == questions:
-        return F.cross_entropy(scores, labels)
+        return criterion(scores, labels)
     if not len(labels):
         return scores.sum() * 0
-    return F.cross_entropy(scores, labels) * (len(labels) / questions)
+    return criterion(scores, labels) * (len(labels) / questions)
 
 
 def require_same_buffers(training: Training) -> None:

@@ -10,6 +10,15 @@ from attn_zoo import registry
 
 _NAME = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
+_CLASS = re.compile("[A-Z][A-Za-z0-9]*")
+_IN_TEMPLATES = frozenset(
+    [
+        *("Attention", "Batch", "Bool", "Capabilities", "Cost", "Examples", "Float", "Geometry", "Level", "Options", "Sequence"),
+        *("Sequences", "Split", "Task", "TaskSpec", "Tensor", "Tokens", "SPLITS", "None", "True", "False"),
+    ]
+)
+"""Names that the modules of the templates define or import, and constants of Python."""
+
 _VALUES = frozenset(["null", "true", "false", "inf", "nan"])
 """Words that ``attention=NAME`` on the command line would parse as a value, not as a name."""
 
@@ -39,3 +48,17 @@ def require_free_name(name: str) -> None:
             raise ValueError(f"{kind} {name!r} is registered already, by {card(name).origin}; choose another name")
     if spec := find_spec(name):
         raise ValueError(f"a module {name!r} is installed already ({spec.origin or 'a folder'}); choose another name")
+
+
+def require_class_name(name: str) -> None:
+    """Refuse a name that is invalid for the class of a new attention or task.
+
+    Raises:
+        ValueError: the name is not in capitalised words, or the module of the class needs it for something else.
+    """
+    if not _CLASS.fullmatch(name):
+        near = "".join(part[:1].upper() + part[1:] for part in re.split("[^A-Za-z0-9]+", name))
+        advice = f"; write {near}" if _CLASS.fullmatch(near) and near not in _IN_TEMPLATES else ""
+        raise ValueError(f"the name of a class is made of letters and digits, a capital letter first; got {name!r}{advice}")
+    if name in _IN_TEMPLATES:
+        raise ValueError(f"{name!r} is the name of something else in the module of the class; choose another")

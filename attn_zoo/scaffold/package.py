@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from attn_zoo.scaffold.names import require_free_name
+from attn_zoo.scaffold.names import require_class_name, require_free_name
 
 Kind = Literal["attention", "task"]
 
@@ -23,25 +23,28 @@ _OWN: dict[Kind, dict[str, str]] = {
 """Templates by path. Sources are below ``src``, so that the folder of the same name is not imported from its parent."""
 
 
-def write_package(kind: Kind, name: str, folder: Path) -> list[Path]:
+def write_package(kind: Kind, name: str, folder: Path, class_name: str | None = None) -> list[Path]:
     """Write a package that registers one attention or task, which passes the conformance kit without changes.
 
     Args:
         kind: ``attention`` or ``task``.
         name: name of the package and of the attention or task.
         folder: folder of the package, missing or empty.
+        class_name: name of its class; None makes one from ``name``.
 
     Returns:
         The paths of the files relative to ``folder``, sorted.
 
     Raises:
-        ValueError: the name is invalid or in use, or the folder is not empty; nothing is written.
+        ValueError: a name is invalid or in use, or the folder is not empty; nothing is written.
         OSError: the folder cannot be written.
     """
     require_free_name(name)
+    class_name = default_class_name(kind, name) if class_name is None else class_name
+    require_class_name(class_name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there and not an empty folder, and nothing is overwritten; remove it or name another")
-    texts = _rendered(kind, name)
+    texts = _rendered(kind, name, class_name)
     for path, text in texts.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,14 +53,14 @@ def write_package(kind: Kind, name: str, folder: Path) -> list[Path]:
     return sorted(texts)
 
 
-def class_name(kind: Kind, name: str) -> str:
+def default_class_name(kind: Kind, name: str) -> str:
     """Class name, such as ``MyAttention`` for ``my`` or ``my_attention``; the suffix also avoids clashes with imported names."""
     camel = "".join(part.capitalize() for part in name.split("_"))
     suffix = kind.capitalize()
     return camel if camel.endswith(suffix) and camel != suffix else camel + suffix
 
 
-def _rendered(kind: Kind, name: str) -> dict[Path, str]:
+def _rendered(kind: Kind, name: str, class_name: str) -> dict[Path, str]:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -71,7 +74,7 @@ def _rendered(kind: Kind, name: str) -> dict[Path, str]:
         "kind": kind,
         "name": name,
         "title": name.replace("_", " ").capitalize(),
-        "class_name": class_name(kind, name),
+        "class_name": class_name,
         "version": version("attn-zoo"),
     }
     files = {**_COMMON, **_OWN[kind]}

@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from attn_zoo.cost.crossover_plot import check_plot
-from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, save, settings
+from attn_zoo.plotting.theme import GRID, INK, MUTED, PAPER, SERIES, check_plot, save, settings
 from attn_zoo.transplant.experiment import STAGES
 from attn_zoo.transplant.table import WORDS, Row, rows_of
 

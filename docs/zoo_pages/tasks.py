@@ -9,11 +9,12 @@ from pathlib import Path
 import torch
 
 from attn_zoo.cli.listing import inputs_in_words
-from attn_zoo.contract import UNASKED, DataSet, Patches, Task, TaskCard, Tokens
+from attn_zoo.contract import DataSet, Frames, Patches, Task, TaskCard, Tokens, scored
 from attn_zoo.leaderboard import render as render_tables
 from attn_zoo.leaderboard.heatmap.costs import recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
+from attn_zoo.leaderboard.metrics import written
 from attn_zoo.registry import task_card, task_names
 from zoo_pages.results import BOARDS, Results
 from zoo_pages.templating import render
@@ -21,6 +22,8 @@ from zoo_pages.texts import aligned, docstring, options, prose, table, values
 
 _SHOWN = 64
 """Tokens of an example that are shown."""
+_FRAMES = 8
+"""Frames of an example that are shown at either end."""
 _GREYS = " .:+*#@"
 
 
@@ -49,7 +52,7 @@ def task_page(name: str, results: Results, folder: Path) -> str:
         levels=_levels(card),
         datasets=[(dataset, _places(dataset)) for dataset in card.datasets],
         example=_example(card),
-        chances={board.chance for _, board in boards if board.chance is not None},
+        chances=list(dict.fromkeys(written(board.chance, card.metric) for _, board in boards if board.chance is not None)),
         boards=[(folder_, BOARDS[folder_], aligned(render_tables([board], "github"))) for folder_, board in boards],
         module=card.build.__module__,
         qualname=card.build.__qualname__,
@@ -120,16 +123,29 @@ def _read(task: Task) -> str:
     own = getattr(sys.modules[type(task).__module__], "render", None)
     if isinstance(spec.inputs, Patches):
         return f"{_greys(batch.inputs[0].mean(0))}\n\nlabel {int(batch.labels)}"
-    assert isinstance(spec.inputs, Tokens), "pairs are read from published data"
     ids = batch.inputs[0]
     if spec.labels == "position":
-        asked = (batch.labels[0] != UNASKED).nonzero()[:, 0].tolist()
-        said = ", ".join(f"{int(batch.labels[0][at])} at {at}" for at in asked[:8])
+        asked = scored(batch.labels)[0].nonzero()[:, 0].tolist()
+        said = ", ".join(f"{_label(batch.labels[0][at])} at {at}" for at in asked[:8])
         labels = f"asked at {len(asked)} of {len(ids)} positions (counted from 0): {said}{', ...' if len(asked) > 8 else ''}"
     else:
-        labels = f"label {int(batch.labels)}"
+        labels = f"label {_label(batch.labels[0])}"
+    if isinstance(spec.inputs, Frames):
+        return f"{_frames(ids if batch.valid is None else ids[batch.valid[0]])}\n\n{labels}"
+    assert isinstance(spec.inputs, Tokens), "pairs are read from published data"
     shown = own(ids) if own else " ".join(map(str, ids[:_SHOWN].tolist())) + (" ..." if len(ids) > _SHOWN else "")
     return f"{shown}\n\n{labels}"
+
+
+def _label(label: torch.Tensor) -> str:
+    """A class, or the numbers of a label."""
+    return " ".join(f"{number:g}" for number in label.reshape(-1).tolist())
+
+
+def _frames(frames: torch.Tensor) -> str:
+    """A line a frame, the first and the last ones."""
+    lines = [" ".join(f"{number:5.2f}" for number in frame) for frame in frames.tolist()]
+    return "\n".join(lines if len(lines) <= 2 * _FRAMES else [*lines[:_FRAMES], "...", *lines[-_FRAMES:]])
 
 
 def _greys(image: torch.Tensor) -> str:

@@ -12,18 +12,18 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attn_zoo.contract import Batch, Examples
+from attn_zoo.contract import Batch, Examples, Labels
 
 
 class ArrayExamples(Examples):
     """Examples as tensors of inputs, labels and, with padding, a mask.
 
-    Inputs, and labels by position, may have a small dtype; batches are converted, the stored tensors are not.
+    Integers may have a small dtype; batches are converted, the stored tensors are not.
 
     Args:
-        inputs: tokens, pairs of token sequences, or images.
-        labels: one for each example, or one for each position (``UNASKED`` for none).
-        valid: True for a real token; None without padding.
+        inputs: tokens, pairs of token sequences, frames, or images.
+        labels: one for each example, or one for each position (``UNASKED`` or NaN for none).
+        valid: True for a real token or frame; None without padding.
         scale: value of each of the 256 levels, by channel, for images stored as bytes.
 
     Raises:
@@ -32,8 +32,11 @@ class ArrayExamples(Examples):
 
     def __init__(
         self,
-        inputs: Int[Tensor, "examples length"] | Int[Tensor, "examples 2 length"] | Float[Tensor, "examples channels height width"],
-        labels: Int[Tensor, " examples"] | Int[Tensor, "examples length"],
+        inputs: Int[Tensor, "examples length"]
+        | Int[Tensor, "examples 2 length"]
+        | Float[Tensor, "examples length channels"]
+        | Float[Tensor, "examples channels height width"],
+        labels: Labels,
         valid: Bool[Tensor, "examples length"] | Bool[Tensor, "examples 2 length"] | None = None,
         scale: Float[Tensor, "channels 256"] | None = None,
     ) -> None:
@@ -52,20 +55,28 @@ class ArrayExamples(Examples):
             channel = torch.arange(inputs.shape[1])[:, None, None]
             inputs = self._scale[channel, inputs.long()]
         inputs = inputs if inputs.is_floating_point() else inputs.long()
-        return Batch(inputs, None if self._valid is None else self._valid[at], self._labels[at].long())
+        return Batch(inputs, None if self._valid is None else self._valid[at], _wide(self._labels[at]))
 
-    def labels(self) -> Int[Tensor, " examples"] | Int[Tensor, "examples length"]:
+    def labels(self) -> Labels:
         """All labels, in order."""
-        return self._labels.long()
+        return _wide(self._labels)
 
     def digest(self) -> str:
-        """SHA-256 of dtype, shape and little-endian bytes of inputs, labels and scale."""
+        """SHA-256 of dtype, shape and little-endian bytes of inputs, labels, scale and, of frames, the mask of padding."""
         digest = hashlib.sha256()
-        for tensor in (self._inputs, self._labels, *([] if self._scale is None else [self._scale])):
+        frames = self._inputs.is_floating_point()  # padding of tokens is token 0
+        for tensor in (self._inputs, self._labels, self._scale, self._valid if frames else None):
+            if tensor is None:
+                continue
             array = np.ascontiguousarray(tensor.numpy())
             digest.update(f"{array.dtype.name}{array.shape}".encode())
             digest.update(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
         return digest.hexdigest()
+
+
+def _wide(labels: Tensor) -> Tensor:
+    """Labels in the dtype of a batch."""
+    return labels.float() if labels.is_floating_point() else labels.long()
 
 
 def standardise(train: NDArray[np.uint8], *others: NDArray[np.uint8]) -> tuple[Float[Tensor, "..."], ...]:

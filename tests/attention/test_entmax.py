@@ -10,7 +10,7 @@ from test_normalisers import defined
 from torch import Tensor
 
 from attn_zoo import Geometry, build_attention
-from attn_zoo.kernels.cpu import entmax
+from attn_zoo.kernels.cpu import _tiling
 
 ALPHAS = [1.0, 1.25, 1.5, 2.0]
 
@@ -42,7 +42,7 @@ def written_out(query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None,
 )
 def test_equals_the_equation(monkeypatch, alpha, causal, padded, implementation, block):
     if block:
-        monkeypatch.setattr(entmax, "BLOCK", block)
+        monkeypatch.setattr(_tiling, "BLOCK", block)
     built = build_attention("entmax", Geometry(2, 8, 33, 33, causal), alpha=alpha, implementation=implementation)
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None] if padded else None
     if valid is not None:
@@ -56,7 +56,7 @@ def test_equals_the_equation(monkeypatch, alpha, causal, padded, implementation,
 @pytest.mark.parametrize("implementation", ["eager", "tiled"])
 def test_gradients_equal_those_through_the_equation(monkeypatch, implementation, alpha, causal):
     """Autograd follows the threshold through the sort; through the bisection of other alphas it could not."""
-    monkeypatch.setattr(entmax, "BLOCK", 200)
+    monkeypatch.setattr(_tiling, "BLOCK", 200)
     built = build_attention("entmax", Geometry(2, 8, 33, 33, causal), alpha=alpha, implementation=implementation)
     valid = torch.arange(33) < torch.tensor([33, 20, 1])[:, None]
     mine, other = ([t.requires_grad_() for t in draw()] for _ in range(2))
@@ -101,7 +101,7 @@ def test_nothing_quadratic_is_kept_or_made():
     inputs = [torch.randn(1, 1, n, 4, requires_grad=True) for _ in range(3)]
     with Largest() as largest:
         built(*inputs).sum().backward()
-    assert largest.numbers <= entmax.BLOCK < n * n
+    assert largest.numbers <= _tiling.BLOCK < n * n
 
 
 def test_causal_leaves_out_half_of_the_work():

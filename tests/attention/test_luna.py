@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from attn_zoo import Geometry, MultiHeadAttention, UnsupportedError, build_attention
-from attn_zoo.attention.low_rank import luna
 from attn_zoo.attention.low_rank.luna import Luna
 from attn_zoo.kernels.cpu import _chunks as chunks
 
@@ -89,7 +88,6 @@ def test_equals_nested_attention(implementation, padded, packed_length):
 @pytest.mark.parametrize("n", [1, 16, 39])
 @pytest.mark.parametrize("implementation", ["definition", "eager", "tiled", "sdpa"])
 def test_causally_equals_its_recurrence(monkeypatch, implementation, padded, n):
-    monkeypatch.setattr(luna, "CHUNK", 8)
     monkeypatch.setattr(chunks, "CHUNK", 8)
     monkeypatch.setattr(chunks, "BLOCK_BYTES", 3 * 2 * 8 * 8 * 16)  # two chunks
     built, inputs = build(n, causal=True, implementation=implementation), draw(n)

@@ -11,7 +11,7 @@ from torch import Tensor
 from attn_zoo import Geometry, build_attention
 from attn_zoo.attention.dense.topk import TopK
 from attn_zoo.cost.counted.counter import kept_bytes
-from attn_zoo.kernels.cpu import topk
+from attn_zoo.kernels.cpu import _tiling
 
 HEADS, HEAD_DIM = 2, 8
 
@@ -50,7 +50,7 @@ def written_out(built: TopK, query: Tensor, key: Tensor, value: Tensor, valid: T
 @pytest.mark.parametrize("kept", [1, 4, 50])
 @pytest.mark.parametrize("implementation", ["definition", "eager", "tiled"])
 def test_equals_sorted_scores(implementation, causal, padded, kept, monkeypatch):
-    monkeypatch.setattr(topk, "BLOCK", 60)
+    monkeypatch.setattr(_tiling, "BLOCK", 60)
     for queries, keys in [(1, 1), (17, 17)] + ([] if causal else [(5, 17)]):
         built, inputs = build(queries, keys=keys, causal=causal, kept=kept, implementation=implementation), draw(queries, keys)
         valid = torch.ones(3, keys, dtype=torch.bool)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attn_zoo.attention.low_rank._projections import MatrixMap
-from attn_zoo.attention.low_rank._windows import ConvolutionMap, MaxMap, MeanMap, WindowMap
+from attn_zoo.attention.low_rank._window_maps import ConvolutionMap, MaxMap, MeanMap, WindowMap
 from attn_zoo.contract import LengthMap
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from attn_zoo.cli import main
-from attn_zoo.scaffold import package
+from attn_zoo.scaffold import names, package
 
 ROOT = Path(__file__).parents[2]
 TEMPLATES = ROOT / "attn_zoo" / "scaffold" / "templates"
@@ -83,7 +84,7 @@ def test_its_own_tests_pass(written):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "14 passed" in done.stdout
+    assert "10 passed" in done.stdout
 
 
 def test_templates_are_all_used_and_shipped():
@@ -119,6 +120,42 @@ def test_names_that_will_not_do_are_refused_before_anything_is_written(name, mes
     assert not list(tmp_path.iterdir())
 
 
+def test_the_class_may_be_named(tmp_path):
+    for kind, words in (("task", ["--task"]), ("attention", [])):
+        assert main(["new", f"my_{kind}", *words, "--class", "Palindromes2", "--output", str(tmp_path / kind)]) == 0
+        package_ = tmp_path / kind / "src" / f"my_{kind}"
+        assert "\nclass Palindromes2(" in (package_ / f"{kind}.py").read_text(encoding="utf-8")
+        assert f"from my_{kind}.{kind} import Palindromes2" in (package_ / "__init__.py").read_text(encoding="utf-8")
+        test = (tmp_path / kind / "tests" / f"test_my_{kind}.py").read_text(encoding="utf-8")
+        assert "Palindromes2" not in test, "a test that names no class needs no change with it"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("palin dromes", "a capital letter first; got 'palin dromes'; write PalinDromes"),
+        ("my_task", "write MyTask"),
+        ("2Fast", "got '2Fast'"),
+        ("", "got ''"),
+        ("Options", "'Options' is the name of something else"),
+        ("Task", "choose another"),
+    ],
+)
+def test_names_that_no_class_can_have_are_refused_before_anything_is_written(name, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "my_task", "--task", "--class", name]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_templates_define_no_name_that_a_class_may_take():
+    pattern = re.compile(r"^class (\w+)|^from \S+ import (.+)$|^@?(\w+) =", re.MULTILINE)
+    for template in ("task.py.j2", "attention.py.j2"):
+        text = (TEMPLATES / template).read_text(encoding="utf-8")
+        found = {word for match in pattern.findall(text) for part in match for word in re.findall(r"[A-Z]\w*", part)}
+        assert found <= names._IN_TEMPLATES, template
+
+
 def test_nothing_that_is_there_is_overwritten(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_attention").mkdir()
@@ -149,4 +186,4 @@ def test_the_folder_may_be_another_and_there_already_if_empty(tmp_path):
     ],
 )
 def test_no_class_has_the_name_of_something_imported(kind, name, expected):
-    assert package.class_name(kind, name) == expected
+    assert package.default_class_name(kind, name) == expected

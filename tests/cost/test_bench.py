@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import torch
 
-from attn_zoo.cost.bench import Bench, Subject, build_layer, tokens
+from attn_zoo.cost.bench import Bench, Subject, build_layer, random_tokens
 from attn_zoo.cost.protocol import TimingProtocol
 
 LAYER = partial(build_layer, Subject("softmax", {}, "sdpa"), 8, 2)
-TOKENS = partial(tokens, 8)
+TOKENS = partial(random_tokens, 8)
 
 
 def test_what_is_held_before_a_step_by_hand():

@@ -15,12 +15,13 @@ from attn_zoo.cost import crossover_analysis as analysis
 from attn_zoo.cost import session, timed
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.crossover_analysis import Crossover, baseline, crossover, exponent, last_fall, round_length
-from attn_zoo.cost.crossover_plot import check_plot, plot_crossover
+from attn_zoo.cost.crossover_plot import plot_crossover
 from attn_zoo.cost.energy import NotMeasured
 from attn_zoo.cost.experiments.crossover import Crossover as CrossoverGrid
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.session import Session, expected_seconds
 from attn_zoo.cost.workers import WorkerError
+from attn_zoo.plotting.theme import check_plot
 
 GIVEN: dict[str, Any] = {
     "device": "cpu",

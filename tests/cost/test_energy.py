@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from attn_zoo.cost import energy
-from attn_zoo.cost.energy import EnergyMeter, NotMeasured, Reading, energy_meter, joules_of
+from attn_zoo.cost.energy import EnergyMeter, NotMeasured, energy_meter, joules_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -40,28 +40,28 @@ def test_packages_and_their_memory_are_added_up_and_nothing_is_counted_twice(tmp
     zone(tmp_path, "intel-rapl-mmio:0", "package-0", 1_000_000)
     meter = meter_of(tmp_path)
     assert meter.what == "RAPL: package-0 (intel-rapl:0), dram (intel-rapl:0:1), package-1 (intel-rapl:1)"
-    before = meter.read()
+    before = meter.counters()
     first.write_text("3500000\n", encoding="ascii")
     memory.write_text("250010\n", encoding="ascii")
     second.write_text("1000007\n", encoding="ascii")
-    assert meter.joules(before, meter.read()) == pytest.approx(2.5 + 0.25 + 1.0)
+    assert meter.joules(before, meter.counters(), 1.0) == pytest.approx(2.5 + 0.25 + 1.0)
 
 
 def test_a_counter_that_went_round_goes_on_counting(tmp_path):
     counter = zone(tmp_path, "intel-rapl:0", "package-0", RANGE - 400_000)
     meter = meter_of(tmp_path)
-    before = meter.read()
+    before = meter.counters()
     counter.write_text("600000\n", encoding="ascii")
-    assert meter.joules(before, meter.read()) == pytest.approx(1.0)
+    assert meter.joules(before, meter.counters(), 1.0) == pytest.approx(1.0)
 
 
 def test_a_window_in_which_it_may_go_round_twice_is_refused(tmp_path):
     zone(tmp_path, "intel-rapl:0", "package-0", 0)
     zone(tmp_path, "intel-rapl:1", "package-1", 0, most=60 * 10**9)
     meter = meter_of(tmp_path)
-    assert meter.joules(Reading((0, 0), 0.0), Reading((2_000_000, 0), 59.0)) == pytest.approx(2.0)
+    assert meter.joules((0, 0), (2_000_000, 0), 59.0) == pytest.approx(2.0)
     with pytest.raises(ValueError, match="shorter than 60 s"):
-        meter.joules(Reading((0, 0), 0.0), Reading((2_000_000, 0), 61.0))
+        meter.joules((0, 0), (2_000_000, 0), 61.0)
 
 
 def test_without_counters_the_reason_is_given(tmp_path, monkeypatch):
@@ -118,9 +118,9 @@ def test_nvml_counts_millijoules_of_the_very_gpu(one_gpu, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     meter = energy_meter(GPU)
     assert isinstance(meter, EnergyMeter) and nvml.asked == "GPU-12-34"
-    before = meter.read()
+    before = meter.counters()
     nvml.millijoules += 4_500
-    assert meter.joules(before, meter.read()) == pytest.approx(4.5)
+    assert meter.joules(before, meter.counters(), 1.0) == pytest.approx(4.5)
 
 
 def test_without_nvml_the_reason_is_given(one_gpu, monkeypatch):

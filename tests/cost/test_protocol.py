@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from attn_zoo.cost.bench import Bench, tokens
+from attn_zoo.cost.bench import Bench, random_tokens
 from attn_zoo.cost.protocol import ALLOCATORS, MOST_COPIES, ORDERS, TimingProtocol
 
 OTHERS: dict[str, Any] = {
@@ -124,7 +124,7 @@ class Visited(nn.Module):
 def test_a_bench_visits_equal_copies_in_turn(kind):
     module, token = Visited(), 4 * 8 * 4
     protocol = TimingProtocol(rotate_bytes=2 * token, seconds=0.01, most_repeats=7, warmup=2)
-    bench = Bench(lambda length: module, partial(tokens, 8), protocol=protocol)
+    bench = Bench(lambda length: module, partial(random_tokens, 8), protocol=protocol)
     bench.parts(kind, 1, 4)
     assert len(module.seen) == 2 + 7
     assert len(set(module.seen)) == 3

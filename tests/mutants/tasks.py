@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from attn_zoo.contract import UNASKED, Batch, Examples, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
+from attn_zoo.contract import UNASKED, Batch, Examples, Frames, Level, Pairs, Patches, Split, Task, TaskCard, TaskSpec, Tokens
 
 
 class Rows(Examples):
@@ -373,10 +373,152 @@ class ChangesAnswers(Pictures):
         return batch._replace(labels=1 - batch.labels)
 
 
+class Readings(Sound):
+    """Several numbers of a sequence of frames: the means of its channels."""
+
+    @property
+    def spec(self) -> TaskSpec:
+        return TaskSpec(Frames(2), 6, classes=2, problem="regression")
+
+    def rows(self, split, seed):
+        generator = torch.Generator().manual_seed(seed * 3 + ("train", "valid", "test").index(split))
+        frames = torch.randn(60, 6, 2, generator=generator)
+        frames[::3, 4:] = 0
+        return frames, frames.mean(1)
+
+    def examples(self, split: Split) -> Examples:
+        return Read(*self.rows(split, self.options.data_seed))
+
+
+class Read(Rows):
+    def batch(self, indices) -> Batch:
+        batch = super().batch(indices)
+        return batch._replace(valid=(batch.inputs != 0).any(-1))
+
+
+class ReadingsByPosition(Readings):
+    """The first channel's level, said at the third frame."""
+
+    @property
+    def spec(self) -> TaskSpec:
+        return TaskSpec(Frames(2), 6, classes=1, labels="position", problem="regression")
+
+    def answers(self, frames: torch.Tensor) -> torch.Tensor:
+        labels = torch.full((60, 6, 1), torch.nan)
+        labels[:, 2, 0] = frames[:, 2, 0]
+        return labels
+
+    def examples(self, split: Split) -> Examples:
+        frames, _ = self.rows(split, self.options.data_seed)
+        return Read(frames, self.answers(frames))
+
+
+class SeveralAtOnce(Sound):
+    """Which of the tokens 1 to 3 occur more than once."""
+
+    @property
+    def spec(self) -> TaskSpec:
+        return TaskSpec(Tokens(10), 6, classes=3, problem="multi_label")
+
+    def rows(self, split, seed):
+        ids, _ = super().rows(split, seed)
+        return ids, torch.stack([((ids == token).sum(1) > 1).float() for token in (1, 2, 3)], dim=1)
+
+
+class WholeNumbers(Readings):
+    def rows(self, split, seed):
+        frames, labels = super().rows(split, seed)
+        return frames, labels.long()
+
+
+class OneNumberTooMany(Readings):
+    def rows(self, split, seed):
+        frames, labels = super().rows(split, seed)
+        return frames, torch.cat([labels, labels[:, :1]], dim=1)
+
+
+class InfiniteLabels(Readings):
+    def rows(self, split, seed):
+        frames, labels = super().rows(split, seed)
+        labels[3, 1] = torch.inf
+        return frames, labels
+
+
+class LosesALabel(Readings):
+    def rows(self, split, seed):
+        frames, labels = super().rows(split, seed)
+        labels[3, 1] = torch.nan
+        return frames, labels
+
+
+class ConstantNumber(Readings):
+    def rows(self, split, seed):
+        frames, labels = super().rows(split, seed)
+        labels[:, 1] = 0.5
+        return frames, labels
+
+
+class SortsByNumber(Readings):
+    def rows(self, split, seed):
+        frames, labels = super().rows(split, seed)
+        order = labels[:, 0].argsort()
+        return frames[order], labels[order]
+
+
+class HalfMembers(SeveralAtOnce):
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        return ids, labels / 2
+
+
+class NeverHoldsAClass(SeveralAtOnce):
+    def rows(self, split, seed):
+        ids, labels = super().rows(split, seed)
+        labels[:, 2] = 0
+        return ids, labels
+
+
+class NoisyPadding(Readings):
+    def examples(self, split):
+        return Noisy(*self.rows(split, self.options.data_seed))
+
+
+class Noisy(Read):
+    def batch(self, indices) -> Batch:
+        batch = super().batch(indices)
+        assert batch.valid is not None
+        return batch._replace(inputs=batch.inputs.masked_fill(~batch.valid[..., None], 0.5))
+
+
+class LacksAChannel(Readings):
+    def rows(self, split, seed):
+        frames, labels = super().rows(split, seed)
+        return frames[..., :1], labels
+
+
+class LosesAReading(Readings):
+    def rows(self, split, seed):
+        frames, labels = super().rows(split, seed)
+        frames[5, 0, 0] = torch.nan
+        return frames, labels
+
+
+class AsksAPaddedFrame(ReadingsByPosition):
+    def answers(self, frames):
+        labels = super().answers(frames)
+        labels[0, 5, 0] = 1.0
+        return labels
+
+
+class TellsAnotherMetric(Readings):
+    pass
+
+
 def card_of(kind: type[Task], **changes) -> TaskCard:
     facts: dict[str, Any] = dict.fromkeys(("title", "version", "summary", "source", "licence"), "words")
     card = TaskCard(name=kind.__name__, options=Options, build=kind, levels={"quick": Level({}, {})}, **facts)
-    kind.card = replace(card, **changes)
+    metric = {"classification": "accuracy", "multi_label": "f1_macro", "regression": "mse"}[kind(Options()).spec.problem]
+    kind.card = replace(card, **{"metric": metric, **changes})
     return kind.card
 
 
@@ -391,12 +533,13 @@ class ProposesNonsense(Sound):
 MUTANTS = [
     ("card_is_complete", card_of(SaysNothing, licence=""), "says nothing under 'licence'"),
     ("card_is_complete", card_of(ProposesNonsense, levels={"quick": Level({}, {}, {"sead": 1})}), "no option of task .* 'sead'"),
+    ("card_is_complete", card_of(TellsAnotherMetric, metric="accuracy"), "'accuracy' is none of regression: r2, mse"),
     ("splits_are_disjoint", card_of(Leaks), "1 inputs stand in both train and test"),
-    ("labels_are_classes", card_of(LabelsOutOfRange), "run from 0 to 2, outside 0 to 1"),
-    ("labels_are_classes", card_of(LeavesAClassOut), "without a training example"),
-    ("labels_are_classes", card_of(HasNoTest), "test has 0 examples"),
-    ("labels_are_classes", card_of(ForgetsLabels), "60 examples and 59 labels"),
-    ("inputs_fit_the_spec", card_of(PadsInTheMiddle), "padding before real tokens"),
+    ("labels_fit_the_spec", card_of(LabelsOutOfRange), "run from 0 to 2, outside 0 to 1"),
+    ("labels_fit_the_spec", card_of(LeavesAClassOut), "without a training example"),
+    ("labels_fit_the_spec", card_of(HasNoTest), "test has 0 examples"),
+    ("labels_fit_the_spec", card_of(ForgetsLabels), "60 examples and 59 labels"),
+    ("inputs_fit_the_spec", card_of(PadsInTheMiddle), "padding before what is real"),
     ("inputs_fit_the_spec", card_of(TokenTooLarge), "outside the vocabulary"),
     ("inputs_fit_the_spec", card_of(PadsEverything), "padding only"),
     ("inputs_fit_the_spec", card_of(LongerThanStated), "up to 6 long"),
@@ -418,7 +561,19 @@ MUTANTS = [
     ("slices_fit_their_split", card_of(MarksWhatIsNotAsked), "'third position' marks 60 positions that are not asked"),
     ("slices_fit_their_split", card_of(MarksTooMany), r"'all' is torch.bool of shape \(61,\)"),
     ("slices_fit_their_split", card_of(CountsMembers), "it is boolean"),
-    ("labels_are_classes", card_of(AsksNothing), "an example that asks nothing"),
+    ("labels_fit_the_spec", card_of(WholeNumbers), "not numbers of floating point with 2 axes"),
+    ("labels_fit_the_spec", card_of(OneNumberTooMany), "3 numbers a label, the spec says 2"),
+    ("labels_fit_the_spec", card_of(InfiniteLabels), "labels that are not finite"),
+    ("labels_fit_the_spec", card_of(LosesALabel), "NaN, which only positions may have"),
+    ("labels_fit_the_spec", card_of(ConstantNumber), r"the same in all of train: \[1\]"),
+    ("labels_fit_the_spec", card_of(HalfMembers), "run from 0 to 0.5; each is 0 or 1"),
+    ("labels_fit_the_spec", card_of(NeverHoldsAClass), r"no training label holds, or all of them: \[2\]"),
+    ("order_tells_nothing", card_of(SortsByNumber), "shuffle the examples"),
+    ("inputs_fit_the_spec", card_of(NoisyPadding), "a frame of padding is 0 in every channel"),
+    ("inputs_fit_the_spec", card_of(LacksAChannel), "not up to 6 of 2 channels"),
+    ("inputs_fit_the_spec", card_of(LosesAReading), "not finite"),
+    ("inputs_fit_the_spec", card_of(AsksAPaddedFrame), "asks for an answer at padding"),
+    ("labels_fit_the_spec", card_of(AsksNothing), "an example that asks nothing"),
     ("inputs_fit_the_spec", card_of(AsksAtPadding), "asks for an answer at padding"),
     ("inputs_fit_the_spec", card_of(AnswersElsewhere), "labels have shape"),
     ("inputs_fit_the_spec", card_of(Triples), "hold 3 sequences, not 2"),

@@ -9,18 +9,34 @@ from typing import Any
 import pytest
 import torch
 
+from attn_zoo.contract import METRICS, PROBLEMS, Frames, TaskSpec, Tokens, UnknownNameError
 from attn_zoo.runner import metrics
 
 PEERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "accuracy": ("torchmetrics.classification", "MulticlassAccuracy", {"num_classes": 2, "average": "micro"}),
     "f1": ("torchmetrics.classification", "BinaryF1Score", {}),
     "perplexity": ("torchmetrics.text", "Perplexity", {}),
+    "f1_micro": ("torchmetrics.classification", "MultilabelF1Score", {"num_labels": 2, "average": "micro"}),
+    "f1_macro": ("torchmetrics.classification", "MultilabelF1Score", {"num_labels": 2, "average": "macro"}),
+    "r2": ("torchmetrics", "R2Score", {}),
+    "mse": ("torchmetrics", "MeanSquaredError", {}),
 }
 
 
-def some_answers(seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def some_answers(name: str, seed: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs, and labels of the metric's kind of problem."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, 2, generator=generator), torch.randint(2, (count,), generator=generator)
+    scores = torch.randn(count, 2, generator=generator)
+    if name in METRICS["classification"]:
+        return scores, torch.randint(2, (count,), generator=generator)
+    if name in METRICS["multi_label"]:
+        return scores, torch.randint(2, (count, 2), generator=generator).float()
+    return scores, scores + torch.randn(count, 2, generator=generator) + 3
+
+
+def test_every_metric_is_of_one_kind_of_problem():
+    assert sorted(name for names in METRICS.values() for name in names) == sorted(metrics.MEASURES)
+    assert set(METRICS) == set(PROBLEMS)
 
 
 @pytest.mark.parametrize("name", list(metrics.MEASURES))
@@ -29,12 +45,15 @@ def test_a_metric_is_that_of_torchmetrics(name):
     module, kind, options = PEERS[name]
     peer, ours = getattr(importlib.import_module(module), kind)(**options), metrics.measure_named(name).make(2)
     for seed, count in enumerate((7, 1, 300)):
-        scores, labels = some_answers(seed, count)
+        scores, labels = some_answers(name, seed, count)
         ours.update(scores, labels)
-        given = {"accuracy": scores, "f1": scores.argmax(dim=-1), "perplexity": scores[None]}[name]
+        given = {"f1": scores.argmax(dim=-1), "perplexity": scores[None]}.get(name, scores)
+        if name in METRICS["multi_label"]:
+            given, labels = scores.sigmoid(), labels.long()
         peer.update(given, labels[None] if name == "perplexity" else labels)
     expected = peer.compute().item()
-    assert ours.compute() == (pytest.approx(expected, rel=1e-6) if name == "perplexity" else expected)
+    exact = name in ("accuracy", "f1")
+    assert ours.compute() == (expected if exact else pytest.approx(expected, rel=1e-5))
 
 
 class Three:
@@ -50,7 +69,7 @@ class Three:
 @pytest.mark.parametrize("name", list(metrics.MEASURES))
 def test_counts_of_processes_are_added(name):
     whole, mine, theirs = (metrics.measure_named(name).make(2) for _ in range(3))
-    scores, labels = some_answers(0, 9)
+    scores, labels = some_answers(name, 0, 9)
     whole.update(scores, labels)
     mine.update(scores[:4], labels[:4])
     theirs.update(scores[4:], labels[4:])
@@ -73,3 +92,53 @@ def test_f1_is_zero_where_nobody_says_one():
     meter = metrics.measure_named("f1").make(2)
     meter.update(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
     assert meter.compute() == 0.0
+
+
+def test_an_f1_without_members_is_zero_and_a_perfect_one_is_one():
+    for name in METRICS["multi_label"]:
+        nobody, right = (metrics.measure_named(name).make(2) for _ in range(2))
+        nobody.update(-torch.ones(3, 2), torch.zeros(3, 2))
+        right.update(torch.tensor([[1.0, -1.0], [-1.0, 1.0]]), torch.eye(2))
+        assert (nobody.compute(), right.compute()) == (0.0, 1.0)
+    micro, macro = (metrics.measure_named(name).make(2) for name in METRICS["multi_label"])
+    for meter in (micro, macro):
+        meter.update(torch.tensor([[1.0, 1.0], [1.0, -1.0], [1.0, -1.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0]]))
+    assert micro.compute() == pytest.approx(6 / 8) and macro.compute() == pytest.approx(1 / 2)
+
+
+def test_r2_is_zero_for_the_mean_below_it_for_worse_and_one_for_the_labels():
+    labels = torch.tensor([[1.0], [2.0], [6.0]])
+    for outputs, expected in ((labels, 1.0), (torch.full((3, 1), 3.0), 0.0), (torch.full((3, 1), 6.0), -27 / 14)):
+        meter = metrics.measure_named("r2").make(1)
+        meter.update(outputs, labels)
+        assert meter.compute() == pytest.approx(expected)
+    constant = metrics.measure_named("r2").make(1)
+    constant.update(labels, torch.ones(3, 1))
+    assert constant.compute() == 0.0, "of what is always the same nothing can be explained"
+
+
+def test_chance_of_several_classes_at_once_is_the_best_set_and_of_numbers_the_mean():
+    several = TaskSpec(Tokens(2), 1, 3, problem="multi_label")
+    train = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    test = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
+    micro = metrics.constant_score(train, test, several, metrics.measure_named("f1_micro"))
+    assert micro == pytest.approx(2 * 2 / (4 + 3)), "the first two classes, which have an F1 of 0.857 in training"
+    macro = metrics.constant_score(train, test, several, metrics.measure_named("f1_macro"))
+    assert macro == pytest.approx(2 / 3), "all three: a class that is left out counts as 0"
+    one = TaskSpec(Frames(1), 2, 1, labels="position", problem="regression")
+    train, test = torch.tensor([[[1.0], [torch.nan]], [[3.0], [4.0]]]), torch.tensor([[[0.0], [torch.nan]], [[2.0], [1.0]]])
+    mean = torch.tensor(8 / 3)
+    errors = (torch.tensor([0.0, 2.0, 1.0]) - mean).square()
+    assert metrics.constant_score(train, test, one, metrics.measure_named("mse")) == pytest.approx(float(errors.mean()))
+    assert metrics.constant_score(train, test, one, metrics.measure_named("r2")) == pytest.approx(1 - float(errors.sum()) / 2)
+
+
+def test_a_metric_of_another_kind_of_problem_is_refused_by_name():
+    numbers = TaskSpec(Frames(2), 4, 1, problem="regression")
+    assert metrics.measure_of("mse", numbers) is metrics.MEASURES["mse"]
+    with pytest.raises(ValueError, match="accuracy is not one of regression, which the task is; take r2 or mse"):
+        metrics.measure_of("accuracy", numbers)
+    with pytest.raises(ValueError, match="take f1_micro or f1_macro"):
+        metrics.measure_of("f1", TaskSpec(Tokens(2), 4, 2, problem="multi_label"))
+    with pytest.raises(UnknownNameError, match="did you mean 'mse'"):
+        metrics.measure_of("msee", numbers)

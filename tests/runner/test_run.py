@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from attn_zoo import Attention, Capabilities, Cost, UnknownNameError, registry
-from attn_zoo.contract import UNASKED, AttentionCard, Batch, Examples, Growth, TaskSpec, Tokens
+from attn_zoo.contract import METRICS, UNASKED, AttentionCard, Batch, Examples, Growth, TaskSpec, Tokens
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.records import Budget, ModelSpec, RunRecord, RunSpec
 from attn_zoo.registry import build_task
@@ -220,7 +220,8 @@ def test_rows_start_from_the_same_shared_weights(task):
 
 def test_chance_is_the_constant_answer_of_the_training_shares():
     train, test = torch.tensor([1, 1, 0]), torch.tensor([0, 0, 1, 1, 1])
-    found = {name: metrics.constant_score(train, test, TaskSpec(Tokens(2), 1, 2), m) for name, m in metrics.MEASURES.items()}
+    task, names = TaskSpec(Tokens(2), 1, 2), METRICS["classification"]
+    found = {name: metrics.constant_score(train, test, task, metrics.MEASURES[name]) for name in names}
     assert found["accuracy"] == pytest.approx(0.6)
     assert found["f1"] == pytest.approx(2 * 3 / (2 * 3 + 2)), "always class 1: three right, two wrong"
     assert found["perplexity"] == pytest.approx((3**2 * 1.5**3) ** 0.2), "probabilities 1/3 twice and 2/3 three times"

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attn_zoo.contract import FLOAT, Attention, Cost, Geometry, allowed_pairs, softmax_over_valid
-from attn_zoo.contract.attention import OptionsT
+from attn_zoo.contract import FLOAT, Attention, Cost, Geometry, OptionsT, allowed_pairs, softmax_over_valid
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 
@@ -36,12 +35,8 @@ class Synthesizer(Attention[OptionsT]):
         return weights @ value
 
     def by_definition(self, scores: Float[Tensor, "#batch heads queries keys"], value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute exp(B) V divided by the sum of exp(B) over the valid (causal: past) keys, query by query."""
-        rows = []
-        for i in range(scores.shape[2]):
-            seen = i + 1 if self.geometry.causal else value.shape[2]
-            powers = scores[:, :, i, :seen].exp()
-            powers = powers if key_valid is None else powers * key_valid[:, None, :seen]
-            total = powers.sum(dim=-1, keepdim=True)
-            rows.append((powers / torch.where(total > 0, total, 1)).unsqueeze(-2) @ value[:, :, :seen])
-        return torch.cat(rows, dim=2)
+        """Compute exp(B) V divided by the sum of exp(B) over the valid (causal: past) keys."""
+        powers, allowed = scores.exp(), allowed_pairs(scores, value, key_valid, causal=self.geometry.causal)
+        powers = powers if allowed is None else powers * allowed
+        total = powers.sum(dim=-1, keepdim=True)
+        return (powers / torch.where(total > 0, total, 1)) @ value

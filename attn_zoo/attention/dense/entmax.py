@@ -8,7 +8,8 @@ import torch
 
 from attn_zoo.attention.dense._normalisers import ALPHA, entmax_by_bisection, entmax_over_valid
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, Geometry, allowed_pairs, bounded
-from attn_zoo.kernels.cpu import entmax as tiles
+from attn_zoo.kernels.cpu._tiling import row_blocks
+from attn_zoo.kernels.cpu.entmax import entmax_attention
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -27,7 +28,7 @@ def cost(geometry: Geometry, options: Options) -> Cost:
 
     State: keys and values, the KV cache.
     """
-    blocks = tiles.spans(geometry.queries, geometry.keys, geometry.causal)
+    blocks = row_blocks(geometry.queries, geometry.keys, geometry.causal)
     product = 2 * sum((end - start) * seen for start, end, seen in blocks) * geometry.inner_dim
     state = 2 * FLOAT * geometry.keys * geometry.inner_dim if geometry.causal else None
     return Cost(2 * product, 0, backward_flops=5 * product, state_bytes=state)
@@ -75,4 +76,4 @@ class Entmax(Attention[Options]):
 
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid) -> Queries:
         """Attend in blocks of queries; causally, keys after a block are left out."""
-        return tiles.entmax_attention(query, key, value, key_valid, self.options.alpha, causal=self.geometry.causal)
+        return entmax_attention(query, key, value, key_valid, self.options.alpha, causal=self.geometry.causal)

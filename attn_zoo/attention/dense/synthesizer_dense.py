@@ -66,7 +66,7 @@ class DenseSynthesizer(Synthesizer[Options]):
         self.biases = nn.ParameterList(torch.zeros(geometry.heads, 1, width) for width in made)
 
     def definition(self, query: Queries, key: Keys | None, value: Keys, key_valid: KeyValid) -> Queries:
-        """Compute Bᵢⱼ key by key, with factors j mod a and ⌊j/a⌋, then softmax(B) V query by query."""
+        """Compute Bᵢⱼ key by key, with factors j mod a and ⌊j/a⌋, then softmax(B) V."""
         hidden, at = query.clamp(min=0), torch.arange(value.shape[2], device=value.device)
         numbers = (at % self.options.factor, at // self.options.factor) if self.options.factor else (at,)
         made = [hidden @ w[..., j] + b[..., j] for w, b, j in zip(self.weights, self.biases, numbers, strict=True)]

@@ -71,7 +71,7 @@ class FactorisedSynthesizer(Synthesizer[Options]):
                 setattr(self, name, nn.Parameter(drawn))
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute B as a sum of ``rank`` outer products, then softmax(B) V query by query."""
+        """Compute B as a sum of ``rank`` outer products, then softmax(B) V."""
         keys = value.shape[2]
         left, right = self.left[:, :keys].unbind(dim=-1), self.right[:, :keys].unbind(dim=-1)
         scores = torch.stack([x[:, :, None] * y[:, None] for x, y in zip(left, right, strict=True)]).sum(dim=0)

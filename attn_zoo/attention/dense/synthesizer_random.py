@@ -62,7 +62,7 @@ class RandomSynthesizer(Synthesizer[Options]):
             self.scores = nn.Parameter(drawn)
 
     def definition(self, query: Queries | None, key: Keys | None, value: Keys, key_valid: KeyValid) -> Keys:
-        """Compute softmax(R) V query by query."""
+        """Compute softmax(R) V."""
         keys = value.shape[2]
         return self.by_definition(self.scores[None, :, :keys, :keys], value, key_valid)
 

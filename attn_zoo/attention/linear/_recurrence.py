@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attn_zoo.contract import Geometry, MemoryAttention, MemoryState
-from attn_zoo.contract.attention import OptionsT
+from attn_zoo.contract import Geometry, MemoryAttention, MemoryState, OptionsT
 from attn_zoo.kernels.cpu._chunks import in_blocks
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -64,6 +63,19 @@ class NormalisedMemory(RecurrentAttention[OptionsT]):
         """Warn of a state no smaller than the keys it summarises."""
         d, n = geometry.head_dim, geometry.keys
         return (f"a state of {d} rows is no smaller than the {n} keys that it remembers",) if d >= n else ()
+
+    def scan(self, update: Callable[[Tensor, int], tuple[Tensor, Tensor]], query: Queries, value: Keys) -> Queries:
+        """Apply ``update(state, t) -> (state, output)`` token by token, and without causality both ways; for definitions."""
+
+        def one_way(order: range) -> Tensor:
+            state, outputs = query.new_zeros(*query.shape[:2], query.shape[3], value.shape[3]), dict[int, Tensor]()
+            for t in order:
+                state, outputs[t] = update(state, t)
+            return torch.stack([outputs[t] for t in range(len(order))], dim=2)
+
+        n = query.shape[2]
+        out = one_way(range(n))
+        return self.finish(out if self.geometry.causal else out + one_way(range(n - 1, -1, -1)))
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
         """Inputs of ``by_chunks``, tensors with a row for each position."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -55,15 +54,7 @@ class CosFormer(Linear):
         are carried on. Features of padded keys are zero.
     """
 
-    @classmethod
-    def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
-        """Warn where features are no fewer than keys."""
-        m, n = 2 * geometry.head_dim, geometry.keys
-        return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
-
-    def state_shape(self) -> tuple[int, int]:
-        """Rows and columns of S, with 2 d features, and z as one more column."""
-        return 2 * self.geometry.head_dim, self.geometry.head_dim + 1
+    features_of_channel = 2
 
     @property
     def reach(self) -> int:

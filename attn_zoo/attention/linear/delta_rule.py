@@ -49,11 +49,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return Cost(flops, 0, backward_flops=3 * flops + geometry.inner_dim * 4 * n * chunk * ends, state_bytes=state)
 
 
-def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """Extra projection for the writing strength β, which is computed from the sum over a head's channels."""
-    return (Stream("strength", of="keys", starts_as="key"),)
-
-
 @register_attention(
     "delta_rule",
     title="Delta rule (DeltaNet)",
@@ -65,7 +60,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     memory="n d",
     cost=cost,
     implementations=("eager", "tiled", "fla"),
-    streams=streams,
+    streams=lambda *_: (Stream("strength", of="keys", starts_as="key"),),  # β, from the sum over a head's channels
     variants={"raw": {"normalise": False}, "negative": {"negative_eigenvalues": True}},
 )
 class DeltaRule(NormalisedMemory[Options]):
@@ -90,20 +85,14 @@ class DeltaRule(NormalisedMemory[Options]):
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, strength: Keys) -> Queries:
         """Apply the rule token by token: Sₜ = Sₜ₋₁ + βₜ kₜ (vₜ − Sₜ₋₁ᵀ kₜ)ᵀ, yₜ = Sₜᵀ qₜ; both ways without causality."""
-
-        def scan(order: range) -> Tensor:
-            state = query.new_zeros(*query.shape[:2], query.shape[3], value.shape[3])
-            outputs: dict[int, Tensor] = {}
-            for t in order:
-                held = (keys[:, :, t, None] @ state)[:, :, 0]
-                state = state + beta[:, :, t, :, None] * keys[:, :, t, :, None] * (value[:, :, t] - held)[:, :, None]
-                outputs[t] = (queries[:, :, t, None] @ state)[:, :, 0]
-            return torch.stack([outputs[t] for t in range(n)], dim=2)
-
-        n = query.shape[2]
         queries, keys, beta = self._prepared(query, key, strength)
-        out = scan(range(n))
-        return self.finish(out if self.geometry.causal else out + scan(range(n - 1, -1, -1)))
+
+        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            held = (keys[:, :, t, None] @ state)[:, :, 0]
+            state = state + beta[:, :, t, :, None] * keys[:, :, t, :, None] * (value[:, :, t] - held)[:, :, None]
+            return state, (queries[:, :, t, None] @ state)[:, :, 0]
+
+        return self.scan(update, query, value)
 
     def read_fla(self, state: MemoryState, *inputs: Any, **streams: Keys) -> Answer:
         """Apply the rule by flash-linear-attention's kernel, with β in float32."""

@@ -42,11 +42,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return Cost(flops, 0, backward_flops=3 * flops, state_bytes=state)
 
 
-def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """Extra projection for the gates' logits g, one for each feature."""
-    return (Stream("gate", of="keys", starts_as="key"),)
-
-
 @register_attention(
     "gated_linear",
     title="Gated linear attention (GLA)",
@@ -58,7 +53,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     memory="n d",
     cost=cost,
     implementations=("eager", "tiled", "fla"),
-    streams=streams,
+    streams=lambda *_: (Stream("gate", of="keys", starts_as="key"),),  # logits g, one for each feature
     variants={"sharp": {"temperature": 1.0}, "raw": {"normalise": False}},
 )
 class GatedLinear(NormalisedMemory[Options]):
@@ -75,18 +70,13 @@ class GatedLinear(NormalisedMemory[Options]):
 
     def definition(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, gate: Keys) -> Queries:
         """Apply the recurrence token by token: Sₜ = diag(αₜ) Sₜ₋₁ + kₜ vₜᵀ, yₜ = Sₜᵀ qₜ / √d; both ways without causality."""
+        alpha = self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()
 
-        def scan(order: range) -> Tensor:
-            state = query.new_zeros(*query.shape[:2], query.shape[3], value.shape[3])
-            outputs: dict[int, Tensor] = {}
-            for t in order:
-                state = alpha[:, :, t, :, None] * state + key[:, :, t, :, None] * value[:, :, t, None, :]
-                outputs[t] = (query[:, :, t, None, :] @ state)[:, :, 0] * query.shape[3] ** -0.5
-            return torch.stack([outputs[t] for t in range(n)], dim=2)
+        def update(state: Tensor, t: int) -> tuple[Tensor, Tensor]:
+            state = alpha[:, :, t, :, None] * state + key[:, :, t, :, None] * value[:, :, t, None, :]
+            return state, (query[:, :, t, None, :] @ state)[:, :, 0] * query.shape[3] ** -0.5
 
-        n, alpha = query.shape[2], self._log_gates(*self.rows(query, key, value, key_valid, gate=gate)[3:]).exp()
-        out = scan(range(n))
-        return self.finish(out if self.geometry.causal else out + scan(range(n - 1, -1, -1)))
+        return self.scan(update, query, value)
 
     def rows(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, **streams: Keys) -> list[Tensor]:
         """Queries, keys, values, the gates' logits, and the mask of valid keys where there is one."""

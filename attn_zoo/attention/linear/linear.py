@@ -93,10 +93,12 @@ class Linear(RecurrentAttention):
         of padded keys are zero; a query whose weights all vanish yields zeros.
     """
 
+    features_of_channel = 1  # features for each channel of a head
+
     @classmethod
     def warnings(cls, geometry: Geometry, options: Any) -> tuple[str, ...]:
         """Warn of features no fewer than keys."""
-        m, n = geometry.head_dim, geometry.keys
+        m, n = cls.features_of_channel * geometry.head_dim, geometry.keys
         return (f"{m} features are no fewer than the {n} keys: sums over keys are no smaller than keys",) if m >= n else ()
 
     @classmethod
@@ -144,7 +146,7 @@ class Linear(RecurrentAttention):
 
     def state_shape(self) -> tuple[int, int]:
         """Rows and columns of S, and z as one more column."""
-        return self.geometry.head_dim, self.geometry.head_dim + 1
+        return self.features_of_channel * self.geometry.head_dim, self.geometry.head_dim + 1
 
     def phi(self, x: Keys, valid: KeyValid = None, start: int = 0) -> Float[Tensor, "batch heads keys m"]:
         """Features φ(x); zeros where a token is padding."""

@@ -82,6 +82,7 @@ class LowRankOptions:
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
 
 
+A = TypeVar("A", bound=LengthMappedAttention)
 L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
@@ -128,7 +129,7 @@ class MatrixMap(LengthMap):
 
 
 LENGTH_MAPS: dict[Projection, Callable[..., LengthMap]] = {Projection.learned: MatrixMap, Projection.random: MatrixMap}
-"""Class of each projection; ``_windows`` adds those by windows of tokens."""
+"""Class of each projection; ``_window_maps`` adds those by windows of tokens."""
 
 
 def length_maps(geometry: Geometry, options: LowRankOptions, implementation: str = "eager") -> nn.ModuleList:
@@ -155,10 +156,19 @@ def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Callable
         return mapped_cost(length_maps(geometry, options), geometry.head_dim, compare)
 
 
+def with_identity(built: A) -> A:
+    """Set E = F = identity where there are as many projected keys as keys, which turns Eq. 7 into softmax attention."""
+    built.maps[0].get_parameter("weight").data.copy_(torch.eye(built.geometry.keys))
+    return built
+
+
 class LowRankAttention(LengthMappedAttention[L]):
     """Attention to keys and values projected along the length, which costs n k instead of n².
 
     Subclasses write ``attend_compressed``. There is no causal form, as every projected key mixes all positions.
+
+    Raises:
+        UnsupportedError: projected_length is not below the number of keys.
     """
 
     make_maps = staticmethod(length_maps)

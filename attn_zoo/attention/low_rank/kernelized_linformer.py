@@ -79,9 +79,6 @@ class KernelizedLinformer(LowRankAttention[Options]):
     Symbols: E, F → weight of MatrixMap, k → projected_length, φ → feature_map, m → features.
     Differs: the combination is in none of the papers. The remarks of Linformer's entry on padding, shorter inputs and
         initialisation apply here; random features are one draw for all heads, and are computed in float32 at least.
-
-    Raises:
-        UnsupportedError: projected_length is not below the number of keys.
     """
 
     directions: Float[Tensor, "features head_dim"]

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 
-from attn_zoo.attention.low_rank._projections import LENGTH_MAPS, LowRankAttention, LowRankOptions, MatrixMap, low_rank_cost
+from attn_zoo.attention.low_rank._projections import (
+    LENGTH_MAPS,
+    LowRankAttention,
+    LowRankOptions,
+    MatrixMap,
+    low_rank_cost,
+    with_identity,
+)
 from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
 from attn_zoo.kernels.sdpa import sdpa_over_valid
 from attn_zoo.registry import register_attention
@@ -25,13 +31,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 8 * heads * k * nd))
 
 
-def identity_linformer(geometry: Geometry) -> Linformer:
-    """Softmax limit: projected_length = keys and E = F = identity turn Eq. 7 into softmax attention."""
-    built = Linformer(geometry, Options(projected_length=geometry.keys, allow_full_rank=True))
-    built.maps[0].get_parameter("weight").data.copy_(torch.eye(geometry.keys))
-    return built
-
-
 @register_attention(
     "linformer",
     title="Linformer",
@@ -43,7 +42,7 @@ def identity_linformer(geometry: Geometry) -> Linformer:
     memory="n k",
     cost=cost,
     implementations=("eager", "sdpa", "triton"),
-    softmax_limit=identity_linformer,
+    softmax_limit=lambda g: with_identity(Linformer(g, Options(projected_length=g.keys, allow_full_rank=True))),
     variants={
         "no_sharing": {"sharing": "none"},
         "key_value": {"sharing": "key_value", "projected_length": 3},
@@ -63,9 +62,6 @@ class Linformer(LowRankAttention[Options]):
         left out, and inputs shorter than n count as padded to n. E and F start from N(0, 1/n), which keeps the scale of keys and
         values, where the paper's theorems use N(0, 1/k); the random projection is drawn in the same way. Windows hold ⌈n/k⌉ tokens,
         so that there may be a few less than k. The convolution runs over all channels of a head and has no bias.
-
-    Raises:
-        UnsupportedError: projected_length is not below the number of keys.
     """
 
     attend_sdpa = attend_triton = LowRankAttention.attend

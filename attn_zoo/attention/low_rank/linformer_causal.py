@@ -53,11 +53,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return Cost(flops, 2 * k * c, backward_flops=2 * flops, state_bytes=state)
 
 
-def one_block(geometry: Geometry) -> Attention:
-    """Softmax limit: with a single block nothing is projected."""
-    return LinformerCausal(geometry, Options(block_scale=geometry.keys))
-
-
 @register_attention(
     "linformer_causal",
     title="Linformer, block-causal",
@@ -69,7 +64,7 @@ def one_block(geometry: Geometry) -> Attention:
     memory="n^1.5",
     cost=cost,
     implementations=("eager", "tiled"),
-    softmax_limit=one_block,
+    softmax_limit=lambda geometry: LinformerCausal(geometry, Options(block_scale=geometry.keys)),
     variants={"short_blocks": {"block_scale": 0.7, "projected_length": 3}},
 )
 class LinformerCausal(Attention[Options]):

@@ -16,7 +16,7 @@ from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOp
 from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention
 from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, LengthMap
 from attn_zoo.contract.options import WIDE, WINDOW, bounded, by_length
-from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops
+from attn_zoo.kernels.cpu.window import band_flops
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -44,8 +44,8 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     hashed = 2 * n * rotation_columns(bucket_count(n, options))
 
     def compare(heads: int, k: int) -> tuple[int, int]:
-        flops = hashed + band_flops(n, reach, reach, extra=k)
-        return heads * d * flops, heads * d * band_backward_flops(n, reach, reach, extra=k)
+        forward, backward = band_flops(n, reach, reach, extra=k)
+        return heads * d * (hashed + forward), heads * d * backward
 
     return low_rank_cost(geometry, options, compare)
 
@@ -82,9 +82,6 @@ class LinformerLSH(LowRankAttention[Options]):
         bucket or not. A position sees itself, which is also part of the projected keys. Many buckets are products of hashes of
         at most 16. The hash is kept, so that evaluation is deterministic. Padding comes last in the order and is not seen.
         The remarks of Linformer's entry on padding, shorter inputs and initialisation apply here.
-
-    Raises:
-        UnsupportedError: projected_length is not below the number of keys.
     """
 
     rotations: Float[Tensor, "heads 1 head_dim rotations"]

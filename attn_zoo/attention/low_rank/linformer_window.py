@@ -11,7 +11,7 @@ from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOp
 from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention, within
 from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, LengthMap
 from attn_zoo.contract.options import WIDE, WINDOW, by_length
-from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops
+from attn_zoo.kernels.cpu.window import band_flops
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -26,11 +26,11 @@ class Options(LowRankOptions, DropoutOptions):
 
 def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of E K and F V, n k d multiply-adds a head each, then of the band and the projected keys that every query sees."""
-    n, d = geometry.keys, geometry.head_dim
-    reach = min(options.window // 2, n - 1)
+    n, reach = geometry.keys, min(options.window // 2, geometry.keys - 1)
 
     def compare(heads: int, k: int) -> tuple[int, int]:
-        return heads * d * band_flops(n, reach, reach, extra=k), heads * d * band_backward_flops(n, reach, reach, extra=k)
+        forward, backward = band_flops(n, reach, reach, extra=k)
+        return heads * geometry.head_dim * forward, heads * geometry.head_dim * backward
 
     return low_rank_cost(geometry, options, compare)
 
@@ -61,9 +61,6 @@ class LinformerWindow(LowRankAttention[Options]):
     Differs: the combination is in neither paper. A key within the window is also part of the projected keys. As single keys are
         needed, tokens cannot be compressed before they are projected. The remarks of Linformer's entry on padding, shorter
         inputs and initialisation apply here.
-
-    Raises:
-        UnsupportedError: projected_length is not below the number of keys.
     """
 
     saturates = WIDE

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attn_zoo.attention.low_rank._window import Few, attend_near, naive_attention, within
 from attn_zoo.contract import Attention, Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
 from attn_zoo.contract.options import WIDE, WINDOW, at_least, by_length
-from attn_zoo.kernels.cpu.window import band_backward_flops, band_flops
+from attn_zoo.kernels.cpu.window import band_flops
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
@@ -36,11 +36,9 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     """FLOPs of K W, PᵀK and PᵀV, n r d multiply-adds each, then of the band and the projected keys that every query sees."""
     n, h, d, r = geometry.keys, geometry.heads, geometry.head_dim, options.rank
     reach = min(options.window // 2, n - 1)
-    return Cost(
-        flops=h * d * (6 * n * r + band_flops(n, reach, reach, extra=r)),
-        parameters=h * d * (r + 4 * options.norms),
-        backward_flops=h * d * (12 * n * r + band_backward_flops(n, reach, reach, extra=r)),
-    )
+    forward, backward = band_flops(n, reach, reach, extra=r)
+    flops = h * d * (6 * n * r + forward)
+    return Cost(flops, h * d * (r + 4 * options.norms), backward_flops=h * d * (12 * n * r + backward))
 
 
 @register_attention(

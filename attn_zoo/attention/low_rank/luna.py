@@ -6,25 +6,22 @@ uₜ = softmax(Σⱼ (qₜ·kⱼ) aⱼ / (t √d)), j ≤ t, where aⱼ is colum
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.contract import FLOAT, Attention, Capabilities, Cost, DropoutOptions, Geometry, Stream, softmax_over_valid
 from attn_zoo.contract.options import at_least, by_length
-from attn_zoo.kernels.cpu._chunks import filled
-from attn_zoo.kernels.cpu.luna import attend_packed_past
+from attn_zoo.kernels.cpu._chunks import filled, in_blocks, into_chunks
 from attn_zoo.precision import without_autocast
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Keys, KeyValid, Queries
-
-CHUNK = 64
-"""Positions in a chunk of the causal form, whose weights are computed directly; earlier ones enter as sums."""
 
 PACKED = at_least(2, "the packed tokens that a query chooses from", advice="a single one would be the same answer for all queries")
 
@@ -53,11 +50,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return Cost(flops, parameters=h * packed * d, backward_flops=2 * flops)
 
 
-def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
-    """Extra projection for the context C, whose rows are the keys of P."""
-    return (Stream("context", of="keys", starts_as="key"),)
-
-
 @register_attention(
     "luna",
     title="Luna (own P in each layer)",
@@ -68,7 +60,7 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     time="n l d",
     memory="n l + n d",
     cost=cost,
-    streams=streams,
+    streams=lambda *_: (Stream("context", of="keys", starts_as="key"),),  # C, whose rows are the keys of P
     implementations=("eager", "tiled", "sdpa"),
     variants={"two": {"packed_length": 2}},
 )
@@ -112,7 +104,7 @@ class Luna(Attention[Options]):
     def attend(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys) -> Queries:
         """Compute softmax(Q (A K)ᵀ / √d) A V; causally by chunks: within a chunk directly, earlier chunks as sums."""
         if self.geometry.causal:
-            return self._attend_past(_past, query, key, value, key_valid, context)
+            return self._attend_past(query, key, value, key_valid, context, tiled=False)
         packed_key, packed_value = self._pack(key, value, key_valid, context)
         weights = (query @ (packed_key * query.shape[-1] ** -0.5).mT).softmax(dim=-1)
         return F.dropout(weights, self.options.dropout, self.training).to(value.dtype) @ packed_value
@@ -120,14 +112,13 @@ class Luna(Attention[Options]):
     def attend_tiled(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """Attend, in the causal form in blocks that stay in a cache."""
         if self.geometry.causal:
-            return self._attend_past(attend_packed_past, query, key, value, key_valid, context)
+            return self._attend_past(query, key, value, key_valid, context, tiled=True)
         return self.attend(query, key, value, key_valid, context)
 
     def attend_sdpa(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Tensor) -> Queries:
         """Attend to the packed tokens by PyTorch's fused kernels; the causal form is tiled on a CPU, eager elsewhere."""
         if self.geometry.causal:
-            tiled = query.device.type in ("cpu", "meta")
-            return self._attend_past(attend_packed_past if tiled else _past, query, key, value, key_valid, context)
+            return self._attend_past(query, key, value, key_valid, context, tiled=query.device.type in ("cpu", "meta"))
         return F.scaled_dot_product_attention(query, *self._pack(key, value, key_valid, context), dropout_p=self.dropout_rate)
 
     def _pack(self, key: Tensor, value: Tensor, key_valid: Tensor | None, context: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,9 +127,7 @@ class Luna(Attention[Options]):
         shares = softmax_over_valid(scores, None if key_valid is None else key_valid[:, None, None]).to(value.dtype)
         return shares @ key, shares @ value
 
-    def _attend_past(
-        self, attend: Callable[..., Tensor], query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys
-    ) -> Queries:
+    def _attend_past(self, query: Queries, key: Keys, value: Keys, key_valid: KeyValid, context: Keys, *, tiled: bool) -> Queries:
         """Compute A = elu(P Cᵀ / √d) + 1, then both products, in float32 at least and without autocast, since long sums need it."""
         (_, _, n, d), dtype = query.shape, torch.promote_types(value.dtype, torch.float32)
         with without_autocast(query.device):
@@ -148,19 +137,27 @@ class Luna(Attention[Options]):
             else:
                 shares = shares.masked_fill(~key_valid[:, None, :, None], 0)
                 count = key_valid.cumsum(dim=1)[:, None, :, None]
-            return attend(query.to(dtype), key.to(dtype), value.to(dtype), shares, count).to(value.dtype)
+            rows = query.to(dtype), key.to(dtype), value.to(dtype), shares, count
+            start = shares.new_zeros(*shares.shape[:2], shares.shape[3], 2 * d)
+            out, _ = in_blocks(partial(_past, running=True), start, *rows) if tiled else _past(rows, start)
+            return out.to(value.dtype)
 
 
-def _past(query: Tensor, key: Tensor, value: Tensor, shares: Tensor, count: Tensor) -> Float[Tensor, "batch heads n head_dim"]:
-    """Compute yₜ from the sums Σ a [k v]ᵀ over earlier chunks and the positions of its own chunk."""
-    n, share = query.shape[2], count.clamp(min=1).to(query.dtype).reciprocal()
-    query = query * query.shape[-1] ** -0.5
-    query, key, value, shares, share = (
-        F.pad(x, (0, 0, 0, -n % CHUNK)).unflatten(2, (-1, CHUNK)) for x in (query, key, value, shares, share)
-    )
-    sums = shares.mT @ torch.cat([key, value], dim=-1)
-    keys, values = F.pad(sums, (0, 0, 0, 0, 1, 0)).cumsum(dim=2)[:, :, :-1].chunk(2, dim=-1)
+def _past(rows: Sequence[Tensor], state: Tensor, *, running: bool = False) -> tuple[Tensor, Tensor]:
+    """Compute yₜ from the sums Σ a [k v]ᵀ over earlier chunks and the positions of its own chunk; and the sums after all rows.
+
+    ``running`` adds chunk by chunk, which is faster for a few chunks, where a cumulative sum launches as much for any number.
+    """
+    n = rows[0].shape[2]
+    query, key, value, shares, count = (into_chunks(x, filled(n)[0]) for x in rows)
+    query, share = query * query.shape[-1] ** -0.5, count.clamp(min=1).to(query.dtype).reciprocal()
+    parts = shares.mT @ torch.cat([key, value], dim=-1)
+    if running:
+        sums = torch.stack(list(accumulate(parts.unbind(2), initial=state)), dim=2)
+    else:
+        sums = torch.cat([state[:, :, None], parts], dim=2).cumsum(dim=2)
+    keys, values = sums[:, :, :-1].chunk(2, dim=-1)
     scores = (query @ key.mT).tril() @ shares + query @ keys.mT
     weights = (scores * share).softmax(dim=-1)
     out = ((weights @ shares.mT).tril() @ value + weights @ values) * share
-    return out.flatten(2, 3)[:, :, :n]
+    return out.flatten(2, 3)[:, :, :n], sums[:, :, -1]

@@ -44,11 +44,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return Cost(flops, parameters=h * options.convolution, backward_flops=2 * flops)
 
 
-def every_token(geometry: Geometry) -> Nystrom:
-    """Softmax limit: a landmark for each token, and enough iterations to find A⁺, as A A⁺ A = A."""
-    return Nystrom(geometry, Options(landmarks=geometry.keys, iterations=60))
-
-
 @register_attention(
     "nystrom",
     title="Nyströmformer (convolution optional)",
@@ -60,7 +55,8 @@ def every_token(geometry: Geometry) -> Nystrom:
     memory="n m + n d",
     cost=cost,
     implementations=("eager", "sdpa"),
-    softmax_limit=every_token,
+    # A landmark for each token, and enough iterations to find A⁺, as A A⁺ A = A.
+    softmax_limit=lambda geometry: Nystrom(geometry, Options(landmarks=geometry.keys, iterations=60)),
     variants={"convolution": {"convolution": 5}, "few": {"landmarks": 3, "iterations": 2}, "many": {"landmarks": 48}},
 )
 class Nystrom(Attention[Options]):

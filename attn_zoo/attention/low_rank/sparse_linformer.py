@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 
 from attn_zoo.attention.dense._normalisers import ALPHA, entmax_by_bisection, entmax_over_valid
-from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
+from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost, with_identity
 from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, bounded
 from attn_zoo.kernels.cpu.entmax import entmax_attention
 from attn_zoo.registry import register_attention
@@ -32,13 +31,6 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     return low_rank_cost(geometry, options, lambda heads, k: (4 * heads * k * nd, 10 * heads * k * nd))
 
 
-def identity_softmax(geometry: Geometry) -> SparseLinformer:
-    """Softmax limit: projected_length = keys, E = F = identity and α = 1."""
-    built = SparseLinformer(geometry, Options(projected_length=geometry.keys, allow_full_rank=True, alpha=1.0))
-    built.maps[0].get_parameter("weight").data.copy_(torch.eye(geometry.keys))
-    return built
-
-
 @register_attention(
     "sparse_linformer",
     title="Sparse Linformer",
@@ -50,7 +42,7 @@ def identity_softmax(geometry: Geometry) -> SparseLinformer:
     memory="n k",
     cost=cost,
     implementations=("eager", "tiled"),
-    softmax_limit=identity_softmax,
+    softmax_limit=lambda g: with_identity(SparseLinformer(g, Options(projected_length=g.keys, allow_full_rank=True, alpha=1.0))),
     variants={
         "sparsemax": {"alpha": 2.0},
         "between": {"alpha": 1.25, "sharing": "key_value"},
@@ -68,9 +60,6 @@ class SparseLinformer(LowRankAttention[Options]):
     Differs: the combination is in none of the papers. A weight of zero leaves out a projected key, which mixes all tokens, and so
         leaves out no single token; with projections by windows it leaves out the tokens of a window. The remarks of Linformer's
         entry on padding, shorter inputs and initialisation apply here.
-
-    Raises:
-        UnsupportedError: projected_length is not below the number of keys.
     """
 
     attend_tiled = LowRankAttention.attend

@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
-from attn_zoo.contract import FLOAT, Cost, Geometry, softmax_over_valid
-from attn_zoo.contract.attention import OptionsT
+from attn_zoo.contract import FLOAT, Cost, Geometry, OptionsT, softmax_over_valid
+from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.kernels.cpu.block_sparse import attend_tables, table_flops
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.shapes import Keys, KeyValid, Queries
@@ -30,11 +30,6 @@ class BlockTable(NamedTuple):
     """Indices of the blocks of queries."""
     keys: Int[Tensor, "#heads rows width"]
     """Indices of the blocks of keys, each once in a row; -1 for none."""
-
-
-def into_blocks(tokens: Keys, block: int) -> Float[Tensor, "batch heads blocks block head_dim"]:
-    """Split tokens into blocks, the last one padded with zeros."""
-    return F.pad(tokens, (0, 0, 0, -tokens.shape[2] % block)).unflatten(2, (-1, block))
 
 
 def mixed(numbers: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
@@ -172,7 +167,7 @@ class BlockPatternAttention(PairwiseAttention[OptionsT]):
         pattern, n, device = self.pattern(), query.shape[2], query.device
         valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
         real = F.pad(valid, (0, -n % pattern.block)).unflatten(1, (-1, pattern.block))
-        queries, keys, values = (into_blocks(tokens, pattern.block) for tokens in (query, key, value))
+        queries, keys, values = (into_chunks(tokens, pattern.block) for tokens in (query, key, value))
         positions = torch.arange(queries.shape[2] * pattern.block, device=device).unflatten(0, (-1, pattern.block))
         tables = pattern.tables(n, self.head_seeds(device))
         outputs = []

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from attn_zoo.contract import Attention, Geometry, softmax_over_valid
-from attn_zoo.contract.attention import OptionsT
+from attn_zoo.contract import Attention, Geometry, OptionsT, softmax_over_valid
 from attn_zoo.kernels.flex import MaskMod, PairTables, cached_tables, flex_attention_over
 from attn_zoo.shapes import Keys, KeyValid, Queries
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attn_zoo.attention.sparse._block_masks import into_blocks
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import FLOAT, Bound, Capabilities, Cost, DropoutOptions, Geometry, bounded, softmax_over_valid
+from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.kernels.cpu.block_sparse import attend_summaries, summary_blocks, table_flops
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
@@ -94,7 +94,7 @@ class Fixed(PairwiseAttention[Options]):
         last = stride - summary
         valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
         # (batch, heads, blocks, stride, head_dim)
-        query, key, value = (into_blocks(tokens, stride) for tokens in (query, key, value))
+        query, key, value = (into_chunks(tokens, stride) for tokens in (query, key, value))
         real = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None]
         position = torch.arange(real.shape[2] * stride, device=query.device).unflatten(0, (-1, stride))
 

@@ -47,11 +47,9 @@ def cost(geometry: Geometry, options: Options) -> Cost:
     are read, also their global keys and values.
     """
     n, g, dilation, inner = geometry.keys, min(options.global_tokens, geometry.keys), options.dilation, geometry.inner_dim
-    flops = 4 * g * n * inner
-    backward = 2 * flops
     left, right = reach(geometry, options, length := math.ceil((n - g) / dilation))
-    flops += dilation * band.band_flops(length, left, right, extra=g) * inner
-    backward += dilation * band.band_backward_flops(length, left, right, extra=g) * inner
+    local, local_backward = band.band_flops(length, left, right, extra=g)
+    flops, backward = (4 * g * n + dilation * local) * inner, (8 * g * n + dilation * local_backward) * inner
     held = max(2 * g, min(n, (options.window - 1) * dilation + 1 + g))
     state = 2 * FLOAT * held * inner if geometry.causal else None
     return Cost(flops=flops, parameters=0, backward_flops=backward, state_bytes=state)
@@ -68,11 +66,6 @@ def streams(geometry: Geometry, options: Options) -> tuple[Stream, ...]:
     )
 
 
-def widest(geometry: Geometry) -> Longformer:
-    """Softmax limit: a window over all keys, without global tokens."""
-    return Longformer(geometry, Options(window=2 * geometry.keys + 1, global_tokens=0))
-
-
 @register_attention(
     "longformer",
     title="Longformer window",
@@ -85,7 +78,7 @@ def widest(geometry: Geometry) -> Longformer:
     cost=cost,
     streams=streams,
     implementations=("eager", "tiled", "flex"),
-    softmax_limit=widest,
+    softmax_limit=lambda geometry: Longformer(geometry, Options(window=2 * geometry.keys + 1, global_tokens=0)),
     variants={
         "window": {"window": 5, "global_tokens": 0},
         "dilated": {"window": 5, "dilation": 3},

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from attn_zoo.attention.sparse._block_masks import into_blocks
 from attn_zoo.attention.sparse._pairs import PairwiseAttention
 from attn_zoo.contract import FLOAT, Bound, Capabilities, Cost, DropoutOptions, Geometry, bounded, softmax_over_valid
+from attn_zoo.kernels.cpu._chunks import into_chunks
 from attn_zoo.kernels.cpu.strided import attend_grid
 from attn_zoo.kernels.flex import MaskMod
 from attn_zoo.registry import register_attention
@@ -84,7 +84,7 @@ class Strided(PairwiseAttention[Options]):
         after = 0 if self.geometry.causal else 1  # adjacent rows: one before, and one after
         valid = query.new_ones(query.shape[0], n, dtype=torch.bool) if key_valid is None else key_valid
         # (batch, heads, rows, stride, head_dim)
-        query, key, value = (into_blocks(tokens, stride) for tokens in (query, key, value))
+        query, key, value = (into_chunks(tokens, stride) for tokens in (query, key, value))
         real = F.pad(valid, (0, -n % stride)).unflatten(1, (-1, stride))[:, None]  # (batch, 1, rows, stride)
 
         near_key, near_value = (_beside(tokens, after) for tokens in (key, value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from attn_zoo.contract import AttentionCard, Cost, Geometry, choose_implementati
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.counted.counter import Tally, as_on_a_cpu, kept_bytes, tally
 from attn_zoo.cost.counted.formulas import block_cost, layer_cost
-from attn_zoo.cost.levels import Alone, Sizes, Unpadded, mechanism_inputs, rig_for
+from attn_zoo.cost.levels import Alone, Sizes, mechanism_inputs, rig_for
+from attn_zoo.encoder.token import Block
 from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.registry import attention_options, card
 
@@ -74,20 +76,18 @@ def count_level(level: str, subject: Subject, sizes: Sizes, length: int) -> Coun
         chosen = choose_implementation(entry, geometry, attention_options(entry, geometry, subject.options), torch.device("cpu"))
         subject = replace(subject, implementation=chosen)
     rig = rig_for(level, subject, sizes)
+    inputs = partial(rig.inputs, 1, length, torch.float32)
     with torch.device("meta"):
         asked = counted = rig.build(length).eval()  # refuses what cannot be, whatever is counted
         if subject.implementation != entry.counted_implementation:
-            form = replace(subject, implementation=entry.counted_implementation)
-            counted = rig_for(level, form, sizes).build(length).eval()
+            counted = rig_for(level, replace(subject, implementation=entry.counted_implementation), sizes).build(length).eval()
         f, parameters = _formula(counted), sum(p.numel() for p in counted.parameters())
-        found = _tally(counted, rig.inputs(1, length, torch.float32))
-        own = found
+        own = found = _tally(counted, inputs())
         if counted is not asked:
-            shapes = subject.implementation in ON_SHAPES
-            own = _tally(asked, rig.inputs(1, length, torch.float32)) if shapes else None
+            own = _tally(asked, inputs()) if subject.implementation in ON_SHAPES else None
     if subject.implementation == "sdpa":
         with as_on_a_cpu(asked):
-            own = _tally(asked, rig.inputs(1, length, torch.float32))
+            own = _tally(asked, inputs())
     pytorch = Counts(parameters=parameters, activation_bytes=None if own is None else own.kept_bytes)
     if found is not None:
         pytorch = replace(pytorch, flops=found.flops, backward_flops=found.backward_flops)
@@ -127,10 +127,10 @@ def _formula(module: nn.Module) -> Cost:
     if isinstance(module, Alone):
         mechanism = module.mechanism
         return mechanism.card.cost(mechanism.geometry, mechanism.options)
-    if isinstance(module, Unpadded):
-        hidden = module.block.mlp[0]
+    if isinstance(module, Block):
+        hidden = module.mlp[0]
         assert isinstance(hidden, nn.Linear)
-        return block_cost(module.block.attention, hidden.out_features)
+        return block_cost(module.attention, hidden.out_features)
     assert isinstance(module, MultiHeadAttention)
     return layer_cost(module)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Measurement
-from attn_zoo.cost.tables import failures, joined, markdown, measured, timing
+from attn_zoo.cost.tables import conditions, failures, figure_or_reason, joined, markdown
 from attn_zoo.cost.timed import KINDS, AttentionRows, Timed
 
 
@@ -26,7 +26,7 @@ class BatchSize(Timed, AttentionRows):
     def report(found: Measurement) -> str:
         batches = sorted({cell.batch for cell in found.cells})
         by = {
-            (cell.label, cell.length, cell.kind, cell.batch): timing(each, found.protocol, factor=1e3 / cell.batch)
+            (cell.label, cell.length, cell.kind, cell.batch): figure_or_reason(each, found.protocol, factor=1e3 / cell.batch)
             for cell, each in found.cells.items()
         }
         rows = [
@@ -37,6 +37,6 @@ class BatchSize(Timed, AttentionRows):
         said = (
             "Milliseconds a sequence: the time of a step over its batch. One layer with its projections, width "
             f"{found.grid['dim']}, {found.grid['heads']} heads, {found.grid['precision']}; ~ marks what is unstable. "
-            f"{measured(found)}"
+            f"{conditions(found)}"
         )
         return joined(found, markdown(head, rows, words=(0, 2)), failures(found.cells.values(), KINDS), said)

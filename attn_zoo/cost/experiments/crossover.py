@@ -9,11 +9,12 @@ from typing import ClassVar
 
 from attn_zoo.cost.compare import METHOD, fewest_rounds
 from attn_zoo.cost.crossover_analysis import BASELINES, baseline, crossover, labels, value
-from attn_zoo.cost.crossover_plot import check_plot, plot_crossover
+from attn_zoo.cost.crossover_plot import plot_crossover
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
-from attn_zoo.cost.tables import failures, joined, machine, markdown
+from attn_zoo.cost.tables import conditions, failures, joined, markdown
 from attn_zoo.cost.timed import KINDS, AttentionRows, Timed, softmax_layers
+from attn_zoo.plotting.theme import check_plot
 
 
 @dataclass
@@ -82,7 +83,6 @@ def _method(found: Measurement, points: Sequence[Figures]) -> str:
     lengths = ", ".join(f"{n:,}" for n in sorted({p.cell.length for p in points}))
     rounds = sorted({len(p.all("seconds")) for p in points if p.all("seconds")})
     taken = " to ".join(str(count) for count in dict.fromkeys((rounds[0], rounds[-1]))) if rounds else "No"
-    assert found.protocol is not None
     return (
         "Length from which one layer with its projections costs less than softmax attention, there and at every greater length "
         f"compared; width {grid['dim']}, {grid['heads']} heads, one sequence, {grid['precision']}; lengths {lengths}. In "
@@ -92,7 +92,7 @@ def _method(found: Measurement, points: Sequence[Figures]) -> str:
         "what is held before a step (parameters, tokens) with the most that PyTorch allocates at once in it, and has no noise. "
         f"Where only one of the two runs out of memory, it has lost. {_backends(points)}"
         + ("" if energy["meter"] else f"Energy: not measured, {energy['reason']}. ")
-        + f"{found.protocol.describe()} Measured on {machine(found)}."
+        + conditions(found)
     )
 
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.counted.levels import with_gradients
 from attn_zoo.cost.grid import Grid, option
-from attn_zoo.cost.levels import Sizes, build_mechanism, heads
+from attn_zoo.cost.levels import Sizes, build_mechanism, random_heads
 from attn_zoo.cost.measurement import Cell, Figures, Measurement
 from attn_zoo.cost.probes import Answer, Ask, Probe
 from attn_zoo.cost.tables import joined, markdown
@@ -77,7 +77,7 @@ def _count(ask: Ask, found: Figures) -> Answer:
     subject = Subject(cell.label, {}, "eager", causal=cell.kind == "yes")
     with torch.device("meta"):
         mechanism = build_mechanism(subject, SIZES, cell.length)
-        inputs = with_gradients(heads(subject, SIZES, cell.batch, cell.length, torch.float32))
+        inputs = with_gradients(random_heads(subject, SIZES, cell.batch, cell.length, torch.float32))
         with OperatorCount() as forward:  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
             out = mechanism(*inputs)
         with OperatorCount() as backward:  # type: ignore[no-untyped-call]

@@ -15,9 +15,9 @@ from attn_zoo.cost.grid import Grid, option
 from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.cost.probes import SECONDS, Probe
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.tables import failures, figure, joined, machine, markdown, timing
+from attn_zoo.cost.tables import failures, figure, figure_or_reason, joined, machine, markdown
 from attn_zoo.cost.timing import quotients
-from attn_zoo.cost.whole_models import GPT2, PROMPT, build_model, ids, images
+from attn_zoo.cost.whole_models import GPT2, PROMPT, build_model, random_ids, random_images
 from attn_zoo.rows import rows_of
 
 MODELS = {"vit": "ViT-tiny of timm", "bert": "BERT-base of transformers", "generation": "GPT-2 of transformers, generating"}
@@ -64,7 +64,10 @@ class WholeModels(Grid):
     def maker(self, cell: Cell) -> tuple[Any, ...]:
         name, role = cell.label.split(", ")
         build = partial(build_model, name, role, self.rows[name], self.depth, self.image)
-        inputs = partial(images, self.image) if name == "vit" else partial(ids, {"bert": self.length, "generation": PROMPT}[name])
+        if name == "vit":
+            inputs = partial(random_images, self.image)
+        else:
+            inputs = partial(random_ids, self.length if name == "bert" else PROMPT)
         return Bench, build, inputs, torch.device(self.device), self.precision, None, False, self.protocol
 
     @staticmethod
@@ -74,7 +77,7 @@ class WholeModels(Grid):
             pair = [each for cell, each in found.cells.items() if cell.group == name]
             faster = quotients(*(each.all("seconds") for each in pair))
             change = f"recomputed → state, {grid['recurrent']}" if name == "generation" else f"softmax → {grid['attention']}"
-            times = [*(timing(each, found.protocol) for each in pair), figure(faster, found.protocol) if faster else "-"]
+            times = [*(figure_or_reason(each, found.protocol) for each in pair), figure(faster, found.protocol) if faster else "-"]
             rows.append([MODELS[name], f"{pair[0].cell.length:,}", change, *times])
         head = ["whole model", "tokens", "change", "before (s)", "after (s)", "times as fast"]
         said = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
-from attn_zoo.cost.bench import Bench, MatrixProducts, tokens
+from attn_zoo.cost.bench import Bench, MatrixProducts, random_tokens
 from attn_zoo.cost.grid import option
 from attn_zoo.cost.measurement import Cell, Figures
 from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, builder, compared_rows, floor_flops, require_peers
@@ -105,7 +105,7 @@ class Peers(Timed):
         if cell.role == PRODUCT:
             return (MatrixProducts,)
         build = builder(cell.role, cell.group, self.dim, self.heads, self.rows.get(cell.role))
-        return Bench, build, partial(tokens, self.dim), self.torch_device, self.precision, None, False, self.protocol
+        return Bench, build, partial(random_tokens, self.dim), self.torch_device, self.precision, None, False, self.protocol
 
     def refusal(self, cell: Cell) -> str | None:
         """Return None: layers of packages are built in their processes only."""

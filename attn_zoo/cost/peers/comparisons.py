@@ -6,17 +6,17 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import nn
 
 from attn_zoo.contract import UnknownNameError
+from attn_zoo.cost.bench import Subject, build_layer
 from attn_zoo.cost.counted.formulas import layer_cost
 from attn_zoo.cost.peers import layers
 from attn_zoo.cost.peers.layers import package
-from attn_zoo.layer import MultiHeadAttention
 from attn_zoo.rows import RowName, read_rows, typed
 
 OURS = "ours"
@@ -47,13 +47,6 @@ class Peer:
         except ValueError:
             there = False
         return None if there else f"{self.package} is not installed"
-
-    def version(self) -> str:
-        """Version of the installed package."""
-        try:
-            return version(self.package)
-        except PackageNotFoundError:
-            return "of unknown version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +216,11 @@ def builder(name: str, side: str, dim: int, heads: int, row: RowName | None = No
 
 def _build(name: str, side: str, dim: int, heads: int, row: RowName | None, length: int) -> nn.Module:
     if row is None:
-        return MultiHeadAttention(dim, heads, "softmax", length=length, implementation="sdpa", causal=side == "causal")
+        return build_layer(Subject("softmax", {}, "sdpa", causal=side == "causal"), dim, heads, length)
     known = COMPARISONS[name]
     if side != OURS:
         return known.peers[side].build(dim, heads, known.shared(row), length)
-    options = {"implementation": row.implementation, "causal": known.causal, **row.options}
-    return MultiHeadAttention(dim, heads, known.attention, length=length, **options)
+    return build_layer(Subject(known.attention, row.options, row.implementation, causal=known.causal), dim, heads, length)
 
 
 def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -239,7 +231,7 @@ def require_peers(mechanisms: Sequence[str]) -> tuple[dict[str, str], list[str]]
     """
     peers = [peer for name in mechanisms for peer in COMPARISONS[name].peers.values()]
     missing = list(dict.fromkeys(reason for peer in peers if (reason := peer.missing())))
-    versions = {peer.package: peer.version() for peer in peers if peer.missing() is None}
+    versions = {peer.package: version(peer.package) for peer in peers if peer.missing() is None}
     if not versions:
         raise ValueError(
             f"experiment=peers compares with public packages, and none of them is here: {'; '.join(missing)}; "

@@ -8,7 +8,7 @@ from attn_zoo.cost.bench import MatrixProducts
 from attn_zoo.cost.measurement import Figures, Measurement
 from attn_zoo.cost.peers.comparisons import BASELINE, COMPARISONS, OURS, compared_rows
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.tables import failures, joined, markdown, measured, spread
+from attn_zoo.cost.tables import conditions, failures, joined, markdown, spread
 from attn_zoo.cost.timed import KINDS
 from attn_zoo.cost.timing import quartiles, quotients
 
@@ -102,5 +102,5 @@ def _method(found: Measurement, rates: dict[int, float]) -> str:
         f"our layer's matrix products at the rate of an fp32 product of {MatrixProducts.size} × {MatrixProducts.size} matrices in "
         f"the same rounds ({between} GFLOP/s). Full is softmax with implementation=sdpa in the same rounds, causal where the "
         "mechanism is. Memory is the most that PyTorch held at once in a step, above what was there before it. "
-        f"{measured(found)}"
+        f"{conditions(found)}"
     )

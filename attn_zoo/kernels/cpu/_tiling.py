@@ -17,6 +17,9 @@ CHEAP_BYTES = 16 * 2**20
 """Half of glibc's largest mmap threshold (32 MiB): above that, each allocation is page-faulted anew,
 which costs several times the arithmetic done on it. A block takes half, as other temporaries are alive with it."""
 
+BLOCK = CHEAP_BYTES // 4 // 4
+"""Scores in a block of rows, in float32. About four temporaries of that size are alive at a time."""
+
 CACHE_BYTES = 2**20
 """Bytes of the largest temporary of a step on a CPU. Attention within buckets at 4,096 tokens took a fifth longer with a quarter
 as many, for more calls, and up to a tenth longer with four times as many, for cache misses; random features took equally long."""
@@ -51,6 +54,27 @@ def rows_of_step(length: int, row_bytes: int, device: torch.device) -> Iterator[
         return iter([slice(0, length)])
     step = max(1, step_bytes(device) // max(1, row_bytes))
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
+
+
+def row_blocks(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int, int]]:
+    """Start and end of each block of queries, and number of keys that the block may see."""
+    rows = max(1, BLOCK // keys)
+    for start in range(0, queries, rows):
+        end = min(start + rows, queries)
+        yield start, end, end if causal else keys
+
+
+def score_blocks(
+    query: Float[Tensor, "s queries d"], key: Float[Tensor, "s keys d"], causal: bool
+) -> Iterator[tuple[slice, slice, slice]]:
+    """Slices of sequences, queries and keys of each block of ``BLOCK`` scores; short sequences are several in a block."""
+    if exported() and not causal:
+        yield slice(None), slice(0, query.shape[1]), slice(0, key.shape[1])
+        return
+    for start, end, seen in row_blocks(query.shape[1], key.shape[1], causal):
+        together = query.shape[0] if exported() else max(1, BLOCK // ((end - start) * seen))
+        for first in range(0, query.shape[0], together):
+            yield slice(first, first + together), slice(start, end), slice(0, seen)
 
 
 def like_tokens(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:

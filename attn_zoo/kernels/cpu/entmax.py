@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,15 +11,12 @@ from torch.autograd.function import once_differentiable
 from torch.library import custom_op
 
 from attn_zoo.kernels.cpu._softmax import drop_
-from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES, exported
+from attn_zoo.kernels.cpu._tiling import score_blocks
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
 
 SOFTMAX, ENTMAX15, SPARSEMAX = 1.0, 1.5, 2.0
 """Values of α with closed forms."""
-
-BLOCK = CHEAP_BYTES // 4 // 4
-"""Scores in a block, in float32. About four temporaries of that size are alive at a time."""
 
 GROUP = 16
 """Size of the groups of scores whose maxima alone give the first estimate of the threshold."""
@@ -125,14 +121,6 @@ def _(shifted: Tensor, alpha: float) -> Tensor:
     return shifted.new_empty((*shifted.shape[:-1], 1))
 
 
-def spans(queries: int, keys: int, causal: bool) -> Iterator[tuple[int, int, int]]:
-    """Start and end of each block of queries, and number of keys that the block may see."""
-    rows = max(1, BLOCK // keys)
-    for start in range(0, queries, rows):
-        end = min(start + rows, queries)
-        yield start, end, end if causal else keys
-
-
 def entmax_attention(
     query: Queries, key: Keys, value: Keys, key_valid: KeyValid, alpha: float, *, causal: bool, dropout: float = 0.0
 ) -> Queries:
@@ -154,7 +142,7 @@ class _InBlocks(torch.autograd.Function):
     ) -> Tensor:
         tempered = key * (temper(alpha) * key.shape[-1] ** -0.5)
         out, marks, masks = torch.empty_like(query), query.new_empty(*query.shape[:2], 2), list[Tensor]()
-        for heads, rows, seen in _blocks(query, key, causal):
+        for heads, rows, seen in score_blocks(query, key, causal):
             scores = _scores(query[heads, rows], tempered[heads, seen], None if valid is None else valid[heads, seen], rows, causal)
             weights, top, tau = normalise_(scores, alpha)
             marks[heads, rows] = torch.cat([top, tau], dim=-1)
@@ -170,7 +158,7 @@ class _InBlocks(torch.autograd.Function):
         alpha, scale, kept = ctx.alpha, key.shape[-1] ** -0.5, iter(masks)
         tempered = key * (temper(alpha) * scale)
         grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        for heads, rows, seen in _blocks(query, key, ctx.causal):
+        for heads, rows, seen in score_blocks(query, key, ctx.causal):
             allowed = None if valid is None else valid[heads, seen]
             own, grad_rows, mask = query[heads, rows], gradient[heads, rows], next(kept, None)
             scores = _scores(own, tempered[heads, seen], allowed, rows, ctx.causal)
@@ -182,18 +170,6 @@ class _InBlocks(torch.autograd.Function):
             grad_query[heads, rows] = grad_scores @ key[heads, seen]
             grad_key[heads, seen].baddbmm_(grad_scores.mT, own)
         return grad_query.mul_(scale), grad_key.mul_(scale), grad_value, None, None, None, None
-
-
-def _blocks(query: Tensor, key: Tensor, causal: bool) -> Iterator[tuple[slice, slice, slice]]:
-    """Slices of heads, queries and keys of each block; short sequences have several heads in a block."""
-    (count, queries, _), keys = query.shape, key.shape[1]
-    for start, end, seen in spans(queries, keys, causal):
-        if exported():
-            yield slice(None), slice(start, end), slice(0, seen)
-            continue
-        together = max(1, BLOCK // ((end - start) * seen))
-        for first in range(0, count, together):
-            yield slice(first, first + together), slice(start, end), slice(0, seen)
 
 
 def _scores(query: Tensor, key: Tensor, valid: Tensor | None, rows: slice, causal: bool) -> Float[Tensor, "heads rows seen"]:

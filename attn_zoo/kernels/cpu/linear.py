@@ -155,8 +155,8 @@ class _Past(torch.autograd.Function):
         for rows in blocks:
             starts += [summed, mass]
             phi_q, phi_k, values = _chunks_of(features, query, key, value, valid, rows, n)
-            before, summed = _sums_before(summed, torch.bmm(phi_k.mT, values))
-            mass_before, mass = _sums_before(mass, phi_k.sum(dim=1))
+            before, summed = _sums(summed, torch.bmm(phi_k.mT, values))
+            mass_before, mass = _sums(mass, phi_k.sum(dim=1))
             weights = torch.bmm(phi_q, phi_k.mT).tril_()
             top = _add_product(torch.bmm(phi_q, before), weights, values)
             bottom = weights.sum(dim=-1, keepdim=True) + phi_q.mul_(mass_before[:, None]).sum(dim=-1, keepdim=True)
@@ -177,10 +177,10 @@ class _Past(torch.autograd.Function):
                 length = rows.stop - rows.start
                 phi_q, phi_k, values = _chunks_of(features, query, key, value, valid, rows, n)
                 grad_top, grad_bottom = (_cut(x, phi_q.shape[1]) for x in _quotient_gradients(grad_out, out, scale, rows))
-                before, _ = _sums_before(starts[2 * at], torch.bmm(phi_k.mT, values))
-                mass_before, _ = _sums_before(starts[2 * at + 1], phi_k.sum(dim=1))
-                after, grad_summed = _sums_after(grad_summed, torch.bmm(phi_q.mT, grad_top))
-                mass_after, grad_mass = _sums_after(grad_mass, (phi_q * grad_bottom).sum(dim=1))
+                before, _ = _sums(starts[2 * at], torch.bmm(phi_k.mT, values))
+                mass_before, _ = _sums(starts[2 * at + 1], phi_k.sum(dim=1))
+                after, grad_summed = _sums(grad_summed, torch.bmm(phi_q.mT, grad_top), later=True)
+                mass_after, grad_mass = _sums(grad_mass, (phi_q * grad_bottom).sum(dim=1), later=True)
                 weights = torch.bmm(phi_q, phi_k.mT).tril_()
                 grad_values = _add_product(torch.bmm(phi_k, after), weights.mT, grad_top)
                 grad_value[:, :, rows] = _joined(grad_values, batch, length)
@@ -214,26 +214,15 @@ def _add_product(to: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return torch.baddbmm(to, left, right, out=to)
 
 
-def _sums_before(first: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"]) -> tuple[Tensor, Tensor]:
-    """Exclusive prefix sums: for each chunk ``first`` plus all earlier parts; and the total."""
-    split = parts.unflatten(0, (first.shape[0], -1))
+def _sums(start: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"], *, later: bool = False) -> tuple[Tensor, Tensor]:
+    """Exclusive sums: for each chunk ``start`` plus the parts of all earlier chunks, or of all later ones; and the total."""
+    split = parts.unflatten(0, (start.shape[0], -1))
     sums = torch.empty_like(split)
-    each, part = sums.unbind(1), split.unbind(1)
-    each[0].copy_(first)
+    each, part = (x.unbind(1)[::-1] if later else x.unbind(1) for x in (sums, split))
+    each[0].copy_(start)
     for c in range(1, len(each)):
         torch.add(each[c - 1], part[c - 1], out=each[c])
     return sums.flatten(0, 1), each[-1] + part[-1]
-
-
-def _sums_after(last: Float[Tensor, "bh *w"], parts: Float[Tensor, "bhc *w"]) -> tuple[Tensor, Tensor]:
-    """Exclusive suffix sums: for each chunk ``last`` plus all later parts; and the total."""
-    split = parts.unflatten(0, (last.shape[0], -1))
-    sums = torch.empty_like(split)
-    each, part = sums.unbind(1), split.unbind(1)
-    each[-1].copy_(last)
-    for c in range(len(each) - 1, 0, -1):
-        torch.add(each[c], part[c], out=each[c - 1])
-    return sums.flatten(0, 1), each[0] + part[0]
 
 
 def _divide(top: Tensor, bottom: Tensor, out: Tensor, scale: Tensor) -> None:

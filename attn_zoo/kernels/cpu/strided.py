@@ -37,9 +37,8 @@ class _Grid(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, valid: Tensor, causal: bool, dropout: float) -> Tensor:
         out, masks = torch.empty_like(query, memory_format=torch.contiguous_format), list[Tensor]()
-        hidden = _Hidden(valid, causal)
         for part, first, last in _parts(query):
-            weights = drop_(hidden.weights(query[part, first:last], key[part], part, first), dropout, masks)
+            weights = drop_(_weights(query[part, first:last], key[part], valid[part], first, causal), dropout, masks)
             out[part, first:last] = _sums(weights, value[part], first, causal)
         ctx.save_for_backward(query, key, value, valid, *masks)
         ctx.causal = causal
@@ -52,10 +51,9 @@ class _Grid(torch.autograd.Function):
         precise, scale = torch.promote_types(query.dtype, torch.float32), query.shape[-1] ** -0.5
         grad_query = torch.empty_like(query, memory_format=torch.contiguous_format)
         grad_key, grad_value = (torch.zeros(key.shape, dtype=precise, device=key.device) for _ in range(2))
-        hidden = _Hidden(valid, ctx.causal)
         for at, (part, first, last) in enumerate(_parts(query)):
             own, grad_rows = query[part, first:last], gradient[part, first:last]
-            weights = hidden.weights(own, key[part], part, first)
+            weights = _weights(own, key[part], valid[part], first, ctx.causal)
             mask = masks[at] if masks else None
             _add_sums(grad_value[part], weights if mask is None else weights * mask, grad_rows, first, ctx.causal)
             grad_scores = softmax_backward_(weights, _scores(grad_rows, value[part], first, ctx.causal), mask)
@@ -64,26 +62,20 @@ class _Grid(torch.autograd.Function):
         return grad_query, grad_key.to(key.dtype), grad_value.to(key.dtype), None, None, None
 
 
-class _Hidden:
-    """Masked softmax on the grid, some rows at a time."""
-
-    def __init__(self, valid: Bool[Tensor, "sequences rows stride"], causal: bool) -> None:
-        self.valid, self.causal = valid, causal
-
-    def weights(self, query: Tensor, key: Tensor, part: slice, first: int) -> Float[Tensor, "part some stride seen"]:
-        """Softmax weights over the adjacent rows and the column of each position."""
-        _, some, stride, d = query.shape
-        valid, device = self.valid[part], query.device
-        rows = torch.arange(first, first + some, device=device)
-        place, steps = torch.arange(stride, device=device), len(_beside(self.causal))
-        distance = torch.arange(-stride, (steps - 1) * stride, device=device) - place[:, None]
-        near = (distance >= -stride) & (distance <= (0 if self.causal else stride))
-        beside = near & _near_rows(valid[..., None], first, some, self.causal)[:, :, None, :, 0]
-        away = torch.arange(key.shape[1], device=device) - rows[:, None]
-        far = (away < -1) if self.causal else (away.abs() > 1)  # adjacent rows of the column are in the window
-        column = far[:, None] & valid.mT[:, None]
-        scores = _scores(query * d**-0.5, key, first, self.causal)
-        return masked_softmax_(scores, ~torch.cat([beside, column], dim=-1))
+def _weights(
+    query: Tensor, key: Tensor, valid: Bool[Tensor, "part rows stride"], first: int, causal: bool
+) -> Float[Tensor, "part some stride seen"]:
+    """Softmax weights over the adjacent rows and the column of each position, from row ``first`` on."""
+    (_, some, stride, d), device = query.shape, query.device
+    distance = (
+        torch.arange(-stride, (len(_beside(causal)) - 1) * stride, device=device) - torch.arange(stride, device=device)[:, None]
+    )
+    near = (distance >= -stride) & (distance <= (0 if causal else stride))
+    beside = near & _near_rows(valid[..., None], first, some, causal)[:, :, None, :, 0]
+    away = torch.arange(key.shape[1], device=device) - torch.arange(first, first + some, device=device)[:, None]
+    far = (away < -1) if causal else (away.abs() > 1)  # adjacent rows of the column are in the window
+    column = far[:, None] & valid.mT[:, None]
+    return masked_softmax_(_scores(query * d**-0.5, key, first, causal), ~torch.cat([beside, column], dim=-1))
 
 
 def _parts(query: Tensor) -> Iterator[tuple[slice, int, int]]:

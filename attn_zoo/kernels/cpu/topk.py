@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attn_zoo.kernels.cpu._tiling import CHEAP_BYTES, exported
+from attn_zoo.kernels.cpu._tiling import score_blocks
 from attn_zoo.precision import without_autocast
 from attn_zoo.shapes import Keys, KeyValid, Queries
-
-BLOCK = CHEAP_BYTES // 4 // 4
-"""Scores in a block, in float32. About four temporaries of that size are alive at a time."""
 
 
 def topk_attention(query: Queries, key: Keys, value: Keys, key_valid: KeyValid, kept: int, *, causal: bool) -> Queries:
@@ -41,7 +37,7 @@ class _InBlocks(torch.autograd.Function):
         weights = query.new_empty(*query.shape[:2], kept)
         chosen = query.new_empty(weights.shape, dtype=torch.long)
         scaled = key * key.shape[-1] ** -0.5
-        for heads, rows in _blocks(query, key):
+        for heads, rows, _ in score_blocks(query, key, causal=False):
             scores = query[heads, rows] @ scaled[heads].mT
             if valid is not None:
                 scores.masked_fill_(~valid[heads, None], lowest)
@@ -63,11 +59,11 @@ class _InBlocks(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor, *others: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, chosen = ctx.saved_tensors
         scale = key.shape[-1] ** -0.5
         grad_query, grad_key, grad_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-        for heads, rows in _blocks(query, key):
+        for heads, rows, _ in score_blocks(query, key, causal=False):
             grad_rows, found, where = gradient[heads, rows], weights[heads, rows], chosen[heads, rows]
             spread = grad_rows @ value[heads].mT
             grad_found = spread.gather(-1, where)
@@ -77,16 +73,3 @@ class _InBlocks(torch.autograd.Function):
             grad_query[heads, rows] = spread @ key[heads]
             grad_key[heads].baddbmm_(spread.mT, query[heads, rows])
         return grad_query, grad_key, grad_value, None, None, None
-
-
-def _blocks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Slices of heads and queries of each block; short sequences have several heads in a block."""
-    (count, queries, _), keys = query.shape, key.shape[1]
-    if exported():
-        yield slice(None), slice(0, queries)
-        return
-    rows = min(queries, max(1, BLOCK // max(1, keys)))
-    together = max(1, BLOCK // max(1, rows * keys))
-    for start in range(0, queries, rows):
-        for first in range(0, count, together):
-            yield slice(first, first + together), slice(start, start + rows)

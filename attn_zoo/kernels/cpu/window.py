@@ -31,14 +31,13 @@ def spans(length: int, left: int, right: int) -> Iterator[tuple[int, int, int, i
         yield start, end, max(0, start - left), min(length, end + right)
 
 
-def band_flops(length: int, left: int, right: int, extra: int) -> int:
-    """FLOPs per head and unit of head_dim: scores and weighted sums, over the keys in reach and ``extra`` global ones."""
-    return 4 * sum((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
+def band_flops(length: int, left: int, right: int, extra: int) -> tuple[int, int]:
+    """FLOPs per head and unit of head_dim, forward and backward, over the keys in reach and ``extra`` global ones.
 
-
-def band_backward_flops(length: int, left: int, right: int, extra: int) -> int:
-    """FLOPs of the backward pass of ``band_flops``: recomputed scores, and gradients of both factors of both products."""
-    return 5 * band_flops(length, left, right, extra) // 2
+    Forward, scores and weighted sums; backward, recomputed scores, and gradients of both factors of both products.
+    """
+    flops = 4 * sum((end - start) * (last - first + extra) for start, end, first, last in spans(length, left, right))
+    return flops, 5 * flops // 2
 
 
 @untraced

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from attn_zoo.leaderboard.heatmap.model import Cell, Column, HeatMap, Line
+from attn_zoo.leaderboard.metrics import is_significant
 from attn_zoo.leaderboard.render.text import estimated, is_share, seed_count, unit
 from attn_zoo.leaderboard.rows import Row, Table
 
@@ -18,9 +19,11 @@ def mean(cell: Cell, table: Table, places: int = 1) -> str:
 
 
 def brief(value: float, table: Table, places: int = 1) -> str:
-    """A score as short as it can be told: ``97.5``, ``8.1``."""
+    """A score as short as it can be told: ``97.5``, ``8.1``, ``0.0021``."""
     if is_share(table):
         return f"{100 * value:.{places}f}"
+    if is_significant(table.task["metric"]):
+        return f"{value:.{places + 1}g}"
     return f"{value:.{max(0, min(places, 3 - len(f'{abs(value):.0f}')))}f}"
 
 
@@ -34,6 +37,8 @@ def spread(cell: Cell, table: Table) -> str:
     half = row.scores.test.half_width
     if half is None:
         return ""
+    if is_significant(table.task["metric"]):
+        return f"±{half:.1g}"
     shown = 100 * half if is_share(table) else half
     return f"±{shown:.1f}" if shown < 9.95 else f"±{shown:.0f}"
 
@@ -72,7 +77,7 @@ def metric(column: Column) -> str:
     """A column's metric in a word: ``%``, ``F1 %``, ``perplexity ↓``."""
     name = str(column.table.task["metric"])
     if is_share(column.table):
-        return "%" if name == "accuracy" else f"{name.upper()} %"
+        return {"accuracy": "%", "f1_micro": "micro F1 %", "f1_macro": "macro F1 %", "r2": "R² %"}.get(name, f"{name.upper()} %")
     name = {"perplexity": "ppl"}.get(name, name)
     return name if column.table.higher_is_better else f"{name} ↓"
 

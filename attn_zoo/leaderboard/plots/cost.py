@@ -9,7 +9,7 @@ from typing import Any
 
 from attn_zoo.leaderboard import pareto
 from attn_zoo.leaderboard.heatmap.words import about
-from attn_zoo.leaderboard.plots.style import FIRST, Style, bar, interval, limits, scale_of, score_axis
+from attn_zoo.leaderboard.plots.style import FIRST, Style, bar, interval, limits, near_bounds, scale_of, score_axis
 from attn_zoo.leaderboard.rows import COUNTED, Block, Row, Table
 from attn_zoo.plotting.labels import Box, beside_points, folded, overlap
 from attn_zoo.plotting.theme import INK, MUTED, PAPER, hover, plain, short
@@ -122,7 +122,7 @@ def _score_limits(table: Table, rows: Sequence[Row]) -> tuple[float, float]:
             held.append(value)
     beyond = set(others) - set(held)
     low, high = limits(held, 0.2 if any(v < min(held) for v in beyond) else 0.1, 0.2 if any(v > max(held) for v in beyond) else 0.1)
-    return (max(low, -3.0), min(high, 101.5)) if scale == 100 else (low, high)
+    return near_bounds(table, low, high)
 
 
 def _fronts(table: Table, cost: str) -> list[list[Row]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attn_zoo.leaderboard.plots.style import FIRST, Style, interval, limits, scale_of, score_axis
+from attn_zoo.leaderboard.plots.style import FIRST, Style, interval, limits, near_bounds, scale_of, score_axis
 from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.plotting.labels import at_ends, folded
 from attn_zoo.plotting.theme import MUTED, hover, plain, short
@@ -53,7 +53,7 @@ def draw_curves(figure: Any, table: Table, along: str, style: Style, top: float)
         hover(drawn, row.label)
         axes.fill_between(xs, lows, highs, color=colour, alpha=0.13, linewidth=0, zorder=2)
     low, high = limits([v for v in values if v == v], 0.04, 0.04)
-    axes.set_ylim(*((max(low, -3.0), min(high, 101.5)) if scale == 100 else (low, high)))
+    axes.set_ylim(*near_bounds(table, low, high))
     axes.set_xlim(0, max(getattr(row.scores.curve[-1], along) for row in rows))
     axes.xaxis.set_major_formatter(plain if along == "seconds" else short)
     axes.xaxis.set_major_locator(_few_ticks())

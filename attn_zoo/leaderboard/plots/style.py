@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from attn_zoo.leaderboard.metrics import bounds, style
 from attn_zoo.leaderboard.render.text import is_share, unit
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.leaderboard.statistics import Estimate
@@ -53,14 +54,21 @@ def style_of(tables: Sequence[Table]) -> Style:
 
 def scale_of(table: Table) -> float:
     """Factor of a score before it is drawn: shares are shown in per cent."""
-    return 100.0 if is_share(table) else 1.0
+    return style(table.task["metric"])[1]
 
 
 def interval(found: Estimate, table: Table) -> tuple[float, float]:
-    """Ends of an estimate's interval as drawn; of shares within 0 and 100 %."""
+    """Ends of an estimate's interval as drawn, within the bounds of the metric."""
     scale, width = scale_of(table), found.half_width
-    bounds = (0.0, 100.0) if is_share(table) else (-float("inf"), float("inf"))
-    return clipped(found.mean * scale, None if width is None else width * scale, bounds)
+    least, most = bounds(table.task["metric"])
+    return clipped(found.mean * scale, None if width is None else width * scale, (scale * least, scale * most))
+
+
+def near_bounds(table: Table, low: float, high: float, most: float = 101.5) -> tuple[float, float]:
+    """Ends of an axis of scores, cut where they lie far beyond 0 or 100 % of a share."""
+    if not is_share(table):
+        return low, high
+    return max(low, scale_of(table) * bounds(table.task["metric"])[0] - 3.0), min(high, most)
 
 
 def bar(found: Estimate, table: Table) -> tuple[list[float], list[float]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attn_zoo.leaderboard.plots.cost import AXES, cost_of
-from attn_zoo.leaderboard.plots.style import Style, bar, interval, limits, scale_of, score_axis
+from attn_zoo.leaderboard.plots.style import Style, bar, interval, limits, near_bounds, scale_of, score_axis
 from attn_zoo.leaderboard.rows import COUNTED, Block, Row, Table
 from attn_zoo.leaderboard.tuned import searched
 from attn_zoo.plotting.labels import at_ends
@@ -139,9 +139,8 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: str, style: Style, r
 
 def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cost: str) -> None:
     """Scales, ticks and titles; of a metric of which less is better the axis is turned, so that up is better in every panel."""
-    scale = scale_of(table)
     low, high = limits([end for row in rows if row.scores.test for end in interval(row.scores.test, table)], 0.05, 0.05)
-    low, high = (max(low, -3.0), min(high, 102.0)) if scale == 100 else (low, high)
+    low, high = near_bounds(table, low, high, 102.0)
     axes.set_ylim((low, high) if table.higher_is_better else (high, low))
     least, most = min(xs) / 1.15, max(xs) * 1.15
     axes.set_xscale("log")

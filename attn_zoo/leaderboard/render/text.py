@@ -9,7 +9,8 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo.escapes import escaped
-from attn_zoo.leaderboard.rows import SHARES, Row, Table
+from attn_zoo.leaderboard.metrics import SHARES, style
+from attn_zoo.leaderboard.rows import Row, Table
 from attn_zoo.leaderboard.statistics import Estimate
 from attn_zoo.plotting.theme import short
 from attn_zoo.terminal import fit, wrap
@@ -96,17 +97,13 @@ def score(row: Row, table: Table) -> str:
 
 def estimated(found: Estimate | None, table: Table, sign: str = "") -> str:
     """A mean with half of its interval, where it has one."""
-    return "-" if found is None else found.written(*_style(table), sign)
+    return "-" if found is None else found.written(*style(table.task["metric"]), sign)
 
 
 def figure(value: float, table: Table, sign: str = "") -> str:
     """A score or a difference of scores: of shares in per cent, of others as it is."""
-    form, scale = _style(table)
+    form, scale = style(table.task["metric"])
     return f"{scale * value:{sign}{form}}"
-
-
-def _style(table: Table) -> tuple[str, float]:
-    return (".1f", 100.0) if is_share(table) else (".2f", 1.0)
 
 
 def unit(table: Table, written: str = " (%)") -> str:
@@ -115,7 +112,7 @@ def unit(table: Table, written: str = " (%)") -> str:
 
 
 def is_share(table: Table) -> bool:
-    """Whether the metric lies between 0 and 1."""
+    """Whether the metric is a share, shown in per cent."""
     return table.task["metric"] in SHARES
 
 

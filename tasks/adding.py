@@ -1,0 +1,116 @@
+"""Adding problem, marked by content: the sum of the values whose key is that of the last frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from attn_zoo.contract import Frames, Level, Split, TaskSpec
+from attn_zoo.registry import register_task
+
+from .parts.arrays import ArrayExamples
+from .parts.generated import Drawn, below, require_range
+from .parts.keys import shared_keys
+from .parts.synthetic import SyntheticOptions, SyntheticTask
+
+STEPS = 128
+"""Values are whole multiples of 1 / ``STEPS``, so that they are the same on every machine."""
+
+
+@dataclass
+class Options(SyntheticOptions):
+    """Options of the adding problem."""
+
+    length: int = 64
+    """Length in frames, including the last one, which asks."""
+    marked: int = 2
+    """Number of frames that share the key of the last one, whose values are added."""
+    key: int = 8
+    """Channels of a key, each -1 or 1; other frames have keys that occur once."""
+    causal: bool = False
+    """True if position i attends to positions up to i only."""
+
+    def __post_init__(self) -> None:
+        require_range("adding.key", self.key, 2, 14, "counts channels")
+        require_range("adding.length", self.length, 3, 2**self.key, "counts frames of different keys, of which there are 2^key,")
+        require_range("adding.marked", self.marked, 1, self.length - 1, "counts frames before the last")
+        self.require_sizes("adding")
+
+
+@register_task(
+    "adding",
+    title="Adding problem (frames)",
+    version="1",
+    summary="Frames of a value and a key: the sum of the values under the key of the last frame. Regression, at the end.",
+    source="generated",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 400, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            differs="nothing was published for this question",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
+            options={"length": 16, "train": 500, "valid": 100, "test": 100},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.0},
+            budget={
+                "steps": 10_000,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "weight_decay": 0.1,
+                "warmup_steps": 500,
+                "evaluate_every": 500,
+            },
+            options={"length": 1024, "key": 12, "train": 50_000, "valid": 2_000, "test": 2_000},
+            differs="Hochreiter and Schmidhuber: recurrent networks, up to 1,000 frames; nothing was published for attention",
+        ),
+    },
+    metric="r2",
+    variants={"causal": {"length": 20, "marked": 3, "key": 5, "causal": True, "train": 500, "valid": 100, "test": 100}},
+)
+class Adding(SyntheticTask):
+    """Prediction of the sum of the values whose key is that of the last frame.
+
+    Channel 0 of a frame is a value in [-1, 1], the others are its key. ``marked`` frames at random places have the key of the last
+    frame, whose own value is 0; every other key occurs once. Keys are new in every example, so that no network can learn them.
+
+    Source: the adding problem of Hochreiter and Schmidhuber 1997 (Long Short-Term Memory, Neural Computation 9), experiment 4:
+        frames of a value and a marker, of which the values of two marked frames are to be added; up to 1,000 frames; mean squared
+        error.
+    Differs: a marker channel marks frames without regard to others, so that a network adds marked values by averaging, without
+        comparing anything; here the mark is a key shared with the last frame. Labels are the plain sum. The metric is R², since
+        the mean squared error depends on the unit: it is (1 - R²) times the variance of the labels, ``marked`` / 3. All
+        examples of a split have one length.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Frames of a value and a key; one number at the last frame."""
+        o = self.options
+        return TaskSpec(Frames(1 + o.key), o.length, classes=1, labels="position", causal=o.causal, problem="regression")
+
+    def examples(self, split: Split) -> ArrayExamples:
+        """Frames of a split, with the sum at the last one and NaN at all others."""
+        frames, sums = self.drawn(split)
+        labels = torch.full((*frames.shape[:2], 1), torch.nan)
+        labels[:, -1, 0] = torch.from_numpy(sums) / STEPS
+        scale = torch.tensor([STEPS] + [1] * self.options.key)
+        return ArrayExamples(torch.from_numpy(frames) / scale, labels)
+
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Frames, with values in units of 1 / ``STEPS``, and sums in the same unit."""
+        o = self.options
+        keys, is_marked = shared_keys(random, rows, o.length, o.marked, o.key)
+        values = below(random, 2 * STEPS + 1, rows, o.length) - STEPS
+        values[:, -1] = 0
+        return np.concatenate([values[:, :, None], keys], axis=2), (values * is_marked).sum(axis=1)

@@ -1,0 +1,116 @@
+"""Recall of a set: which classes stand under the key of the last frame? Several classes at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from attn_zoo.contract import Frames, Level, Split, TaskSpec
+from attn_zoo.registry import register_task
+
+from .parts.arrays import ArrayExamples
+from .parts.generated import Drawn, below, require_range
+from .parts.keys import shared_keys
+from .parts.synthetic import SyntheticOptions, SyntheticTask
+
+
+@dataclass
+class Options(SyntheticOptions):
+    """Options of the recall of a set."""
+
+    length: int = 32
+    """Length in frames, including the last one, which asks."""
+    classes: int = 12
+    """Number of classes, of which each frame holds any number."""
+    rare: int = 4
+    """A class is in one of ``rare`` frames on average."""
+    key: int = 8
+    """Channels of a key, each -1 or 1."""
+    causal: bool = False
+    """True if position i attends to positions up to i only."""
+
+    def __post_init__(self) -> None:
+        require_range("set_recall.key", self.key, 2, 14, "counts channels")
+        most = 2**self.key
+        require_range("set_recall.length", self.length, 3, most, "counts frames of different keys, of which there are 2^key,")
+        require_range("set_recall.classes", self.classes, 2, 1_000, "counts classes")
+        require_range("set_recall.rare", self.rare, 2, 1_000, "counts frames of which one holds a class")
+        self.require_sizes("set_recall")
+
+
+@register_task(
+    "set_recall",
+    title="Recall of a set (multi-label)",
+    version="1",
+    summary="Frames of a key and a set of classes: the set under the key of the last frame. Several classes at once, at the end.",
+    source="generated",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 400, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            differs="nothing was published for this question",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
+            options={"length": 16, "classes": 4, "train": 500, "valid": 100, "test": 100},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
+            budget={
+                "steps": 10_000,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "weight_decay": 0.1,
+                "warmup_steps": 500,
+                "evaluate_every": 500,
+            },
+            options={"length": 1024, "key": 12, "train": 50_000, "valid": 2_000, "test": 2_000},
+            differs="nothing was published for this question; the model is near that of Long Range Arena's smaller tasks",
+        ),
+    },
+    metric="f1_micro",
+    variants={"causal": {"length": 20, "classes": 3, "rare": 2, "causal": True, "train": 500, "valid": 100, "test": 100}},
+)
+class SetRecall(SyntheticTask):
+    """Prediction of the set of classes in the frame whose key is that of the last frame.
+
+    A frame holds a key and, for each class, 1 where it holds the class and -1 where not. The last frame has the key of one frame
+    before it, at a random place, and 0 for each class; every other key occurs once. Keys are new in every example, so that no
+    network can learn them, and each class is in a frame independently of all others.
+
+    Source: none for the question; it is associative recall (Arora et al. 2023, arXiv:2312.04927), with one query.
+    Differs: there a value is one class, here a set of them, and the metric is the F1 of all classes together. Keys are vectors in
+        the frame of their value, not tokens before it.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Frames of a key and a set; a set at the last frame."""
+        o = self.options
+        frames = Frames(o.key + o.classes)
+        return TaskSpec(frames, o.length, o.classes, labels="position", causal=o.causal, problem="multi_label")
+
+    def examples(self, split: Split) -> ArrayExamples:
+        """Frames of a split, with the set at the last one and NaN at all others."""
+        frames, sets = self.drawn(split)
+        labels = torch.full((*frames.shape[:2], self.options.classes), torch.nan)
+        labels[:, -1] = torch.from_numpy(sets).float()
+        return ArrayExamples(torch.from_numpy(frames).float(), labels)
+
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Frames and sets."""
+        o = self.options
+        keys, is_marked = shared_keys(random, rows, o.length, 1, o.key)
+        held = (below(random, o.rare, rows, o.length, o.classes) == 0).astype(np.int64)
+        held[:, -1] = 0
+        shown = 2 * held - 1
+        shown[:, -1] = 0
+        return np.concatenate([keys, shown], axis=2), (held * is_marked[:, :, None]).sum(axis=1)

@@ -1,0 +1,145 @@
+"""Recall of tones: which high tone sounded with the low tone at the end? Frames of a filter bank, padded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from attn_zoo.contract import UNASKED, Frames, Level, Split, TaskSpec
+from attn_zoo.registry import register_task
+
+from .parts.arrays import ArrayExamples
+from .parts.generated import Drawn, below, require_range, subsets
+from .parts.synthetic import SyntheticOptions, SyntheticTask
+
+STEPS = 128
+"""Levels are whole multiples of 1 / ``STEPS``, so that they are the same on every machine."""
+SHORTEST, LONGEST = 2, 4
+"""Frames of a tone, at least and at most."""
+PAUSE = 2
+"""Frames of a pause between tones, at most."""
+
+
+@dataclass
+class Options(SyntheticOptions):
+    """Options of the recall of tones."""
+
+    tones: int = 8
+    """Double tones before the question, at most."""
+    fewest: int = 4
+    """Double tones before the question, at least."""
+    low: int = 16
+    """Bands of low tones, which are the keys; one example has each at most once."""
+    high: int = 8
+    """Bands of high tones, which are the classes."""
+    noise: float = 0.25
+    """Greatest level of noise in each band; tones have levels from 0.5 to 1."""
+    causal: bool = False
+    """True if position i attends to positions up to i only."""
+
+    def __post_init__(self) -> None:
+        require_range("tones.high", self.high, 2, 1_000, "counts bands")
+        require_range("tones.low", self.low, 2, 1_000, "counts bands")
+        require_range("tones.tones", self.tones, 1, self.low, f"counts double tones with different low tones, of low={self.low},")
+        require_range("tones.fewest", self.fewest, 1, self.tones, "is at most tones")
+        require_range("tones.noise", self.noise, 0.0, 10.0, "is a level")
+        self.require_sizes("tones")
+
+    @property
+    def length(self) -> int:
+        """Most frames of an example."""
+        return self.tones * (LONGEST + PAUSE) + LONGEST
+
+
+@register_task(
+    "tones",
+    title="Recall of tones (frames)",
+    version="1",
+    summary="Double tones in noise, of random length, then a low tone: which high tone sounded with it? By position, at the end.",
+    source="generated",
+    licence="Apache-2.0 (generated here)",
+    options=Options,
+    levels={
+        "cpu": Level(
+            model={"dim": 64, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 400, "batch_size": 64, "learning_rate": 3e-3, "warmup_steps": 50, "evaluate_every": 100},
+            differs="nothing was published for this question",
+        ),
+        "smoke": Level(
+            model={"dim": 32, "depth": 2, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0},
+            budget={"steps": 20, "batch_size": 32, "learning_rate": 2e-3, "evaluate_every": 10},
+            options={"tones": 3, "fewest": 2, "high": 4, "train": 500, "valid": 100, "test": 100},
+            differs="shows only that it runs",
+        ),
+        "lra": Level(
+            model={"dim": 128, "depth": 4, "heads": 4, "mlp_ratio": 4.0, "dropout": 0.1},
+            budget={
+                "steps": 10_000,
+                "batch_size": 64,
+                "learning_rate": 1e-3,
+                "weight_decay": 0.1,
+                "warmup_steps": 500,
+                "evaluate_every": 500,
+            },
+            options={"tones": 160, "fewest": 80, "low": 200, "high": 40, "train": 20_000, "valid": 1_000, "test": 1_000},
+            differs="nothing was published for this question; as many bands as a filter bank of speech has, thrice",
+        ),
+    },
+    variants={"causal": {"tones": 5, "fewest": 1, "causal": True, "train": 500, "valid": 100, "test": 100}},
+)
+class Tones(SyntheticTask):
+    """Prediction, at the last frame, of the high tone that sounded with the low tone which ends the example.
+
+    A frame holds the level of each band of a filter bank, low bands first. A double tone, of one low and one high band, sounds for
+    some frames at some level, then nothing for some; noise is in every band. The low tones of an example differ, the high ones
+    are drawn uniformly. Examples have different lengths, and are padded with zeros to the longest that there can be.
+
+    Source: none for the question; double tones are those of touch-tone telephones (ITU-T Q.23, four low and four high ones), and
+        the question is that of associative recall (Arora et al. 2023, arXiv:2312.04927), with one query.
+    Differs: keys and values sound together and are levels in noise, not tokens; the filter bank is ideal: no wave is sampled, and
+        no tone leaks into other bands.
+    """
+
+    options: Options
+
+    @property
+    def spec(self) -> TaskSpec:
+        """Frames of low and high bands; classes are the high ones."""
+        o = self.options
+        return TaskSpec(Frames(o.low + o.high), o.length, classes=o.high, labels="position", causal=o.causal)
+
+    def examples(self, split: Split) -> ArrayExamples:
+        """Frames of a split, padded, with the class at the last real one."""
+        frames, answers, ends = (torch.from_numpy(part) for part in self.drawn(split))
+        real: Bool[Tensor, "examples length"] = torch.arange(self.options.length) < ends[:, None]
+        labels = torch.full(real.shape, UNASKED).scatter_(1, ends[:, None] - 1, answers[:, None])
+        return ArrayExamples(frames / STEPS, labels, real)
+
+    def draw(self, random: np.random.RandomState, rows: int, split: Split) -> Drawn:
+        """Frames in units of 1 / ``STEPS``, answers, and numbers of real frames."""
+        o = self.options
+        count = o.fewest + below(random, o.tones - o.fewest + 1, rows, 1)
+        low, high = subsets(random, rows, o.tones, o.low), below(random, o.high, rows, o.tones)
+        asked = (random.random_sample((rows, 1)) * count).astype(np.int64)
+        low = np.concatenate([low, np.take_along_axis(low, asked, axis=1)], axis=1)
+        sounds = np.arange(o.tones + 1) < count
+        sounds[:, -1] = True
+        lasting = (SHORTEST + below(random, LONGEST - SHORTEST + 1, rows, o.tones + 1)) * sounds
+        pauses = below(random, PAUSE + 1, rows, o.tones + 1) * sounds
+        ends = (lasting + pauses).cumsum(axis=1) - pauses
+        level = STEPS // 2 + below(random, STEPS // 2 + 1, rows, o.tones + 1)
+        noise = int(o.noise * STEPS)
+        frames = below(random, 2 * noise + 1, rows, o.length, o.low + o.high) - noise
+        at = np.arange(o.length)
+        row = np.arange(rows)[:, None]
+        for tone in range(o.tones + 1):
+            on = (at >= (ends - lasting)[:, [tone]]) & (at < ends[:, [tone]])
+            frames[row, at, low[:, [tone]]] += level[:, [tone]] * on
+            if tone < o.tones:
+                frames[row, at, o.low + high[:, [tone]]] += level[:, [tone]] * on
+        frames *= (at < ends[:, [-1]])[:, :, None]
+        return frames, np.take_along_axis(high, asked, axis=1)[:, 0], ends[:, -1]

@@ -1,0 +1,123 @@
+"""Tables of regression and of several classes at once: figures, ties, averages, axes and differences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pytest
+from make import make_record
+
+from attn_zoo.leaderboard import assemble, render, statistics
+from attn_zoo.leaderboard.averages import averages
+from attn_zoo.leaderboard.comparisons import resolution
+from attn_zoo.leaderboard.difference import difference
+from attn_zoo.leaderboard.difference_text import render_difference
+from attn_zoo.leaderboard.findings.page import findings
+from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.heatmap.words import mean, metric, spread
+from attn_zoo.leaderboard.metrics import bounds, grain, style, written
+from attn_zoo.leaderboard.plots import style as plot_style
+from attn_zoo.leaderboard.rows import Table
+from attn_zoo.records import RunRecord
+
+PROBLEMS = {"mse": "regression", "r2": "regression", "f1_micro": "multi_label", "f1_macro": "multi_label"}
+SCORES = {
+    "mse": {"softmax": 0.00213, "linformer": 0.0512, "uniform": 0.164, "none": 0.167},
+    "r2": {"softmax": 0.991, "linformer": 0.612, "uniform": 0.021, "none": -0.013},
+    "f1_micro": {"softmax": 0.97, "linformer": 0.71, "uniform": 0.42, "none": 0.40},
+}
+
+
+def records(name: str, task: str = "adding", better: float = 1.0) -> list[RunRecord]:
+    card: dict[str, Any] = dict(make_record(task=task).task_card) | {"metric": name, "problem": PROBLEMS[name], "classes": 1}
+    card["higher_is_better"] = name != "mse"
+    made = []
+    for attention, score in SCORES[name].items():
+        for seed in (1, 2, 3):
+            test = score * better * (1 + 0.004 * seed)
+            record = make_record(attention, task, seed, test=test, task_card=card, chance=-0.0002 if name == "r2" else 0.167)
+            made.append(replace(record, scores={**record.scores, "train": test}))
+    return made
+
+
+def table(name: str) -> Table:
+    (found,) = assemble.tables(records(name))
+    return found
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_rows_are_ranked_from_the_best_and_none_ties(name):
+    found = table(name)
+    assert [row.attention for row in found.rows if not row.control] == ["softmax", "linformer"]
+    assert [row.standing.rank for row in found.rows if not row.control] == [1, 2]
+    assert found.control == "uniform" and found.rows[0].standing.ties != found.rows[1].standing.ties
+
+
+def test_scores_are_written_in_their_unit():
+    assert [written(0.97512, name) for name in ("accuracy", "f1_macro", "r2")] == ["97.5 %"] * 3
+    assert written(0.00213456, "mse") == "0.00213" and written(8.123, "perplexity") == "8.12"
+    text = {name: render([table(name)], "github") for name in SCORES}
+    assert (
+        "mse |" in text["mse"] and "0.00215 ± 2.12e-05" in text["mse"] and "chance 0.167, best control uniform 0.165" in text["mse"]
+    )
+    assert "r2 (%)" in text["r2"] and "-1.3" in text["r2"] and "chance -0.0 %" in text["r2"]
+    assert "f1_micro (%)" in text["f1_micro"]
+
+
+def test_every_format_and_the_findings_take_every_metric():
+    for name in SCORES:
+        found = [table(name)]
+        for format in ("terminal", "github", "latex", "csv", "json"):
+            assert "softmax" in render(found, format)
+        assert "softmax" in findings(found)
+
+
+def test_a_share_ties_below_a_point_and_an_error_below_one_per_cent():
+    examples = {"test": {"examples": 100}}
+    shares = resolution({"metric": "r2"}, examples)
+    assert shares.ties(0.009, 0.02) and not shares.ties(0.011, 0.9) and shares.grain == 0.0, "an R² is no count"
+    errors = resolution({"metric": "mse"}, examples)
+    assert errors.ties(0.00002, 0.0025) and not errors.ties(0.00005, 0.0025) and errors.grain == 0.0
+    assert grain("f1_micro", 100) == 0.01 and grain("mse", None) == 0.0
+
+
+def test_the_heat_map_names_and_shades_every_metric():
+    names = {"mse": "mse ↓", "r2": "R² %", "f1_micro": "micro F1 %"}
+    for name, word in names.items():
+        found = heat_map([table(name)])
+        assert metric(found.columns[0]) == word
+        cells = {line.attention: line.cells[0] for line in found.lines}
+        assert cells["softmax"].shade == 1 and cells["uniform"].shade == 0
+        linformer = cells["linformer"].shade
+        assert linformer is not None and 0.3 < linformer < 0.8
+    cell = heat_map([table("mse")]).lines[0].cells[0]
+    assert mean(cell, table("mse")) == "0.0021" and spread(cell, table("mse")) == "±2e-05"
+
+
+def test_axes_leave_room_below_zero_where_a_share_may_lie_there():
+    assert bounds("accuracy") == (0.0, 1.0) and bounds("mse") == (0.0, float("inf"))
+    assert plot_style.near_bounds(table("f1_micro"), -40.0, 140.0) == (-3.0, 101.5)
+    assert plot_style.near_bounds(table("r2"), -40.0, 140.0) == (-40.0, 101.5)
+    assert plot_style.near_bounds(table("mse"), 0.1, 0.2) == (0.1, 0.2)
+    wide = statistics.Estimate(-0.2, 0.5, 3)
+    assert plot_style.interval(wide, table("r2")) == pytest.approx((-70.0, 30.0))
+    assert plot_style.interval(wide, table("f1_micro"))[0] == 0.0
+    plt.close("all")
+
+
+def test_averages_are_over_scores_between_0_and_1():
+    shares = [*assemble.tables(records("f1_micro", "one")), *assemble.tables(records("f1_micro", "two"))]
+    found = averages([*shares, table("r2"), table("mse")])
+    assert found.reason is None and len(found.tasks) == 2
+    assert averages([shares[0], table("r2")]).reason == "fewer than two tasks are scored by a share"
+
+
+def test_a_difference_is_told_in_the_unit_of_its_metric():
+    worse = difference(records("mse"), records("mse", better=1.2))
+    assert [row.judged.word for row in worse.rows if row.judged and row.label == "softmax"] == ["worse"]
+    assert "0.00215" in render_difference(worse, ["worse"])
+    assert style("mse") == (".3g", 1.0)
+    better = difference(records("r2", better=0.9), records("r2"))
+    assert [row.judged.word for row in better.rows if row.judged and row.label == "softmax"] == ["better"]
