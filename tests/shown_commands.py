@@ -96,10 +96,13 @@ def _small(words: list[str]) -> list[str]:
         sizes = {key: value for key, value in MEASURE.items() if key in keys}
         if keys.get("depth") is None:  # of levels with several blocks alone
             sizes.pop("depth", None)
+        if "experiment=peers" in words:  # which takes lengths of at least twice the public packages' window
+            sizes |= {"lengths": "[1056]", "tokens": "1056"}
         return _with(words, sizes)
     if name == "analyze":
         rows = ["linear" if word == "ROWS" else word for word in words]
-        return rows + [word for key, value in ANALYZE.items() for word in (key, value)]
+        fixed = ["--length"] if any(word.startswith("timm/") for word in words) else []  # by the size of its images
+        return rows + [word for key, value in ANALYZE.items() if key not in fixed for word in (key, value)]
     if name == "transplant":
         kept = [word for word in words if word.partition("=")[0] not in PUBLISHED_TEXT]
         return _with(kept, {**TRANSPLANT, "seed": "1"})

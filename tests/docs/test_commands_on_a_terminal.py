@@ -92,7 +92,7 @@ def write_cifar(file: Path) -> None:
     """Write as many images as CIFAR-10 has, black but for the digits of their number."""
     arrays: dict[str, Any] = {}
     for name, count, first in (("train", 50_000, 0), ("test", 10_000, 50_000)):
-        images = np.zeros((count, 32, 32, 3), np.uint8)
+        images: Any = np.zeros((count, 32, 32, 3), np.uint8)
         images[:, 0, :3, 0] = np.arange(first, first + count)[:, None] // [1, 200, 40_000] % 200
         arrays |= {f"{name}_images": images, f"{name}_labels": (np.arange(count) % 10).astype(np.uint8)}
     np.savez_compressed(file, **arrays)
