@@ -162,8 +162,9 @@ def store_groups() -> Mapping[str, str]:
 
 def settings_from(config: DictConfig) -> Settings:
     """Settings of a command beside the specs of its runs."""
-    given = {f.name: config[f.name] for f in fields(Settings)}
-    return Settings(**{name: OmegaConf.to_object(value) if OmegaConf.is_config(value) else value for name, value in given.items()})
+    given: dict[str, Any] = {f.name: config[f.name] for f in fields(Settings)}
+    plain: dict[str, Any] = {name: OmegaConf.to_object(node) if OmegaConf.is_config(node) else node for name, node in given.items()}
+    return Settings(**plain)
 
 
 def spec_from(config: DictConfig) -> RunSpec:
