@@ -18,12 +18,13 @@ TEXT = "2*linformer[projected_length=5]+softmax"
 
 def vit(depth: int = 4) -> Any:
     torch.manual_seed(0)
-    sizes = {"img_size": 8, "patch_size": 2, "in_chans": 1, "num_classes": 3, "embed_dim": 16, "num_heads": 2}
+    sizes: dict[str, Any] = {"img_size": 8, "patch_size": 2, "in_chans": 1, "num_classes": 3, "embed_dim": 16, "num_heads": 2}
     return VisionTransformer(depth=depth, **sizes).eval()
 
 
 def test_blocks_of_timm_take_the_mechanisms_in_turn():
-    before, after = vit(), in_timm.replace_attention(vit(), TEXT, implementation="eager")
+    before: Any = vit()
+    after: Any = in_timm.replace_attention(vit(), TEXT, implementation="eager")
     names = [block.attn.mechanism.card.name for block in after.blocks]
     assert names == ["linformer", "linformer", "softmax", "linformer"]
     report = after.attention_replacement
@@ -33,7 +34,8 @@ def test_blocks_of_timm_take_the_mechanisms_in_turn():
     )
     assert "blocks.2.attn: softmax over 17 tokens" in str(report)
     images = torch.randn(2, 1, 8, 8)
-    exact = in_timm.replace_attention(vit(), "longformer+softmax", **{"longformer.window": 35, "longformer.global_tokens": 2})
+    exact_window: dict[str, Any] = {"longformer.window": 35, "longformer.global_tokens": 2}
+    exact = in_timm.replace_attention(vit(), "longformer+softmax", **exact_window)
     torch.testing.assert_close(exact(images), before(images), rtol=1e-4, atol=1e-5)
 
 
@@ -47,12 +49,14 @@ def test_timm_refuses_a_hybrid_as_one_class_or_with_too_few_blocks():
 
 
 def test_a_saved_hybrid_is_loaded_with_every_mechanism(tmp_path):
-    model = replace_attention(tiny.build("bert", num_hidden_layers=3), "2*linformer+softmax", **{"linformer.sharing": "layerwise"})
+    shared: dict[str, Any] = {"linformer.sharing": "layerwise"}
+    model = replace_attention(tiny.build("bert", num_hidden_layers=3), "2*linformer+softmax", **shared)
     model.save_pretrained(tmp_path)
     loaded = from_pretrained(type(model), tmp_path)
-    (told,) = loaded.config.attn_zoo["replacements"]
+    config: Any = loaded.config
+    (told,) = config.attn_zoo["replacements"]
     assert told["attention"] == "2*linformer+softmax" and told["options"]["linformer.projected_length"] == 6
-    found = zoo_layers(loaded)
+    found: Any = zoo_layers(loaded)
     assert [one.card.name for one in found] == ["linformer", "linformer", "softmax"] and found[1].maps[0] is found[0].maps[0]
     inputs = tiny.inputs("bert", "right")
     with torch.no_grad():
@@ -76,7 +80,8 @@ def test_generation_from_the_caches_of_all_layers_is_that_of_recomputing(text, k
 
 
 def test_a_layer_without_a_cache_of_its_own_refuses_cached_generation_by_name():
-    model = replace_attention(tiny.build("gpt2"), "linear+block_sparse", **{"block_sparse.block": 4})
+    small: dict[str, Any] = {"block_sparse.block": 4}
+    model = replace_attention(tiny.build("gpt2"), "linear+block_sparse", **small)
     assert not model.config.use_cache
     ids = tiny.inputs("gpt2")["input_ids"][:, :5]
     with pytest.raises(UnsupportedError, match=r"block_sparse cannot go on from this DynamicCache; .* use_cache=False"):
