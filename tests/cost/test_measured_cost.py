@@ -372,7 +372,7 @@ def test_energy_that_is_not_measured_says_why(scripted):
 
 def test_what_is_missing_has_its_reason_in_every_table():
     """Of a training step that took too long, and of a forward pass that ran out of memory."""
-    grid = {"level": "layer", "dim": 16, "heads": 2, "precision": "fp32", "memory_gib": 1.0, "batch_seconds": 5.0}
+    grid = {"level": "layer", "device": "cpu", "dim": 16, "heads": 2, "precision": "fp32", "memory_gib": 1.0, "batch_seconds": 5.0}
     environment = {"cpu": "CPU", "threads": 2, "torch": "2", "gpu": None}
     found = Measurement("cost", grid, TimingProtocol(rounds=2), environment, {"energy": {"meter": None, "reason": "none"}})
     subject = Subject("softmax", {})
