@@ -104,6 +104,8 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     if parsed.plots:
         drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
+    if parsed.output:
+        print(f"writes {parsed.output} from the records in {parsed.records}", file=sys.stderr, flush=True)
     text = {"html": _page, "svg": _picture}.get(parsed.format, _text)(parsed)
     if parsed.output is None:
         print(text)
