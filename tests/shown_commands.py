@@ -24,12 +24,20 @@ RUN = {
     "budget.evaluate_every": "3",
     "model.dim": "16",
     "model.heads": "2",
+    "model.depth": "2",
     "records": "runs",
 }
 TUNE = {"trials": "2", "seeds": "1"}
 ROWS = {"attention": "linear,none", "task": "listops"}
 """Rows of an experiment that names its own."""
-TIMED = {"attention": "linear,none", "task.train": "200", "task.valid": "50", "task.test": "50", "task.length": "64"}
+TIMED = {
+    "attention": "linear,none",
+    "task.marked": "5",
+    "task.train": "200",
+    "task.valid": "50",
+    "task.test": "50",
+    "task.length": "64",
+}
 MEASURE: Mapping[str, str] = {
     "lengths": "[32,64]",
     "dim": "16",
@@ -48,7 +56,7 @@ MEASURE: Mapping[str, str] = {
 }
 """Sizes of a measurement, for the experiments that have such a key."""
 ANALYZE = {"--length": "32", "--sentences": "1"}
-TRANSPLANT = {"length": "32", "passages": "16", "tests": "8", "pair_count": "8", "distil_steps": "2", "tune_steps": "2"}
+TRANSPLANT = {"length": "72", "passages": "16", "tests": "8", "pair_count": "8", "distil_steps": "2", "tune_steps": "2"}
 PUBLISHED_TEXT = ("train", "test", "pairs")
 """Keys of transplant with files of published text; without them it reads Python's language reference."""
 
@@ -87,6 +95,10 @@ def _small(words: list[str]) -> list[str]:
         if experiment == "equal_time":
             return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key != "level"}})
         sizes = {key: value for key, value in RUN.items() if not (key.startswith("model.") and "model.backbone=" in "".join(words))}
+        if any("*" in word for word in words):  # a hybrid whose turn is longer than two layers
+            sizes["model.depth"] = "4"
+        if any(word.startswith("attention.projected_lengths=") for word in words):  # of four heads
+            sizes["model.heads"] = "4"
         if name == "tune":
             del sizes["seed"]
             sizes |= TUNE
@@ -105,7 +117,8 @@ def _small(words: list[str]) -> list[str]:
         return rows + [word for key, value in ANALYZE.items() if key not in fixed for word in (key, value)]
     if name == "transplant":
         kept = [word for word in words if word.partition("=")[0] not in PUBLISHED_TEXT]
-        return _with(kept, {**TRANSPLANT, "seed": "1"})
+        length = "32" if "model=small-bert" in words else TRANSPLANT["length"]
+        return _with(kept, {**TRANSPLANT, "length": length, "seed": "1"})
     if words[:2] == ["records", "rerun"]:
         return [*words, "--cells", "1", "--records", "small"]
     return words

@@ -73,7 +73,7 @@ def test_checks_join_the_other_tests_and_are_chosen_like_them(zoo, pytester):
 
 
 def test_a_check_without_anything_to_prove_is_skipped_with_its_reason(zoo):
-    result = zoo("-rs", "--attn-zoo", "none", "-k", "dropout")
+    result = zoo("-rs", "--attn-zoo", "none", "-k", "dropout_acts")
     result.assert_outcomes(skipped=1, deselected=len([*attention_checks("none")]) - 1)
     result.stdout.fnmatch_lines(["SKIPPED*there is no dropout option"])
 

@@ -65,6 +65,7 @@ def longformer(dim: int, heads: int, value: int, length: int) -> nn.Module:
 
 def lsh(dim: int, heads: int, value: int, length: int) -> nn.Module:
     """Reformer's layer with chunks of ``value``; the model chooses buckets by the length."""
+    package("transformers").logging.set_verbosity_error()  # it warns of the buckets that it chooses, amid the bar of progress
     config = package("transformers").ReformerConfig(
         hidden_size=dim,
         num_attention_heads=heads,
