@@ -37,6 +37,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(Tensor|Module|Generator|Any|Callable|Path|Enum|ABC|Literal|ClassVar|Self|Iterator|Iterable|device|dtype)"),
     (r"py:.*", r"(Mapping|Sequence|Collection|NamedTuple|Generic|type|optional|None|ellipsis|function)"),
     (r"py:.*", r"(Float|Int|Bool)"),
+    (r"py:.*", r"(Inputs|Labels)"),  # aliases of unions of tensors
 ]
 
 html_theme = "furo"

@@ -130,7 +130,12 @@ def test_a_command_fits(words, folder):
     skip_unless_possible(" ".join(words))
     own = [folder / f"packages/{name}/src/{name}/{kind}.py" for name, kind in OWN.items() if name in " ".join(words)]
     plugins = [] if "new" in words else [str(path) for path in own]
-    environment = {"ATTN_ZOO_PLUGIN": os.pathsep.join(plugins), "ATTN_ZOO_DATA": str(folder / "data")}
+    environment = {
+        "ATTN_ZOO_PLUGIN": os.pathsep.join(plugins),
+        "ATTN_ZOO_DATA": str(folder / "data"),
+        "WANDB_MODE": "offline",  # without an account it asks for one on a terminal
+        "WANDB_SILENT": "true",
+    }
     verdict = any(re.search(pattern, " ".join(words)) for pattern in VERDICTS)
     assert_fits(on_a_terminal(program(words), folder, **environment), 0, *([1] if verdict else []))
 

@@ -124,7 +124,7 @@ def test_positions_of_another_kind_are_refused():
 
 
 def test_specs_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="labels by position are of one token sequence; got inputs Pairs"):
+    with pytest.raises(ValueError, match="labels by position are of one sequence of tokens or frames; got inputs Pairs"):
         TaskSpec(Pairs(12), 20, 3, labels="position")
     with pytest.raises(ValueError, match="a causal task labels positions"):
         TaskSpec(Tokens(12), 20, 3, causal=True)
@@ -146,7 +146,7 @@ def test_a_backbone_of_timm_keeps_its_own_sizes_and_features():
 def test_backbones_that_are_no_vision_transformers_are_refused(backbone, words):
     with pytest.raises(UnsupportedError, match=words):
         model(IMAGES, backbone=backbone)
-    with pytest.raises(ValueError, match="inputs of this task are tokens"):
+    with pytest.raises(ValueError, match="the inputs of this task are a sequence"):
         model(WORDS, backbone="vit_tiny_patch16_224")
 
 
