@@ -57,7 +57,7 @@ SMALL = {" ".join(words): words for words in map(small, shown_commands())}
 def prepared(tmp_path_factory) -> Path:
     """A folder with what the pages assume: records, packages and a file of one's own, costs, text, images, a small BERT."""
     folder = tmp_path_factory.mktemp("reader")
-    for name in ("runs", "BEFORE", "AFTER", "equal_time"):
+    for name in ("runs", "BEFORE", "AFTER", "equal_time", "linformer_figure3"):
         shutil.copytree(RESULTS / "quickstart", folder / name)
     for record in (RESULTS / "family").glob("linformer-listops-*"):
         shutil.copy(record, folder / "runs")
@@ -73,6 +73,9 @@ def prepared(tmp_path_factory) -> Path:
     ):
         assert_fits(on_a_terminal(program(["attn-zoo", *words.split()]), folder))
     shutil.copy(folder / "packages/mine/src/mine/attention.py", folder / "mine.py")
+    texts = made(folder / "texts")
+    for at in range(3):
+        (texts / f"{at}.txt").write_text(default_text()[0][10_000 * at : 10_000 * (at + 1)])
     with lzma.open(made(folder / "wikitext-2") / "test.txt.xz", "wt") as file:
         file.write(default_text()[0][:100_000])
     write_cifar(made(folder / "data") / "cifar10.npz")
