@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -107,4 +108,7 @@ def test_the_whole_figure_in_a_small_form_goes_on_and_is_reported(tmp_path, monk
     assert main(["analyze", "figure3", "--output", "out"]) == 0
     said = capsys.readouterr().out
     assert "cannot tell" in said and "holds" in said and "not run yet" not in said, "one seed judges counted FLOPs alone"
-    assert {path.name for path in Path("out").iterdir()} == {"figure3.md", "figure3.png", "figure3.svg"}
+    assert {path.name for path in Path("out").iterdir()} == {"figure3.md", "figure3.json", "figure3.png", "figure3.svg"}
+    cells = json.loads(Path("out/figure3.json").read_text(encoding="utf-8"))["cells"]
+    recorded = {json.loads(path.read_text(encoding="utf-8"))["run_id"] for path in Path("linformer_figure3").glob("*.json")}
+    assert {cell["run_ids"]["1"] for cell in cells} == recorded and len(cells) == 22

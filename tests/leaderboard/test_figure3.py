@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from make import make_record
 
-from attn_zoo.leaderboard.figure3 import figure3_page, read_figure
+from attn_zoo.leaderboard.figure3 import figure3_data, figure3_page, read_figure
 from attn_zoo.leaderboard.figure3.cells import Cell
 from attn_zoo.leaderboard.figure3.claims import CLAIMS, FAILS, HOLDS, NOT_RUN, UNSURE
 from attn_zoo.leaderboard.figure3.plot import panels, plot_figure3
@@ -188,3 +188,10 @@ def test_the_picture_is_the_same_each_time_and_follows_a_dark_page(tmp_path):
     assert svg == other.read_text(encoding="utf-8") and "prefers-color-scheme:dark" in svg
     assert svg.count("<title>") == 2 * sum(len(lines) for _, lines in panels(figure, 0))
     assert len(svg) < 600_000
+
+
+def test_the_data_name_the_records_behind_each_cell():
+    records = published()
+    found = figure3_data(read_figure(records))
+    assert {record.run_id for record in records} == {run for cell in found["cells"] for run in cell["run_ids"].values()}
+    assert [claim["verdict"] for claim in found["claims"]] == [HOLDS] * len(CLAIMS)

@@ -2,4 +2,5 @@
 
 from attn_zoo.leaderboard.figure3.cells import Figure as Figure
 from attn_zoo.leaderboard.figure3.cells import read_figure as read_figure
+from attn_zoo.leaderboard.figure3.page import figure3_data as figure3_data
 from attn_zoo.leaderboard.figure3.page import figure3_page as figure3_page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from tabulate import tabulate
@@ -36,6 +36,25 @@ def figure3_page(figure: Figure, format: str = "terminal") -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def figure3_data(figure: Figure) -> dict[str, Any]:
+    """Verdicts, and the perplexity and record ids of every cell, as plain data."""
+    return {
+        "claims": [
+            {"panels": claim.panels, "claim": claim.text, "short_convolution": arm, "verdict": found.word, "why": found.why}
+            for arm in figure.arms or [0]
+            for claim, found in verdicts(figure, arm).items()
+        ],
+        "cells": [
+            {
+                **asdict(cell),
+                "perplexity": {seed: record.scores["test"] for seed, record in runs.by_seed.items()},
+                "run_ids": {seed: record.run_id for seed, record in runs.by_seed.items()},
+            }
+            for cell, runs in figure.cells.items()
+        ],
+    }
+
+
 def verdicts(figure: Figure, arm: int) -> Mapping[Claim, Verdict]:
     """Verdict on each claim of the paper in an arm; where nothing is recorded ``not run yet``."""
     return {claim: claim.judge(figure, arm) for claim in CLAIMS}
@@ -47,9 +66,10 @@ def _claim_rows(figure: Figure, arms: list[int]) -> list[list[str]]:
 
 
 def _evidence(figure: Figure, arms: list[int]) -> Iterable[str]:
+    found = {arm: verdicts(figure, arm) for arm in arms}
     for claim in CLAIMS:
         for arm in arms:
-            verdict = claim.judge(figure, arm)
+            verdict = found[arm][claim]
             if verdict.word != NOT_RUN:
                 yield f"{claim.panels}, {arm_name(arm)}: {claim.text} {verdict.word.capitalize()}. {verdict.why}."
 
