@@ -129,6 +129,12 @@ def test_nothing_is_on_par_with_a_softmax_that_a_control_reaches():
     assert "softmax is not beyond the control none" in figure3_page(read_figure(records))
 
 
+def test_linformer_is_not_compared_with_itself_before_it_passes_a_network_without_attention():
+    records = changed(published(), 103, attention="none", n=512)
+    assert words(records)[ON_PAR:] == [HOLDS, UNSURE, UNSURE, UNSURE, HOLDS], "softmax is beyond it"
+    assert "linformer, k = 64, headwise is not beyond the control none" in figure3_page(read_figure(records))
+
+
 def test_linear_time_is_judged_by_counted_flops():
     records = [
         replace(

@@ -61,9 +61,8 @@ def _quarter_is_on_par(figure: Figure, arm: int) -> Verdict:
     for length, cells in list(figure.by_length(arm).items())[-2:]:
         softmax, quarter = figure.find(arm, length, "softmax"), [cell for cell in cells if 4 * cell.k == length]
         if softmax and quarter:
-            controlled = _beyond_controls(figure, arm, length)
             near = _near(figure.cells[quarter[0]], softmax, f"n = {length}, k = {quarter[0].k} against softmax")
-            found.append(controlled or near)
+            found.append(_doubt(figure, Cell(arm, length, "softmax"), CONTROLS) or near)
     return _together(found)
 
 
@@ -72,7 +71,8 @@ def _layerwise_is_near(figure: Figure, arm: int) -> Verdict:
     if not {"none", "layerwise"} <= cells.keys():
         return Verdict(NOT_RUN)
     one, each = cells["layerwise"], cells["none"]
-    return _near(figure.cells[one], figure.cells[each], f"n = {one.length}, k = {one.k}, layerwise against none")
+    near = _near(figure.cells[one], figure.cells[each], f"n = {one.length}, k = {one.k}, layerwise against none")
+    return _doubt(figure, each, CONTROLS[:1]) or near
 
 
 def _layerwise_is_small(figure: Figure, arm: int) -> Verdict:
@@ -88,7 +88,8 @@ def _layerwise_is_small(figure: Figure, arm: int) -> Verdict:
 def _length_does_not_matter(figure: Figure, arm: int) -> Verdict:
     cells = figure.by_fixed_k(arm)
     return _together(
-        _near(figure.cells[cell], figure.cells[cells[0]], f"k = {cell.k}, n = {cell.length:,} against {cells[0].length:,}")
+        _doubt(figure, cell, CONTROLS[:1])
+        or _near(figure.cells[cell], figure.cells[cells[0]], f"k = {cell.k}, n = {cell.length:,} against {cells[0].length:,}")
         for cell in cells[1:]
     )
 
@@ -135,16 +136,15 @@ def _near(ours: Runs, theirs: Runs, what: str) -> Verdict:
     return Verdict(FAILS if _low(difference) > margin or _high(difference) < -margin else UNSURE, f"{what} {why}")
 
 
-def _beyond_controls(figure: Figure, arm: int, length: int) -> Verdict | None:
-    """Doubt of a comparison with softmax where softmax is not better than a control; None where there is no doubt."""
-    softmax = figure.find(arm, length, "softmax")
-    for name in CONTROLS:
-        control = figure.find(arm, length, name)
-        if softmax is None or control is None:
+def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | None:
+    """Doubt of a comparison with a cell that is not better than a control at its length; None where there is no doubt."""
+    for name in controls:
+        control = figure.find(cell.convolution, cell.length, name)
+        if control is None:
             continue
-        difference, why = _difference(softmax, control)
+        difference, why = _difference(figure.cells[cell], control)
         if difference is None or not _better(difference):
-            return Verdict(UNSURE, f"n = {length}: softmax is not beyond the control {name} ({why})")
+            return Verdict(UNSURE, f"n = {cell.length}: {cell.label} is not beyond the control {name} ({why})")
     return None
 
 

@@ -98,8 +98,8 @@ def _notes(figure: Figure) -> Iterable[str]:
     yield (
         "Differences are ratios of perplexities paired by seed, with the interval of that pair alone. The paper's words for nearly "
         f"equal are taken as within {100 * NEAR:.0f} %: a claim holds where the interval lies within, does not hold where it lies "
-        f"outside, and else cannot be told; nor can it by fewer than {SEEDS_NEEDED} common seeds, or beside a softmax that is no "
-        "better than a control."
+        f"outside, and else cannot be told; nor can it by fewer than {SEEDS_NEEDED} common seeds, or where softmax (a, b) is no "
+        "better than a control, or Linformer (c, d) than a network without attention."
     )
     yield f"Learning rates: {', '.join(_rates(figure))}."
 
