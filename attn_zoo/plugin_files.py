@@ -32,6 +32,11 @@ def hand_on(path: Path) -> None:
     os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*map(str, handed_on()), *paths]))
 
 
+def take_back(path: Path) -> None:
+    """Name a plugin no longer in the environment of the processes that this one starts."""
+    os.environ[VARIABLE] = os.pathsep.join(str(other) for other in handed_on() if other != path)
+
+
 def handed_on() -> list[Path]:
     """Plugins that the environment names."""
     return [Path(part) for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]

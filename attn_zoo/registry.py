@@ -258,6 +258,7 @@ def load_plugins() -> Mapping[str, str]:
                 _load_file(path)
             except (ValueError, OSError) as error:
                 _FAILURES[terminal(str(path))] = terminal(str(error))
+                plugin_files.take_back(path)
     return dict(_FAILURES)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import make_dataclass, replace
 from importlib.metadata import EntryPoint
@@ -323,3 +324,14 @@ def test_a_plugin_that_leaves_or_registers_no_name_is_left_out(tmp_path: Any, mo
     assert "\x1b" not in "".join([*failures, *failures.values()])
     assert "SystemExit: 3" in failures["\\x1b[31mleaving"] and "is an identifier" in failures["\\x1b[31mclimbing"]
     assert "no control characters" in failures["\\x1b[31mcoloured"]
+
+
+@pytest.mark.usefixtures("scratch_registry")
+def test_a_file_that_fails_is_left_out_of_the_processes_that_this_one_starts(tmp_path, monkeypatch):
+    (tmp_path / "file_that_leaves.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "file_that_works.py").write_text("X = 1\n")
+    files = [tmp_path / "file_that_leaves.py", tmp_path / "file_that_works.py"]
+    monkeypatch.setenv("ATTN_ZOO_PLUGIN", os.pathsep.join(map(str, files)))
+    failures = load_plugins()
+    assert "SystemExit: 3" in failures[str(files[0])] and str(files[1]) not in failures
+    assert os.environ["ATTN_ZOO_PLUGIN"] == str(files[1])

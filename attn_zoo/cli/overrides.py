@@ -52,8 +52,8 @@ def _parsed(word: str, further: Sequence[str]) -> Override:
     try:
         override = parse(quote_rows(word))
     except HydraException as error:
-        where = str(error).splitlines()[0].partition(":")[0]
-        raise ValueError(f"{word!a} cannot be read as KEY=VALUE ({where}); a value with other signs stands in quotes") from error
+        where = str(error).splitlines()[0].partition(" expecting ")[0]
+        raise ValueError(f"{word!a} cannot be read as KEY=VALUE ({where!a}); a value with other signs stands in quotes") from error
     if override.is_delete():
         raise ValueError(f"{word!a}: a setting cannot be taken away; give it another value")
     top = str(override.key_or_group).replace("/", ".").partition(".")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from attn_zoo.checks import check_whole
 from attn_zoo.contract import Geometry, UnknownNameError
 from attn_zoo.leaderboard.findings.abilities import ACCEPT
 from attn_zoo.leaderboard.findings.needs import NEEDS, Need
@@ -48,8 +49,7 @@ class Requirements:
 
     def __post_init__(self) -> None:
         for name in ("length", "width", "heads", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} counts something, so it is at least 1; got {getattr(self, name)}")
+            check_whole(name, getattr(self, name))
         if self.width % self.heads:
             raise ValueError(f"width must be divisible by heads; got width {self.width} and {self.heads} heads")
         if not 0 <= self.accept < 100:
