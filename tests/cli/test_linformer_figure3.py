@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from attn_zoo.analysis.text import default_text
 from attn_zoo.attention.low_rank._projections import Sharing
 from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.main import main
 from attn_zoo.cli.plan import plan
 from attn_zoo.cli.tune import plan_searches, read_request
 from attn_zoo.contract import UnknownNameError
@@ -84,3 +87,24 @@ def test_a_sweep_of_an_experiment_names_settings_of_a_run():
     store_groups()
     with pytest.raises(UnknownNameError, match="no setting of a run is called 'attentin'; did you mean 'attention'"):
         plan(["-m", "experiment=linformer_figure3_cpu", "sweeps=['attentin=none']"])
+
+
+@pytest.mark.process
+def test_the_whole_figure_in_a_small_form_goes_on_and_is_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTN_ZOO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "texts").mkdir()
+    text = default_text()[0]
+    for at in range(4):
+        (tmp_path / f"texts/{at}.txt").write_text(text[8_000 * at : 8_000 * (at + 1)])
+    small = ["task.files=folder", "task.path=texts", "task.tokens=bytes", "task.vocabulary=0", "budget.steps=2"]
+    small += ["budget.evaluate_every=1", "model.dim=16", "model.heads=2", "task.train=64", "seed=1", "model.short_convolution=4"]
+    command = ["run", "-m", "experiment=linformer_figure3_cpu", *small, "report=false"]
+    assert main(command) == 0
+    assert "22 runs, 0 of them recorded already" in capsys.readouterr().out
+    assert main(command) == 0
+    assert "22 runs, 22 of them recorded already" in capsys.readouterr().out
+    assert main(["analyze", "figure3", "--output", "out"]) == 0
+    said = capsys.readouterr().out
+    assert "cannot tell" in said and "holds" in said and "not run yet" not in said, "one seed judges counted FLOPs alone"
+    assert {path.name for path in Path("out").iterdir()} == {"figure3.md", "figure3.png", "figure3.svg"}
