@@ -52,7 +52,7 @@ ALLOWED = {
     "pytest_plugin": {"conformance"},
     "runner": {"checks", "contract", "registry", "layer", "encoder", "cost", "records", "rows"},
     "leaderboard": {"escapes", "records", "plotting", "published", "rows", "terminal"},
-    "recommend": {"contract", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
+    "recommend": {"checks", "contract", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
     "conformance": {"contract", "registry", "cost", "plugin_files", "rows"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}
     | {"conformance", "analysis", "export", "layer", "plotting", "rows", "scaffold", "terminal", "transplant", "plugin_files"}
