@@ -107,6 +107,9 @@ def _small(words: list[str]) -> list[str]:
         if experiment is not None and experiment.startswith("linformer_figure3"):
             return _with(words, {**FIGURE3, **{key: RUN[key] for key in RUN if key != "level"}})
         sizes = {key: value for key, value in RUN.items() if not (key.startswith("model.") and "model.backbone=" in "".join(words))}
+        if "model.backbone=" in "".join(words):  # a ViT, which takes minutes for CIFAR-10's test images
+            words = [word for word in words if not word.startswith("task.patch=")]
+            sizes["task"] = "digits"
         if any("*" in word for word in words):  # a hybrid whose turn is longer than two layers
             sizes["model.depth"] = "4"
         if any(word.startswith("attention.projected_lengths=") for word in words):  # of four heads
