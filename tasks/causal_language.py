@@ -48,6 +48,7 @@ class Options(TextOptions):
     options=Options,
     locations=LOCATIONS,
     metric="perplexity",
+    distant="repeated",
     datasets=(WIKITEXT2, WIKITEXT2_VALID, NOVELS),
     levels={
         "cpu": Level(

@@ -53,6 +53,7 @@ class Options(SyntheticOptions):
     source="generated; after Liu et al. 2023, arXiv:2306.00946",
     licence="Apache-2.0 (generated here)",
     options=Options,
+    distant="sparse",  # the last write is often within reach of a short convolution elsewhere
     levels={
         "cpu": Level(
             model={"dim": 64, "depth": 1, "heads": 2, "mlp_ratio": 2.0, "dropout": 0.0, "positions": "none"},

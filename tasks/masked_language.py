@@ -32,6 +32,10 @@ class Options(TextOptions):
     """True to predict all tokens of a word or none."""
     draws: int = 1
     """Number of copies of each training sequence, each with its own mask."""
+    valid_tokens: int = 0
+    """Tokens of validation, the same share of each text from its beginning; 0 for all."""
+    test_tokens: int = 0
+    """Tokens of test, likewise."""
 
     def __post_init__(self) -> None:
         self.require_texts("masked_language")
@@ -39,6 +43,9 @@ class Options(TextOptions):
             raise ValueError(f"masked_language.share lies in 0.01 to 0.5; got {self.share}")
         if not 1 <= self.draws <= 100:
             raise ValueError(f"masked_language.draws lies in 1 to 100; got {self.draws}")
+        for name in ("valid_tokens", "test_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"masked_language.{name} counts tokens, and 0 is all; got {getattr(self, name)}")
 
 
 @register_task(
@@ -92,7 +99,8 @@ class MaskedLanguage(TextTask):
     Differs: masks are drawn once: ``draws`` for each training sequence, one for each of validation and test. A text is cut into
         sequences of nearly equal length, at most ``length``, so that no sequence is a short remainder; none contains two texts, and
         there is no next-sentence prediction. With ``whole_words`` words are taken in random order until there are enough tokens,
-        so that the last word may exceed the share. Perplexity is per token: compare it for one kind of token only.
+        so that the last word may exceed the share. ``valid_tokens`` and ``test_tokens`` take the same text at every ``length``.
+        Perplexity is per token: compare it for one kind of token only.
         ``wikitext`` has its published splits. ``wikitext_valid`` needs no training split: seven in eight articles of the published
         valid split are train, the rest is valid, and the published test split is test. Of ``novels`` one author in eight is valid
         and one in eight test, of ``folder`` likewise files, by a hash of their names. Training sequences that also occur in a later
@@ -112,8 +120,8 @@ class MaskedLanguage(TextTask):
         o = self.options
         made: Arrays = {}
         taken: set[bytes] = set()
-        for number, split in ((2, "test"), (1, "valid"), (0, "train")):
-            ids, words = _packed(tokeniser, texts[split], o.length)
+        for number, split, most in ((2, "test", o.test_tokens), (1, "valid", o.valid_tokens), (0, "train", 0)):
+            ids, words = _packed(tokeniser, texts[split], o.length, most)
             if split == "train":
                 order = np.random.RandomState([o.data_seed, 3]).permutation(len(ids))[: o.train or None]
                 ids, words = ids[order], words[order]
@@ -129,19 +137,19 @@ class MaskedLanguage(TextTask):
         return made
 
 
-def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Ids of sequences of nearly equal length, cut from each text, and for each token the first position of its word."""
+def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Ids of sequences of nearly equal length, cut from each text, and for each token the first position of its word.
+
+    Args:
+        most: tokens of all texts together, the same share of each from its beginning, whatever ``length`` is; 0 for all.
+    """
     dtype = np.int16 if tokeniser.vocabulary < 2**15 else np.int32
-    rows: list[NDArray[Any]] = []
-    for text in texts:
-        (encoded,) = tokeniser.encode_words([text])
-        if len(encoded.ids) < FEWEST:
-            continue
-        found = np.array([list(encoded.ids), encoded.words], dtype=np.int64)
-        count = -(-found.shape[1] // length)
-        rows += np.array_split(found, count, axis=1)
+    encoded = [np.array([list(one.ids), one.words], dtype=np.int64) for text in texts for one in tokeniser.encode_words([text])]
+    share = min(1.0, most / max(1, sum(one.shape[1] for one in encoded))) if most else 1.0
+    kept = [one[:, : int(one.shape[1] * share)] for one in encoded]
+    rows = [row for one in kept if one.shape[1] >= FEWEST for row in np.array_split(one, -(-one.shape[1] // length), axis=1)]
     if not rows:
-        raise ValueError(f"masked_language: no text of a split has {FEWEST} tokens; give it longer ones")
+        raise ValueError(f"masked_language: no text of a split has {FEWEST} tokens; give it longer ones, or more of each")
     padded = np.zeros((2, len(rows), length), dtype=np.int64)
     padded[1] = -(2**40) - np.arange(length)  # padding belongs to no word
     for place, row in enumerate(rows):

@@ -6,6 +6,7 @@ has no part in it.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import pty
@@ -14,14 +15,17 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
+from forked import CONTEXT, run_command
 from rich.cells import cell_len
 
 from attn_zoo.terminal import COLUMNS
@@ -53,13 +57,62 @@ class Shown:
         return "\n".join(self.lines)
 
 
-def on_a_terminal(words: Sequence[str], cwd: Path, **environment: str) -> Shown:
-    """Run a program in a pseudo-terminal, with ``environment`` beside this process's own, and read what it shows until it ends."""
+class Forked:
+    """``attn-zoo WORDS`` in a forked process on a terminal, with the methods of ``subprocess.Popen`` that are called here."""
+
+    def __init__(self, words: Sequence[str], cwd: Path, environment: Mapping[str, str], terminal: int) -> None:
+        arguments = (words, cwd, environment, Connection(os.dup(terminal)))
+        self._process = CONTEXT.Process(target=_begin, args=arguments)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Status, or None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float = 60) -> int:
+        """Status after the end.
+
+        Raises:
+            TimeoutExpired: it runs for longer than ``timeout`` seconds.
+        """
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("attn-zoo", timeout)
+        return self._process.exitcode
+
+
+def _begin(words: Sequence[str], cwd: Path, environment: Mapping[str, str], terminal: Connection) -> None:
+    """Run a command with this terminal, these variables and a session of its own."""
+    os.setsid()
+    for descriptor in range(3):
+        os.dup2(terminal.fileno(), descriptor)
+    terminal.close()
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", buffering=1, closefd=False)
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        run_command(words, cwd)
+    finally:
+        atexit._run_exitfuncs()  # which a forked process leaves out
+
+
+def on_a_terminal(words: Sequence[str], cwd: Path, forked: bool = False, **environment: str) -> Shown:
+    """Run a program in a pseudo-terminal, with ``environment`` beside this process's own, and read what it shows until it ends.
+
+    Args:
+        forked: the words are those after ``attn-zoo``, for a process that spares the seconds of its imports.
+    """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")}
     given = {**inherited, "TERM": "xterm-256color", **environment}
-    process = subprocess.Popen(words, cwd=cwd, env=given, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    process: Forked | subprocess.Popen[bytes]
+    if forked:
+        process = Forked(words, cwd, given, theirs)
+    else:
+        process = subprocess.Popen(words, cwd=cwd, env=given, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
     try:
         gaps, shown = _read(ours, process.pid)

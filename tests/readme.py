@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from attn_zoo import reference
@@ -21,6 +22,8 @@ from attn_zoo.cost.experiments import report
 from attn_zoo.export import table as export_table
 from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
+from attn_zoo.leaderboard.figure3 import Figure, figure3_page, read_figure
+from attn_zoo.leaderboard.figure3.plot import plot_figure3
 from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.leaderboard.heatmap.costs import recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
@@ -57,10 +60,13 @@ PAGES = {
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
+    ROOT / "docs" / "linformer.md": ("figure3",),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
 }
 """Files with generated tables, and which ones each has."""
+FIGURE3 = ROOT / "results" / "linformer_figure3.svg"
+"""Picture above the table ``figure3``, where it is recorded."""
 
 
 def tables() -> dict[str, str]:
@@ -95,6 +101,7 @@ def tables() -> dict[str, str]:
         "models": report(_measured("models")) if (ROOT / "results" / "models.json").is_file() else "",
         "export": export_table(_measured("export")),
         "linformer_table3": report(_measured("linformer_table3")),
+        "figure3": figure3_of_the_paper(),
     }
 
 
@@ -111,12 +118,29 @@ def renewed(page: Path, text: str) -> str:
 
 
 def pictures() -> dict[Path, str]:
-    """Heat maps beside the tables, by their files."""
+    """Pictures beside the tables, by their files: heat maps, and Figure 3 of the Linformer paper where it is recorded."""
     made = {
         ROOT / "results" / "profile.svg": leaderboard_tables(records_in("profile")),
         ROOT / "results" / "quickstart" / "leaderboard.svg": leaderboard_tables(records_in("quickstart")),
     }
-    return {file: heat_map_svg(heat_map(of, recorded_columns(of))).rstrip() + "\n" for file, of in made.items()}
+    drawn = {file: heat_map_svg(heat_map(of, recorded_columns(of))).rstrip() + "\n" for file, of in made.items()}
+    if figure3().cells:
+        with TemporaryDirectory() as folder:
+            (picture,) = plot_figure3(figure3(), Path(folder) / "figure3.svg")
+            drawn[FIGURE3] = picture.read_text(encoding="utf-8")
+    return drawn
+
+
+def figure3() -> Figure:
+    """Cells of the committed records of ``experiment=linformer_figure3_cpu``."""
+    return read_figure(records_in("linformer_figure3"))
+
+
+def figure3_of_the_paper() -> str:
+    """Picture, where there is one, verdicts and perplexities."""
+    shown = "![Validation perplexity over training steps, by projected length, sharing and length, in both arms]"
+    picture = f"{shown}(generated/{FIGURE3.name})\n\n" if figure3().cells else ""
+    return picture + figure3_page(figure3(), "github")
 
 
 def records_in(name: str) -> list[RunRecord]:

@@ -38,6 +38,16 @@ TIMED = {
     "task.test": "50",
     "task.length": "64",
 }
+FIGURE3 = {
+    "sweeps": "[]",
+    "attention": "softmax,none",
+    "task.files": "folder",
+    "task.path": "texts",
+    "task.tokens": "bytes",
+    "task.vocabulary": "0",
+    "task.length": "32",
+}
+"""Two rows of the figure on bytes of three short files."""
 MEASURE: Mapping[str, str] = {
     "lengths": "[32,64]",
     "dim": "16",
@@ -94,6 +104,8 @@ def _small(words: list[str]) -> list[str]:
         experiment = next((word.partition("=")[2] for word in words if word.startswith("experiment=")), None)
         if experiment == "equal_time":
             return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key != "level"}})
+        if experiment is not None and experiment.startswith("linformer_figure3"):
+            return _with(words, {**FIGURE3, **{key: RUN[key] for key in RUN if key != "level"}})
         sizes = {key: value for key, value in RUN.items() if not (key.startswith("model.") and "model.backbone=" in "".join(words))}
         if any("*" in word for word in words):  # a hybrid whose turn is longer than two layers
             sizes["model.depth"] = "4"
@@ -111,6 +123,8 @@ def _small(words: list[str]) -> list[str]:
         if "experiment=peers" in words:  # which takes lengths of at least twice the public packages' window
             sizes |= {"lengths": "[1056]", "tokens": "1056"}
         return _with(words, sizes)
+    if words[:2] == ["analyze", "figure3"]:
+        return words
     if name == "analyze":
         rows = ["linear" if word == "ROWS" else word for word in words]
         fixed = ["--length"] if any(word.startswith("timm/") for word in words) else []  # by the size of its images
@@ -119,6 +133,10 @@ def _small(words: list[str]) -> list[str]:
         kept = [word for word in words if word.partition("=")[0] not in PUBLISHED_TEXT]
         length = "32" if "model=small-bert" in words else TRANSPLANT["length"]
         return _with(kept, {**TRANSPLANT, "length": length, "seed": "1"})
+    if name == "compare":  # which trains for a minute, but for what is recorded
+        return ["compare", "performer", "--records", "runs"]
+    if name == "check":
+        return [*words, "--defaults"]
     if words[:2] == ["records", "rerun"]:
         return [*words, "--cells", "1", "--records", "small"]
     return words

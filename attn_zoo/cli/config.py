@@ -87,6 +87,8 @@ class Settings:
 
     records: str = "runs"
     """Folder that records are added to."""
+    sweeps: List[str] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
+    """Sweeps of an experiment that is no single grid, each as it would be typed: KEY=VALUE,... with spaces between."""
     report: bool = True
     """Print the leaderboard when all is done."""
     overview: bool = False

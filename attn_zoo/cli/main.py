@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from attn_zoo.cli.parsing import Parser, add_plugin
-from attn_zoo.cli.renamed import KEY_VALUE, refuse_old_spelling
+from attn_zoo.cli.parsing import KEY_VALUE, Parser, add_plugin, refuse_other_form
 from attn_zoo.escapes import terminal_lines
 from attn_zoo.terminal import wrap
 
@@ -69,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``attn-zoo`` and return its exit status: 0 well, 1 a check or run failed, 2 bad input, 130 interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        refuse_old_spelling(arguments)
+        refuse_other_form("".join(arguments[:1]), arguments[1:])
         if arguments[:1] and arguments[0] in KEY_VALUE:
             _load([word.partition("=")[2] for word in arguments if word.startswith("plugin=")])
             arguments = [word for word in arguments if not word.startswith("plugin=")]

@@ -19,7 +19,7 @@ from attn_zoo.cli.keys import describe_keys, read_keys
 from attn_zoo.cli.parsing import InLines, check_output
 from attn_zoo.cli.progress import Work
 from attn_zoo.contract import UnknownNameError
-from attn_zoo.cost.experiments import EXPERIMENTS, RENAMED
+from attn_zoo.cost.experiments import EXPERIMENTS
 from attn_zoo.cost.grid import Grid
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.cost.session import Session
@@ -27,9 +27,6 @@ from attn_zoo.cost.workers import WorkerError
 from attn_zoo.records import describe_environment
 from attn_zoo.rows import typed_options
 from attn_zoo.terminal import show
-
-MOVED = {"linformer_kernels": "python benchmarks/linformer_kernels.py OUT.json, in a checkout"}
-"""Experiments of earlier versions, and the commands that run them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,13 +114,9 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
     Raises:
         UnknownNameError: no such experiment or key.
-        ValueError: a word is no KEY=VALUE, a value has the wrong type, or the experiment has another name now.
+        ValueError: a word is no KEY=VALUE, or a value has the wrong type.
     """
     name = next((word.partition("=")[2] for word in reversed(words) if word.startswith("experiment=")), next(iter(EXPERIMENTS)))
-    if name in RENAMED:
-        raise ValueError(f"experiment={name} is called experiment={RENAMED[name]} now")
-    if name in MOVED:
-        raise ValueError(f"experiment={name} is now: {MOVED[name]}")
     if name not in EXPERIMENTS:
         raise UnknownNameError("experiment", name, EXPERIMENTS)
     kind, owner = EXPERIMENTS[name], f"experiment={name}"
@@ -139,7 +132,7 @@ def _read(name: str, file: Path) -> Measurement:
     except json.JSONDecodeError as error:
         raise ValueError(f"read must be a file that output= wrote; {file} holds no JSON ({error})") from error
     experiment = data.get("experiment") if isinstance(data, dict) else None
-    if RENAMED.get(str(experiment), experiment) != name:
+    if experiment != name:
         raise ValueError(f"read must be a file that output= of experiment={name} wrote; {file} is of another kind")
     try:
         return Measurement.from_dict(data)

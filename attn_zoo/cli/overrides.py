@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -42,7 +43,7 @@ def parse_overrides(words: Sequence[str], further: Sequence[str] = ()) -> list[O
 
     Raises:
         UnknownNameError: a run has no such setting.
-        ValueError: a word is no override, or a name is none.
+        ValueError: a word is no override, a name is none, or a key is of Hydra's launchers.
     """
     return [_parsed(word, further) for word in words]
 
@@ -60,6 +61,8 @@ def _parsed(word: str, further: Sequence[str]) -> Override:
     known = [*(f.name for f in fields(RunConfig)), "experiment", "launch", "hydra", *further]
     if top not in known:
         raise UnknownNameError("setting of a run", top, known)
+    if re.match(r"hydra[./](launcher|sweeper)", key):
+        raise ValueError(f"{word!a}: runs have no launcher or sweeper of Hydra; write launch=NAME, launcher.KEY= or tuning.KEY=")
     if key in _GROUPS and not _names_only(override):
         raise ValueError(f"{key} takes a name, or with -m several with commas between; got {word!a}")
     return override

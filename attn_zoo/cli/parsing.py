@@ -6,11 +6,14 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from attn_zoo.terminal import wrap
+
+KEY_VALUE = ("run", "tune", "measure", "transplant")
+"""Commands whose words are KEY=VALUE; those of the others are options."""
 
 UNITS: Mapping[str, Mapping[str, float]] = {
     "time": {"": 1.0, "s": 1.0, "min": 60.0, "h": 3600.0},
@@ -49,6 +52,22 @@ class InLines(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return wrap(text, width)
+
+
+def refuse_other_form(command: str, words: Sequence[str]) -> None:
+    """Refuse ``--records`` and ``--plugin`` where words are KEY=VALUE, and ``records=`` and ``plugin=`` where they are options.
+
+    Raises:
+        ValueError: saying how it is written.
+    """
+    for word in words:
+        name, equals, value = word.lstrip("-").partition("=")
+        if name not in ("records", "plugin"):
+            continue
+        if command in KEY_VALUE and word.startswith("--"):
+            raise ValueError(f"attn-zoo {command} takes KEY=VALUE; write {name}={value or 'PATH'}; got {word!r}")
+        if command not in KEY_VALUE and equals and not word.startswith("-"):
+            raise ValueError(f"attn-zoo {command} takes options; write --{name} {value}; got {word!r}")
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> str:

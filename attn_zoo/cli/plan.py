@@ -9,13 +9,14 @@ from typing import Any
 import hydra
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from attn_zoo.cli.config import Settings, locations_from, settings_from, spec_from
 from attn_zoo.cli.job import Job
 from attn_zoo.cli.launch import check_launch, kind_of
-from attn_zoo.cli.overrides import parse_overrides, quote_rows, unfold_row
+from attn_zoo.cli.overrides import parse_overrides, unfold_row
 from attn_zoo.cli.search import Study, study_of
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.records.tuning import trials_of
@@ -100,17 +101,19 @@ def plan(words: Sequence[str]) -> Plan:
             everything = OverridesParser.create().parse_overrides([*fixed, *swept])
             return Plan((), settings, study_of(spec_from(base), locations_from(base), settings.tuning, everything))
         if several or base.hydra.mode == RunMode.MULTIRUN:
-            params = [quote_rows(f"{key}={value}") for key, value in (base.hydra.sweeper.get("params") or {}).items()]
-            configs = _sweep([*params, *(str(override.input_line) for override in given)])
+            params = [f"{key}={value}" for key, value in (base.hydra.sweeper.get("params") or {}).items()]
+            configs = [config for part in settings.sweeps or [""] for config in _sweep([*params, *part.split()], given)]
         else:
             configs = [hydra.compose("run", overrides=[*fixed, *swept])] if swept else [base]  # Hydra refuses the former
-    return Plan(tuple(Job(spec_from(config), locations_from(config)) for config in configs), settings)
+    jobs = [Job(spec_from(config), locations_from(config)) for config in configs]
+    return Plan(tuple({job.run_id: job for job in jobs}.values()), settings)
 
 
-def _sweep(words: Sequence[str]) -> list[DictConfig]:
-    """Composed configurations of all runs of a sweep over a grid."""
-    parsed = OverridesParser.create().parse_overrides(list(words))
-    jobs = [job for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for job in batch]
+def _sweep(words: Sequence[str], typed: Sequence[Override]) -> list[DictConfig]:
+    """Composed configurations of all runs of a grid: an experiment's words, those of the same key replaced by what was typed."""
+    keys = {override.key_or_group for override in typed}
+    written = [override for override in parse_overrides(words) if override.key_or_group not in keys]
+    jobs = [job for batch in BasicSweeper.split_arguments([*written, *typed], max_batch_size=None) for job in batch]
     return [hydra.compose("run", overrides=unfold_row(job)) for job in jobs]
 
 

@@ -388,7 +388,9 @@ def data_seed_changes_the_data(task: Task) -> None:
 def slices_fit_their_split(task: Task) -> str:
     """A subset with a score of its own marks examples, or scored positions."""
     if not (names := list(task.slices("test"))):
+        require(task.card.distant is None, f"distant is {task.card.distant!r}, and slices() names no part")
         raise NotApplicable("no part is scored apart")
+    require(task.card.distant in (None, *names), f"distant is one of {', '.join(names)}; got {task.card.distant!r}")
     for split in SPLITS:
         asked = scored(task.examples(split).labels())
         for name, members in task.slices(split).items():

@@ -205,6 +205,8 @@ class TaskCard:
     """Option sets besides the defaults that the conformance kit also checks."""
     solved_by: str = "softmax"
     """Attention that solves the task by theory; a profile keeps the task where its row leads the best control."""
+    distant: str | None = None
+    """Part of the test, of ``slices``, that only distant tokens answer; a profile judges the task by its score."""
 
     @property
     def origin(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from attn_zoo.cost.timing import MOST_REPEATS, UNSTABLE, quartiles, unstable
+from attn_zoo.cost.timing import MOST_REPEATS, UNSTABLE
 
 Item = TypeVar("Item")
 
@@ -139,14 +139,6 @@ class TimingProtocol:
         if self.rotate_bytes == 0 or bytes_of_inputs == 0:
             return 1
         return min(MOST_COPIES, 1 + math.ceil(self.rotate_bytes / bytes_of_inputs))
-
-    def spread(self, values: Sequence[float]) -> tuple[float, float, float]:
-        """Lower quartile, median and upper quartile over the rounds."""
-        return quartiles(values)
-
-    def is_unstable(self, spread: tuple[float, float, float]) -> bool:
-        """Tell whether a figure is marked as unstable."""
-        return unstable(spread, self.unstable)
 
     def describe(self) -> str:
         """One sentence for beneath a table."""

@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from attn_zoo.cost.measurement import NO_TIME, Figures, Measurement
 from attn_zoo.cost.protocol import TimingProtocol
-from attn_zoo.cost.timing import quartiles
+from attn_zoo.cost.timing import quartiles, unstable
 
 QUANTITIES: Mapping[str, str] = {
     "seconds": "time",
@@ -38,8 +38,8 @@ def spread(
 ) -> str:
     """Median ± half the interquartile range, marked where unstable."""
     assert protocol is not None, "only what is timed has a spread"
-    low, middle, high = quartiles = protocol.spread(values)
-    before, after = (before, after) if protocol.is_unstable(quartiles) else ("", "")
+    low, middle, high = found = quartiles(values)
+    before, after = (before, after) if unstable(found, protocol.unstable) else ("", "")
     return f"{before}{middle:,.{decimals}f} ± {(high - low) / 2:,.{decimals}f}{after}"
 
 

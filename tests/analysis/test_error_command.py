@@ -154,8 +154,6 @@ def test_the_figure_draws_zeros_and_names_every_line(tmp_path, monkeypatch):
         (["--attention", "performer[features=8|8]"], "performer[features=8] is named twice"),
         (["--attention", "performer[features=8"], "brackets and quotes of a row stand in pairs"),
         (["--attention", "linformer:triton"], "leave :triton away"),
-        (["--set", "performer.features=8"], "--attention performer[features=8]"),
-        (["--dial", "performer.features=8,16"], "--attention performer[features=8|16]"),
         (["--seeds", "0"], "--seeds counts draws"),
         (["--scale", "0"], "scale is the standard deviation"),
         (["--heads", "0"], "heads counts something"),

@@ -13,12 +13,12 @@ SMALL = "task=digits level=smoke budget.steps=200 budget.evaluate_every=50 model
 
 
 def shown(words: str, cwd) -> Shown:
-    return on_a_terminal([sys.executable, "-P", "-m", "attn_zoo.cli", *words.split()], cwd)
+    return on_a_terminal(words.split(), cwd, forked=True)
 
 
 @pytest.mark.parametrize("words", ["--help", "leaderboard --help", "list longformer"])
 def test_quick_commands_fit(words, tmp_path):
-    assert_fits(shown(words, tmp_path))
+    assert_fits(on_a_terminal([sys.executable, "-P", "-m", "attn_zoo.cli", *words.split()], tmp_path))
 
 
 @pytest.mark.process

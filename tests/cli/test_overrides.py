@@ -10,7 +10,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from attn_zoo.cli.config import in_words, store_groups
 from attn_zoo.cli.overrides import quote_rows, unfold_row
 from attn_zoo.cli.plan import plan
-from attn_zoo.cli.renamed import refuse_old_spelling
 from attn_zoo.contract import UnknownNameError
 from attn_zoo.leaderboard.reproduce import command
 
@@ -103,29 +102,3 @@ def test_a_search_finds_the_options_of_every_mechanism_of_a_hybrid():
 def test_a_hybrid_that_cannot_run_is_refused_before_work(words, message):
     with pytest.raises((ValueError, UnknownNameError), match=message), in_words():
         plan([*(word for word in SMALL if word != "model.depth=3" or "model.depth=2" not in words), *words])
-
-
-@pytest.mark.parametrize(
-    ("words", "new"),
-    [
-        ("measure set.linformer.projected_length=16", "attentions=[linformer[projected_length=16]]"),
-        ("analyze error --attention performer --dial performer.features=8,16", "--attention performer[features=8|16]"),
-        ("analyze matrix --attention nystrom --set nystrom.landmarks=8", "--attention nystrom[landmarks=8]"),
-        ("measure experiment=peers sizes.linformer=8", "mechanisms=[linformer[projected_length=8]]"),
-        ("transplant dials.linformer.projected_length=8,16", "attention=linformer[projected_length=8|16]"),
-        ("transplant attention=linformer attention.projected_length=8", "attention=linformer[projected_length=8]"),
-        ("export linformer projected_length=8 --length 32", "attn-zoo export linformer[projected_length=8]"),
-        ("run launch=slurm hydra.launcher.partition=gpu", "launcher.partition=gpu is written now"),
-        ("run -m hydra/launcher=joblib", "launch=joblib is written now"),
-        ("tune hydra.sweeper.n_trials=4", "tuning.trials=4 is written now"),
-    ],
-)
-def test_an_earlier_spelling_is_refused_with_the_one_that_is_written_now(words, new):
-    with pytest.raises(ValueError) as refused:
-        refuse_old_spelling(words.split())
-    assert new in str(refused.value) and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("words", ["", "list", "run attention=linformer attention.projected_length=8 dials.performer.features=8"])
-def test_what_is_written_now_is_left_alone(words):
-    refuse_old_spelling(words.split())

@@ -79,7 +79,6 @@ def test_what_was_written_can_be_shown_and_drawn_again(tmp_path, capsys):
         ([*CROSSOVER, "attentions=[linformer[projected=4]]"], "projected_length"),
         ([*AA_TEST, "rounds=5"], "rounds must be at least 6 for an interval; got 5"),
         ([*AA_TEST, "layer=linformer:cuda"], "implementation of linformer"),
-        (["measure", "experiment=honesty"], "experiment=honesty is called experiment=aa_test now"),
     ],
 )
 def test_bad_input_is_refused_before_work_starts(words, message, tmp_path, capsys):

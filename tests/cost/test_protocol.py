@@ -15,6 +15,7 @@ from torch import nn
 
 from attn_zoo.cost.bench import Bench, random_tokens
 from attn_zoo.cost.protocol import ALLOCATORS, MOST_COPIES, ORDERS, TimingProtocol
+from attn_zoo.cost.tables import spread
 
 OTHERS: dict[str, Any] = {
     "device": "cuda",
@@ -87,8 +88,9 @@ def test_rounds_are_interleaved_and_their_order_is_a_function_of_seed_and_round(
 
 def test_statistic_and_mark():
     protocol = TimingProtocol(unstable=0.1)
-    assert protocol.spread([5.0, 1.0, 4.0, 2.0, 3.0]) == (2.0, 3.0, 4.0)
-    assert not protocol.is_unstable((0.96, 1.0, 1.05)) and protocol.is_unstable((0.94, 1.0, 1.05))
+    assert spread([5.0, 1.0, 4.0, 2.0, 3.0], 1, protocol) == "3.0 ± 1.0 unstable"
+    assert spread([0.96, 1.0, 1.05], 3, protocol) == "1.000 ± 0.022"
+    assert spread([0.88, 1.0, 1.10], 3, protocol) == "1.000 ± 0.055 unstable"
 
 
 def test_the_protocol_of_cuda_rotates_through_its_second_level_cache(monkeypatch):

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -53,6 +54,16 @@ def test_a_card_names_the_mechanism_that_solves_its_task(tmp_path, capsys):
         (verdicts[row],) = json.loads(capsys.readouterr().out)
     assert verdicts[""]["yardstick"] == "delta_rule" and verdicts[""]["separates"]
     assert verdicts["softmax"]["yardstick"] == "softmax" and not verdicts["softmax"]["separates"]
+
+
+def test_a_card_names_the_part_of_the_test_that_asks_for_distant_tokens(tmp_path, capsys):
+    distant = {"softmax": 0.99, "linear": 0.7, "uniform": 0.25}
+    for record in records(dict.fromkeys(distant, (0.9, 0.91, 0.9)), task="flip_flop"):
+        sparse = distant[record.spec.attention] + record.spec.seed / 1000
+        Store(tmp_path).add(replace(record, scores={**record.scores, "test: sparse": sparse}))
+    assert main(["leaderboard", "--records", str(tmp_path), "--format", "json", "--separation"]) == 0
+    (verdict,) = json.loads(capsys.readouterr().out)
+    assert verdict["margin"]["mean"] == pytest.approx(0.74) and verdict["separates"]
 
 
 def test_a_task_separates_where_softmax_leads_and_three_groups_stand_apart():

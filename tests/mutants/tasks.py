@@ -514,6 +514,10 @@ class TellsAnotherMetric(Readings):
     pass
 
 
+class NamesNoSuchPart(Sound):
+    pass
+
+
 def card_of(kind: type[Task], **changes) -> TaskCard:
     facts: dict[str, Any] = dict.fromkeys(("title", "version", "summary", "source", "licence"), "words")
     card = TaskCard(name=kind.__name__, options=Options, build=kind, levels={"quick": Level({}, {})}, **facts)
@@ -561,6 +565,7 @@ MUTANTS = [
     ("slices_fit_their_split", card_of(MarksWhatIsNotAsked), "'third position' marks 60 positions that are not asked"),
     ("slices_fit_their_split", card_of(MarksTooMany), r"'all' is torch.bool of shape \(61,\)"),
     ("slices_fit_their_split", card_of(CountsMembers), "it is boolean"),
+    ("slices_fit_their_split", card_of(NamesNoSuchPart, distant="far"), "distant is one of first ten; got 'far'"),
     ("labels_fit_the_spec", card_of(WholeNumbers), "not numbers of floating point with 2 axes"),
     ("labels_fit_the_spec", card_of(OneNumberTooMany), "3 numbers a label, the spec says 2"),
     ("labels_fit_the_spec", card_of(InfiniteLabels), "labels that are not finite"),

@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from forked import CONTEXT
+from forked import CONTEXT, run_command
 
 _CAPABILITIES_V3 = 0x20080522
 _DAC_OVERRIDE = 1
@@ -102,20 +101,15 @@ def _work(
     out: Connection,
     errors: Connection,
 ) -> None:
-    from attn_zoo.cli import main
-
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which the server of workers blocks
     os.environ.update(environment)
     os.dup2(out.fileno(), 1)
     os.dup2(errors.fileno(), 2)
-    os.chdir(folder)
     if obedient and os.geteuid() == 0:
         _give_up_override()
     if longest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (longest_file, longest_file))
     tempfile.tempdir = str(temporary)
-    sys.argv = ["attn-zoo", *words]
-    sys.exit(main(words))
+    run_command(words, folder)
 
 
 def _give_up_override() -> None:

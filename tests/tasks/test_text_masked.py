@@ -116,6 +116,28 @@ def test_training_masks_are_drawn_as_often_as_asked_and_evaluation_is_fixed(fold
     assert len(build(folder, train=5, draws=2).examples("train")) == 10
 
 
+def test_evaluation_on_fewer_tokens_takes_the_same_text_at_every_length(folder):
+    def texts(length: int, **options: int) -> dict[str, str]:
+        built = build_task("masked_language", files="folder", path=folder, length=length, **options)
+        pieces = {}
+        for split in ("valid", "test"):
+            inputs, labels, valid = everything(built.examples(split))
+            rows = zip(restored(inputs, labels), valid, strict=True)
+            pieces[split] = {bytes((ids[real] - FIRST).tolist()).decode() for ids, real in rows}
+        whole = {split: next(prose(str(n)) for n in range(10) if min(pieces[split]) in prose(str(n))) for split in pieces}
+        return {split: "".join(sorted(pieces[split], key=whole[split].index)) for split in pieces}
+
+    short, long = texts(32, valid_tokens=100, test_tokens=200), texts(64, valid_tokens=100, test_tokens=200)
+    assert short == long and {split: len(text) for split, text in short.items()} == {"valid": 100, "test": 200}
+    whole = texts(32)
+    assert all(whole[split].startswith(short[split]) and len(whole[split]) > 200 for split in whole)
+    assert texts(32, valid_tokens=10**6) == whole
+    train = [build(folder, **options).examples("train").digest() for options in ({}, {"valid_tokens": 100})]
+    assert train[0] == train[1]
+    with pytest.raises(ValueError, match=r"masked_language\.test_tokens counts tokens, and 0 is all; got -1"):
+        build(folder, test_tokens=-1)
+
+
 def test_whole_words_of_bytes(folder):
     inputs, labels, valid = everything(build(folder, whole_words=True).examples("train"))
     for ids, asked, real in zip(restored(inputs, labels), labels != UNASKED, valid, strict=True):

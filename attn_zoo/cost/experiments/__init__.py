@@ -34,9 +34,6 @@ EXPERIMENTS: Mapping[str, type[Grid]] = {
 }
 """Experiments by name; the first is the default."""
 
-RENAMED: Mapping[str, str] = {"honesty": "aa_test"}
-"""Present names of experiments by earlier ones."""
-
 
 def report(data: Mapping[str, Any]) -> str:
     """Markdown report of the content of a file that ``attn-zoo measure`` wrote."""

@@ -1,0 +1,149 @@
+"""Cells of Figure 3: the runs of a mechanism at one length, with one projected length, sharing and convolution."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
+from attn_zoo.records import RunRecord
+
+K = TypeVar("K")
+TASK = "masked_language"
+SHARINGS = ("none", "headwise", "key_value", "layerwise")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cell:
+    """Setting that the runs of several seeds share."""
+
+    convolution: int
+    """Width of the short convolution in tokens; 0 for the bare mechanism, as in the paper."""
+    length: int
+    attention: str
+    k: int = 0
+    """Projected length; 0 of other mechanisms than Linformer."""
+    sharing: str = ""
+
+    @property
+    def label(self) -> str:
+        """Name in tables: ``linformer, k = 64, layerwise``."""
+        return f"{self.attention}, k = {self.k}, {self.sharing}" if self.k else self.attention
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Finished runs of a cell by seed."""
+
+    by_seed: Mapping[int, RunRecord]
+
+    @property
+    def perplexity(self) -> Estimate:
+        """Test perplexity with its interval over seeds."""
+        found = estimate([record.scores["test"] for record in self.by_seed.values()])
+        assert found is not None, "a cell has runs"
+        return found
+
+    def against(self, other: Runs) -> Estimate | None:
+        """Natural logarithm of the ratio of test perplexities to ``other``'s, paired by seed; None without a common seed."""
+        ours, theirs = ({seed: math.log(record.scores["test"]) for seed, record in runs.by_seed.items()} for runs in (self, other))
+        return paired(ours, theirs)
+
+    def curve(self) -> list[tuple[int, Estimate]]:
+        """Validation perplexity by step, at the steps that every seed has."""
+        points: dict[int, list[float]] = defaultdict(list)
+        for record in self.by_seed.values():
+            for point in record.curve:
+                points[int(point["step"])].append(point["valid"])
+        means = ((step, estimate(values)) for step, values in sorted(points.items()) if len(values) == len(self.by_seed))
+        return [(step, mean) for step, mean in means if mean is not None]
+
+    def counted(self, name: str) -> int:
+        """Count of the network, which is equal for every seed."""
+        return next(iter(self.by_seed.values())).counted[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """All cells that are recorded, and what their panels compare."""
+
+    cells: Mapping[Cell, Runs]
+
+    @property
+    def arms(self) -> list[int]:
+        """Widths of the short convolution, the bare mechanism first."""
+        return sorted({cell.convolution for cell in self.cells})
+
+    def linformer(self, arm: int) -> list[Cell]:
+        """Cells of Linformer in an arm, by length and projected length, headwise sharing alone."""
+        return sorted(cell for cell in self.cells if (cell.convolution, cell.sharing) == (arm, "headwise"))
+
+    def by_length(self, arm: int) -> dict[int, list[Cell]]:
+        """Lengths with several projected lengths, for a and b, and their cells from the smallest k."""
+        found = _grouped((cell.length, cell) for cell in self.linformer(arm))
+        return {length: cells for length, cells in found.items() if len(cells) > 1}
+
+    def by_sharing(self, arm: int) -> list[Cell]:
+        """Cells of one length and projected length with the most sharings, for c."""
+        found = _grouped(((cell.length, cell.k), cell) for cell in sorted(self.cells) if cell.k and cell.convolution == arm)
+        cells = max(found.values(), key=len, default=[])
+        return sorted(cells, key=lambda cell: SHARINGS.index(cell.sharing)) if len(cells) > 1 else []
+
+    def by_fixed_k(self, arm: int) -> list[Cell]:
+        """Cells of the projected length that has the most lengths, from the shortest, for d."""
+        cells = max(_grouped((cell.k, cell) for cell in self.linformer(arm)).values(), key=len, default=[])
+        return cells if len(cells) > 1 else []
+
+    def find(self, arm: int, length: int, attention: str) -> Runs | None:
+        """Runs of a mechanism without projected length."""
+        return self.cells.get(Cell(arm, length, attention))
+
+
+def read_figure(records: Iterable[RunRecord]) -> Figure:
+    """Cells of the finished masked language models among records; trials of a search are none of them.
+
+    Raises:
+        ValueError: the records are of several experiments, which no figure compares.
+    """
+    cells: dict[Cell, dict[int, RunRecord]] = defaultdict(dict)
+    settings = set()
+    for record in records:
+        if record.spec.task != TASK or record.is_trial or record.status != "done":
+            continue
+        settings.add(_setting(record))
+        kept = cells[_cell(record)].setdefault(record.spec.seed, record)
+        if kept.run_id != record.run_id:
+            settings.add(record.run_id)
+    if len(settings) > 1:
+        raise ValueError(
+            "a figure compares runs of one data set, network and budget, and a cell has one learning rate; the masked language "
+            f"models here are of {len(settings)} settings; keep each experiment in a folder of its own and name it with --records"
+        )
+    return Figure({cell: Runs(dict(sorted(runs.items()))) for cell, runs in sorted(cells.items())})
+
+
+def _cell(record: RunRecord) -> Cell:
+    spec = record.spec
+    length, convolution = int(spec.task_options["length"]), spec.model.short_convolution
+    if spec.attention != "linformer":
+        return Cell(convolution, length, spec.attention)
+    return Cell(convolution, length, spec.attention, int(spec.options["projected_length"]), str(spec.options["sharing"]))
+
+
+def _setting(record: RunRecord) -> str:
+    """Settings that all cells of a figure share."""
+    data = record.spec.to_dict()
+    apart = {"task_options": ("length",), "model": ("short_convolution",), "budget": ("batch_size", "learning_rate")}
+    shared = {part: {name: value for name, value in data[part].items() if name not in own} for part, own in apart.items()}
+    return json.dumps([record.protocol, record.task_card["version"], data["precision"], shared], sort_keys=True, default=str)
+
+
+def _grouped(pairs: Iterable[tuple[K, Cell]]) -> dict[K, list[Cell]]:
+    found: dict[K, list[Cell]] = defaultdict(list)
+    for key, cell in pairs:
+        found[key].append(cell)
+    return dict(found)

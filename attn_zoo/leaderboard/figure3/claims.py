@@ -1,0 +1,174 @@
+"""Claims of Section 5.1 of the Linformer paper on its Figure 3, and verdicts on them from the cells of a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED, SMALLEST
+from attn_zoo.leaderboard.figure3.cells import Cell, Figure, Runs
+from attn_zoo.leaderboard.statistics import Estimate
+
+NEAR = 0.05
+"""Difference of perplexity, relative, within which the paper's "nearly on par" and "approximately the same" are taken to hold."""
+CONTROLS = ("none", "convolution")
+NOT_RUN, HOLDS, FAILS, UNSURE = "not run yet", "holds", "does not hold", "cannot tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Verdict on a claim, with the differences that it rests on."""
+
+    word: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Claim of the paper on panels of the figure, and its judgement in one arm."""
+
+    panels: str
+    text: str
+    judge: Callable[[Figure, int], Verdict]
+
+
+def per_cent(log_ratio: float) -> float:
+    """Difference of perplexities in per cent, from the logarithm of their ratio."""
+    return 100 * math.expm1(log_ratio)
+
+
+def _falls_with_k(figure: Figure, arm: int) -> Verdict:
+    return _together(_falling(figure, cells) for cells in figure.by_length(arm).values())
+
+
+def _falling(figure: Figure, cells: Sequence[Cell]) -> Verdict:
+    """Holds where the largest k is better than the smallest beyond noise, and no k worse than the next smaller one."""
+    whole, why = _difference(figure.cells[cells[-1]], figure.cells[cells[0]])
+    why = f"n = {cells[0].length}: k = {cells[-1].k} against k = {cells[0].k} {why}"
+    if whole is None:
+        return Verdict(UNSURE, why)
+    steps = [(large, _difference(figure.cells[large], figure.cells[small])[0]) for small, large in pairwise(cells)]
+    if worse := [cell.k for cell, step in steps if step and _worse(step)]:
+        return Verdict(FAILS, f"{why}; k = {worse[0]} is worse than the next smaller one")
+    return Verdict(HOLDS if _better(whole) else FAILS if _worse(whole) else UNSURE, why)
+
+
+def _quarter_is_on_par(figure: Figure, arm: int) -> Verdict:
+    """Judge k = n / 4 beside softmax, at the two largest lengths of several k, the paper's a and b."""
+    found = []
+    for length, cells in list(figure.by_length(arm).items())[-2:]:
+        softmax, quarter = figure.find(arm, length, "softmax"), [cell for cell in cells if 4 * cell.k == length]
+        if softmax and quarter:
+            near = _near(figure.cells[quarter[0]], softmax, f"n = {length}, k = {quarter[0].k} against softmax")
+            found.append(_doubt(figure, Cell(arm, length, "softmax"), CONTROLS) or near)
+    return _together(found)
+
+
+def _layerwise_is_near(figure: Figure, arm: int) -> Verdict:
+    cells = {cell.sharing: cell for cell in figure.by_sharing(arm)}
+    if not {"none", "layerwise"} <= cells.keys():
+        return Verdict(NOT_RUN)
+    one, each = cells["layerwise"], cells["none"]
+    near = _near(figure.cells[one], figure.cells[each], f"n = {one.length}, k = {one.k}, layerwise against none")
+    return _doubt(figure, each, CONTROLS[:1]) or near
+
+
+def _layerwise_is_small(figure: Figure, arm: int) -> Verdict:
+    """Judge the number of attention's parameters, and the perplexity that fewer of them cost."""
+    near = _layerwise_is_near(figure, arm)
+    if near.word == NOT_RUN:
+        return near
+    cells = {cell.sharing: figure.cells[cell].counted("attention_parameters") for cell in figure.by_sharing(arm)}
+    why = f"{cells['layerwise']:,} parameters of attention against {cells['none']:,}; {near.why}"
+    return Verdict(near.word if cells["layerwise"] < cells["none"] else FAILS, why)
+
+
+def _length_does_not_matter(figure: Figure, arm: int) -> Verdict:
+    cells = figure.by_fixed_k(arm)
+    return _together(
+        _doubt(figure, cell, CONTROLS[:1])
+        or _near(figure.cells[cell], figure.cells[cells[0]], f"k = {cell.k}, n = {cell.length:,} against {cells[0].length:,}")
+        for cell in cells[1:]
+    )
+
+
+def _cost_is_linear(figure: Figure, arm: int) -> Verdict:
+    """Judge FLOPs of the mechanism for each token, which are counted and have no noise."""
+    cells = figure.by_fixed_k(arm)
+    if not cells:
+        return Verdict(NOT_RUN)
+    each = [figure.cells[cell].counted("mechanism_flops") / cell.length for cell in cells]
+    why = (
+        f"{min(each):,.0f} to {max(each):,.0f} FLOPs of the mechanism a token from n = {cells[0].length:,} to {cells[-1].length:,}"
+    )
+    return Verdict(HOLDS if max(each) <= 1.01 * min(each) else FAILS, why)
+
+
+CLAIMS = (
+    Claim("a, b", "A larger projected length k gives a lower perplexity.", _falls_with_k),
+    Claim("a, b", "With k = n / 4 Linformer is already nearly on par with the Transformer.", _quarter_is_on_par),
+    Claim("c", "One projection for all layers almost matches projections that nothing shares.", _layerwise_is_near),
+    Claim("c", "So parameters, and with them memory, can be saved at little loss.", _layerwise_is_small),
+    Claim("d", "With k fixed, the final perplexity stays approximately the same as n grows.", _length_does_not_matter),
+    Claim("d", "This supports that Linformer takes linear time.", _cost_is_linear),
+)
+"""Claims in the order of the paper, in words of our own."""
+
+
+def _together(verdicts: Iterable[Verdict]) -> Verdict:
+    """One verdict on a claim from those at several lengths: it holds where all hold, and fails where one does."""
+    found = list(verdicts)
+    words = {verdict.word for verdict in found}
+    word = next((word for word in (FAILS, UNSURE, HOLDS) if word in words), NOT_RUN)
+    return Verdict(word, "; ".join(verdict.why for verdict in found))
+
+
+def _near(ours: Runs, theirs: Runs, what: str) -> Verdict:
+    """Holds where the interval of the difference lies within ``NEAR``, fails where it lies outside."""
+    difference, why = _difference(ours, theirs)
+    if difference is None:
+        return Verdict(UNSURE, f"{what} {why}")
+    margin = math.log1p(NEAR)
+    if -margin <= _low(difference) and _high(difference) <= margin:
+        return Verdict(HOLDS, f"{what} {why}")
+    return Verdict(FAILS if _low(difference) > margin or _high(difference) < -margin else UNSURE, f"{what} {why}")
+
+
+def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | None:
+    """Doubt of a comparison with a cell that is not better than a control at its length; None where there is no doubt."""
+    for name in controls:
+        control = figure.find(cell.convolution, cell.length, name)
+        if control is None:
+            continue
+        difference, why = _difference(figure.cells[cell], control)
+        if difference is None or not _better(difference):
+            return Verdict(UNSURE, f"n = {cell.length}: {cell.label} is not beyond the control {name} ({why})")
+    return None
+
+
+def _difference(ours: Runs, theirs: Runs) -> tuple[Estimate | None, str]:
+    """Logarithm of the ratio of perplexities where there are seeds enough to judge it, and the difference in words."""
+    found = ours.against(theirs)
+    count = found.count if found else 0
+    if found is None or count < SEEDS_NEEDED or found.half_width is None:
+        return None, f"has {count} of {SEEDS_NEEDED} common seeds"
+    return found, f"{per_cent(found.mean):+.1f} % ({per_cent(_low(found)):+.1f} to {per_cent(_high(found)):+.1f})"
+
+
+def _better(difference: Estimate) -> bool:
+    """Whether a perplexity is lower beyond noise, and by no less than any difference that counts."""
+    return _high(difference) < 0 and difference.mean <= math.log1p(-SMALLEST)
+
+
+def _worse(difference: Estimate) -> bool:
+    return _low(difference) > 0 and difference.mean >= math.log1p(SMALLEST)
+
+
+def _low(difference: Estimate) -> float:
+    return difference.mean - (difference.half_width or 0.0)
+
+
+def _high(difference: Estimate) -> float:
+    return difference.mean + (difference.half_width or 0.0)

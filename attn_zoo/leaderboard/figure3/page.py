@@ -1,0 +1,121 @@
+"""Report on Figure 3 of the Linformer paper: verdicts on its claims, and perplexities of all cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from tabulate import tabulate
+
+from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
+from attn_zoo.leaderboard.figure3.cells import SHARINGS, Cell, Figure
+from attn_zoo.leaderboard.figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
+from attn_zoo.leaderboard.statistics import CONFIDENCE
+
+_STYLES = {"terminal": "simple", "github": "github"}
+
+
+def arm_name(convolution: int) -> str:
+    """Name of an arm: ``bare``, or the width of its short convolution."""
+    return f"short convolution of {convolution}" if convolution else "bare"
+
+
+def figure3_page(figure: Figure, format: str = "terminal") -> str:
+    """Verdicts and perplexities as text.
+
+    Args:
+        format: ``terminal`` or ``github``.
+    """
+    arms = figure.arms or [0]
+    parts = [_table(_claim_rows(figure, arms), ["panel", "the paper says", *map(arm_name, arms)], format)]
+    parts.append(_list(_evidence(figure, arms)))
+    if figure.cells:
+        parts.append(_table(_cell_rows(figure), ["n", "row", *map(arm_name, arms)], format))
+        parts.append(_list(_notes(figure)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def figure3_data(figure: Figure) -> dict[str, Any]:
+    """Verdicts, and the perplexity and record ids of every cell, as plain data."""
+    return {
+        "claims": [
+            {"panels": claim.panels, "claim": claim.text, "short_convolution": arm, "verdict": found.word, "why": found.why}
+            for arm in figure.arms or [0]
+            for claim, found in verdicts(figure, arm).items()
+        ],
+        "cells": [
+            {
+                **asdict(cell),
+                "perplexity": {seed: record.scores["test"] for seed, record in runs.by_seed.items()},
+                "run_ids": {seed: record.run_id for seed, record in runs.by_seed.items()},
+            }
+            for cell, runs in figure.cells.items()
+        ],
+    }
+
+
+def verdicts(figure: Figure, arm: int) -> Mapping[Claim, Verdict]:
+    """Verdict on each claim of the paper in an arm; where nothing is recorded ``not run yet``."""
+    return {claim: claim.judge(figure, arm) for claim in CLAIMS}
+
+
+def _claim_rows(figure: Figure, arms: list[int]) -> list[list[str]]:
+    found = [verdicts(figure, arm) for arm in arms]
+    return [[claim.panels, claim.text, *(of[claim].word for of in found)] for claim in CLAIMS]
+
+
+def _evidence(figure: Figure, arms: list[int]) -> Iterable[str]:
+    found = {arm: verdicts(figure, arm) for arm in arms}
+    for claim in CLAIMS:
+        for arm in arms:
+            verdict = found[arm][claim]
+            if verdict.word != NOT_RUN:
+                yield f"{claim.panels}, {arm_name(arm)}: {claim.text} {verdict.word.capitalize()}. {verdict.why}."
+
+
+def _cell_rows(figure: Figure) -> list[list[str]]:
+    """Test perplexity of every cell, the arms side by side."""
+    rows = sorted({replace(cell, convolution=0) for cell in figure.cells}, key=_place)
+    return [[f"{cell.length:,}", cell.label, *(_perplexity(figure, cell, arm) for arm in figure.arms)] for cell in rows]
+
+
+def _place(cell: Cell) -> tuple[Any, ...]:
+    """Order of rows: by length; softmax, the controls, then Linformer by projected length and sharing."""
+    return cell.length, cell.k, SHARINGS.index(cell.sharing) if cell.k else 0, cell.attention != "softmax", cell.attention
+
+
+def _perplexity(figure: Figure, cell: Cell, arm: int) -> str:
+    runs = figure.cells.get(replace(cell, convolution=arm))
+    return f"{runs.perplexity.written('.1f')} ({len(runs.by_seed)})" if runs else NOT_RUN
+
+
+def _notes(figure: Figure) -> Iterable[str]:
+    yield (
+        f"Perplexity of test texts, which neither training nor the choice of a rate saw: mean over seeds with half of the "
+        f"{100 * CONFIDENCE:.0f} % interval, and the number of seeds. Curves are of validation."
+    )
+    yield (
+        "Differences are ratios of perplexities paired by seed, with the interval of that pair alone. The paper's words for nearly "
+        f"equal are taken as within {100 * NEAR:.0f} %: a claim holds where the interval lies within, does not hold where it lies "
+        f"outside, and else cannot be told; nor can it by fewer than {SEEDS_NEEDED} common seeds, or where softmax (a, b) is no "
+        "better than a control, or Linformer (c, d) than a network without attention."
+    )
+    yield f"Learning rates: {', '.join(_rates(figure))}."
+
+
+def _rates(figure: Figure) -> list[str]:
+    """Learning rates by mechanism and arm, as recorded."""
+    found: dict[tuple[str, int], set[float]] = {}
+    for cell, runs in figure.cells.items():
+        rates = found.setdefault((cell.attention, cell.convolution), set())
+        rates |= {record.spec.budget.learning_rate for record in runs.by_seed.values()}
+    return [f"{name} ({arm_name(arm)}) {'/'.join(f'{rate:g}' for rate in sorted(of))}" for (name, arm), of in sorted(found.items())]
+
+
+def _table(rows: list[list[Any]], head: list[str], format: str) -> str:
+    return tabulate(rows, head, tablefmt=_STYLES[format], disable_numparse=True)
+
+
+def _list(items: Iterable[str]) -> str:
+    return "\n".join(f"- {item}" for item in items)

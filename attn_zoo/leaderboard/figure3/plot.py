@@ -1,0 +1,89 @@
+"""Picture of Figure 3: validation perplexity over training steps in four panels, a row of them for each arm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attn_zoo.leaderboard.figure3.cells import Cell, Figure
+from attn_zoo.leaderboard.figure3.claims import CONTROLS, NOT_RUN
+from attn_zoo.leaderboard.figure3.page import arm_name
+from attn_zoo.plotting.theme import INK, MUTED, SERIES, hover, save, settings, short
+
+_WIDTH, _ROW = 13.0, 3.5
+"""Inches of the figure, and of each row of panels."""
+_DASHES: Sequence[Any] = ("-", (0, (6, 1.6)), (0, (3, 1.2)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
+_BESIDE: Mapping[str, Any] = {"none": (0, (1, 1.2)), "convolution": (0, (5, 2))}
+Line = tuple[Cell, str]
+
+
+def plot_figure3(figure: Figure, *paths: Path) -> list[Path]:
+    """Draw mean and interval over seeds of every curve, and write the figure to each path.
+
+    Raises:
+        ValueError: there are no curves.
+        OSError: a path cannot be written.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    if not figure.cells:
+        raise ValueError(
+            "there is nothing to draw: no masked language model is recorded; attn-zoo run -m experiment=linformer_figure3_cpu"
+        )
+    arms = figure.arms
+    with matplotlib.rc_context(settings("figure3")):
+        canvas = Canvas(figsize=(_WIDTH, 0.5 + _ROW * len(arms)), layout="constrained")
+        canvas.suptitle("Validation perplexity over training steps (Linformer, Figure 3)", x=0.01, ha="left", fontweight="bold")
+        rows = canvas.subplots(len(arms), 4, squeeze=False)
+        for arm, axes_of_row in zip(arms, rows, strict=True):
+            for letter, axes, (title, lines) in zip("abcd", axes_of_row, panels(figure, arm), strict=True):
+                _draw(axes, figure, lines)
+                axes.set_title(f"({letter}) {title}\n{arm_name(arm)}", fontsize=9, loc="left")
+            axes_of_row[0].set_ylabel("validation perplexity")
+        return save(canvas, *paths)
+
+
+def panels(figure: Figure, arm: int) -> list[tuple[str, list[Line]]]:
+    """Title, and cells with their names, of the panels a to d of an arm."""
+    found: list[tuple[str, list[Line]]] = []
+    lengths = list(figure.by_length(arm).items())[-2:]
+    for length, cells in [*lengths, *[(0, [])] * (2 - len(lengths))]:
+        beside = [(Cell(arm, length, name), name) for name in ("softmax", *CONTROLS)]
+        lines = [*beside[:1], *((cell, f"k = {cell.k}") for cell in cells), *beside[1:]]
+        title = f"n = {length:,}" if length else NOT_RUN
+        found.append((title, [line for line in lines if line[0] in figure.cells]))
+    shared, fixed = figure.by_sharing(arm), figure.by_fixed_k(arm)
+    title = f"sharing, n = {shared[0].length:,}, k = {shared[0].k}" if shared else NOT_RUN
+    found.append((title, [(cell, cell.sharing.replace("_", "-")) for cell in shared]))
+    title = f"k = {fixed[0].k}" if fixed else NOT_RUN
+    found.append((title, [(cell, f"n = {cell.length:,}") for cell in fixed]))
+    return found
+
+
+def _draw(axes: Any, figure: Figure, lines: Sequence[Line]) -> None:
+    """Draw curves, softmax in ink and controls in grey; colours and dashes tell the others apart."""
+    others = [cell for cell, _ in lines if cell.k]
+    for cell, name in lines:
+        colour, dash = (INK if cell.attention == "softmax" else MUTED, _BESIDE.get(cell.attention, "-"))
+        if cell.k:
+            at = others.index(cell)
+            colour, dash = SERIES[at % len(SERIES)], _DASHES[at % len(_DASHES)]
+        points = figure.cells[cell].curve()
+        steps, means = [step for step, _ in points], [value.mean for _, value in points]
+        spreads = [value.half_width or 0.0 for _, value in points]
+        (drawn,) = axes.plot(steps, means, color=colour, linestyle=dash, linewidth=1.6, label=name)
+        hover(drawn, f"{cell.label}, n = {cell.length}")
+        low = [max(1.0, mean - spread) for mean, spread in zip(means, spreads, strict=True)]
+        high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
+        axes.fill_between(steps, low, high, color=colour, alpha=0.13, linewidth=0)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(short)
+    axes.yaxis.set_minor_formatter(short)
+    axes.xaxis.set_major_formatter(short)
+    axes.tick_params(which="both", labelsize=8)
+    axes.set_xlabel("steps")
+    axes.grid(which="both")
+    if lines:
+        axes.legend(labelcolor=MUTED)

@@ -1,0 +1,114 @@
+"""``experiment=linformer_figure3`` and its form for two cores: cells that Figure 3 compares, under equal budgets."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from attn_zoo.analysis.text import default_text
+from attn_zoo.attention.low_rank._projections import Sharing
+from attn_zoo.cli.config import store_groups
+from attn_zoo.cli.main import main
+from attn_zoo.cli.plan import plan
+from attn_zoo.cli.tune import plan_searches, read_request
+from attn_zoo.contract import UnknownNameError
+from attn_zoo.records import RunSpec
+
+
+@cache
+def planned(*words: str) -> tuple[RunSpec, ...]:
+    store_groups()
+    return plan(["-m", *words]).specs
+
+
+def cells(name: str) -> tuple[RunSpec, ...]:
+    return planned(f"experiment={name}", "seed=1", "model.short_convolution=4")
+
+
+def length_of(spec: RunSpec) -> int:
+    return int(spec.task_options["length"])
+
+
+@pytest.mark.parametrize("name", ["linformer_figure3", "linformer_figure3_cpu"])
+def test_cells_of_the_figure_under_one_budget(name):
+    specs = cells(name)
+    assert len({str(spec.to_dict()) for spec in specs}) == len(specs) <= 26
+    assert len({spec.budget.batch_size * length_of(spec) for spec in specs}) == 1, "as many tokens a step at every length"
+    assert len({(spec.budget.steps, spec.budget.warmup_steps, str(spec.model)) for spec in specs}) == 1
+    by_length, by_setting, by_k = (defaultdict(set) for _ in range(3))
+    for spec in specs:
+        if spec.attention != "linformer":
+            continue
+        n, k, sharing = length_of(spec), spec.options["projected_length"], Sharing(spec.options["sharing"]).value
+        by_setting[n, k].add(sharing)
+        if sharing == "headwise":
+            by_length[n].add(n // k)
+            by_k[k].add(n)
+    assert sum(of == {2, 4, 8, 16} for of in by_length.values()) >= 2, "a and b"
+    assert [of for of in by_setting.values() if len(of) > 1] == [{sharing.value for sharing in Sharing}], "c"
+    assert max(map(len, by_k.values())) == 4, "d"
+    softmax = {length_of(spec) for spec in specs if spec.attention == "softmax"}
+    assert softmax >= {n for n, of in by_length.items() if len(of) == 4}
+
+
+def test_controls_stand_beside_softmax_at_every_length_of_the_small_form():
+    rows = {(spec.attention, spec.task_options["length"]) for spec in cells("linformer_figure3_cpu")}
+    assert {(name, n) for name in ("softmax", "none", "convolution") for n in (128, 256, 512)} <= rows
+
+
+def test_both_arms_and_three_seeds_are_done_unless_the_command_says_less():
+    specs = planned("experiment=linformer_figure3_cpu", "sweeps=['attention=none']", "task.length=128")
+    assert {(spec.seed, spec.model.short_convolution) for spec in specs} == {(s, c) for s in (1, 2, 3) for c in (0, 4)}
+    assert len(specs) == 6
+
+
+def test_what_is_typed_replaces_the_words_of_every_sweep():
+    specs = planned("experiment=linformer_figure3_cpu", "seed=5", "model.short_convolution=4", "attention=none", "task.length=64")
+    assert {(spec.attention, spec.seed, spec.task_options["length"]) for spec in specs} == {("none", 5, 64)}
+    assert sorted(spec.budget.batch_size for spec in specs) == [2, 4, 8, 16], "equal runs are planned once"
+
+
+def test_rates_are_chosen_by_trials_of_the_same_setting():
+    store_groups()
+    searches = plan_searches(read_request(["experiment=linformer_figure3_rates", "model.short_convolution=4"]))
+    assert [search.specs[0].attention for search in searches] == ["softmax", "linformer", "none", "convolution"]
+    base = searches[0].specs[0]
+    assert searches[0].study is not None and set(searches[0].study.space) == {"budget.learning_rate"}
+    like = next(
+        spec for spec in cells("linformer_figure3_cpu") if spec.attention == "softmax" and spec.task_options["length"] == 128
+    )
+    assert (base.task_options, base.model, base.budget.steps) == (like.task_options, like.model, like.budget.steps)
+
+
+def test_a_sweep_of_an_experiment_names_settings_of_a_run():
+    store_groups()
+    with pytest.raises(UnknownNameError, match="no setting of a run is called 'attentin'; did you mean 'attention'"):
+        plan(["-m", "experiment=linformer_figure3_cpu", "sweeps=['attentin=none']"])
+
+
+@pytest.mark.process
+def test_the_whole_figure_in_a_small_form_goes_on_and_is_reported(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTN_ZOO_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "texts").mkdir()
+    text = default_text()[0]
+    for at in range(4):
+        (tmp_path / f"texts/{at}.txt").write_text(text[8_000 * at : 8_000 * (at + 1)])
+    small = ["task.files=folder", "task.path=texts", "task.tokens=bytes", "task.vocabulary=0", "budget.steps=2"]
+    small += ["budget.evaluate_every=1", "model.dim=16", "model.heads=2", "task.train=64", "seed=1", "model.short_convolution=4"]
+    command = ["run", "-m", "experiment=linformer_figure3_cpu", *small, "report=false"]
+    assert main(command) == 0
+    assert "22 runs, 0 of them recorded already" in capsys.readouterr().out
+    assert main(command) == 0
+    assert "22 runs, 22 of them recorded already" in capsys.readouterr().out
+    assert main(["analyze", "figure3", "--output", "out"]) == 0
+    said = capsys.readouterr().out
+    assert "cannot tell" in said and "holds" in said and "not run yet" not in said, "one seed judges counted FLOPs alone"
+    assert {path.name for path in Path("out").iterdir()} == {"figure3.md", "figure3.json", "figure3.png", "figure3.svg"}
+    cells = json.loads(Path("out/figure3.json").read_text(encoding="utf-8"))["cells"]
+    recorded = {json.loads(path.read_text(encoding="utf-8"))["run_id"] for path in Path("linformer_figure3").glob("*.json")}
+    assert {cell["run_ids"]["1"] for cell in cells} == recorded and len(cells) == 22

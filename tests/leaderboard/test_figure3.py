@@ -1,0 +1,203 @@
+"""Figure 3 of the Linformer paper from records: cells, verdicts on its claims, page and picture."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+from make import make_record
+
+from attn_zoo.leaderboard.figure3 import figure3_data, figure3_page, read_figure
+from attn_zoo.leaderboard.figure3.cells import Cell
+from attn_zoo.leaderboard.figure3.claims import CLAIMS, FAILS, HOLDS, NOT_RUN, UNSURE
+from attn_zoo.leaderboard.figure3.plot import panels, plot_figure3
+from attn_zoo.records import Budget, ModelSpec, RunRecord, Tuning
+
+LARGER_K, ON_PAR, LAYERWISE, SMALLER, LENGTH, LINEAR = range(6)
+NOISE = (0.0, 0.004, -0.003)
+"""Logarithm of what each seed does to a perplexity."""
+
+
+def run(
+    attention: str, length: int, perplexity: float, *, k: int = 0, sharing: str = "headwise", arm: int = 0, seed: int = 1, **spec
+) -> RunRecord:
+    options = {"projected_length": k, "sharing": sharing} if k else {}
+    matrices = {"none": 8, "headwise": 2, "key_value": 1, "layerwise": 1}[sharing] if k else 0
+    own = {"learning_rate": 0.003 if k else 0.002, **spec.pop("budget", {})}
+    return make_record(
+        attention,
+        "masked_language",
+        seed,
+        test=perplexity,
+        task_card={**make_record(task="masked_language").task_card, "metric": "perplexity", "higher_is_better": False},
+        counted={"attention_parameters": 1000 + matrices * k * length, "mechanism_flops": 64 * (k or length) * length},
+        curve=tuple(
+            {"step": at, "train_seconds": 1.0, "train_loss": 1.0, "valid": perplexity * 600 / at} for at in (200, 400, 600)
+        ),
+        spec_options=options,
+        spec_task_options={"length": length, "tokens": "bpe"},
+        spec_model=ModelSpec(short_convolution=arm),
+        spec_budget=Budget(batch_size=2048 // length, **own),
+        **spec,
+    )
+
+
+def seeded(attention: str, length: int, perplexity: float, seeds: int = 3, **more) -> Iterator[RunRecord]:
+    for seed, noise in zip(range(1, seeds + 1), NOISE, strict=False):
+        yield run(attention, length, perplexity * math.exp(noise * (1 + 0.1 * more.get("k", 0) / length)), seed=seed, **more)
+
+
+def published(arm: int = 0, seeds: int = 3) -> list[RunRecord]:
+    """Records on which every claim of the paper holds."""
+    found: list[RunRecord] = []
+    for n in (256, 512):
+        found += [*seeded("softmax", n, 100, seeds, arm=arm), *seeded("none", n, 200, seeds, arm=arm)]
+        for ratio, perplexity in ((16, 130), (8, 104), (4, 103), (2, 101)):
+            found += seeded("linformer", n, perplexity, seeds, k=n // ratio, arm=arm)
+    for sharing in ("none", "key_value", "layerwise"):
+        found += seeded("linformer", 512, 102.5, seeds, k=128, sharing=sharing, arm=arm)
+    for n in (128, 1024):
+        found += seeded("linformer", n, 104, seeds, k=64, arm=arm)
+    return found
+
+
+def words(records: Sequence[RunRecord], arm: int = 0) -> list[str]:
+    figure = read_figure(records)
+    return [claim.judge(figure, arm).word for claim in CLAIMS]
+
+
+def changed(records: Sequence[RunRecord], perplexity: float, **cell) -> list[RunRecord]:
+    """The records with another perplexity of the cells that match."""
+
+    def matches(record: RunRecord) -> bool:
+        spec = record.spec
+        known = {"n": spec.task_options["length"], "attention": spec.attention, **spec.options}
+        return all(known.get(name) == value for name, value in cell.items())
+
+    assert any(map(matches, records))
+    return [
+        replace(record, scores={**record.scores, "test": perplexity * math.exp(NOISE[record.spec.seed - 1])})
+        if matches(record)
+        else record
+        for record in records
+    ]
+
+
+def test_without_records_nothing_is_said():
+    assert words([]) == [NOT_RUN] * len(CLAIMS)
+    page = figure3_page(read_figure([]), "github")
+    assert page.count(NOT_RUN) == len(CLAIMS) and "%" not in page
+    with pytest.raises(ValueError, match="nothing to draw"):
+        plot_figure3(read_figure([]))
+
+
+def test_every_claim_holds_on_figures_like_the_papers():
+    assert words(published()) == [HOLDS] * len(CLAIMS)
+    assert words(published(), arm=4) == [NOT_RUN] * len(CLAIMS), "the other arm has no runs"
+
+
+def test_two_seeds_judge_nothing_that_varies():
+    assert words(published(seeds=2)) == [UNSURE] * 5 + [HOLDS], "FLOPs are counted"
+    assert "has 2 of 3 common seeds" in figure3_page(read_figure(published(seeds=2)))
+
+
+@pytest.mark.parametrize(
+    ("claim", "cell", "perplexity", "word"),
+    [
+        (LARGER_K, {"n": 512, "projected_length": 256, "attention": "linformer"}, 140, FAILS),
+        (LARGER_K, {"n": 256, "projected_length": 32, "attention": "linformer"}, 150, FAILS),
+        (ON_PAR, {"n": 512, "projected_length": 128, "sharing": "headwise"}, 120, FAILS),
+        (ON_PAR, {"n": 512, "projected_length": 128, "sharing": "headwise"}, 105, UNSURE),
+        (ON_PAR, {"n": 512, "projected_length": 128, "sharing": "headwise"}, 80, FAILS),
+        (LAYERWISE, {"sharing": "layerwise"}, 120, FAILS),
+        (SMALLER, {"sharing": "layerwise"}, 120, FAILS),
+        (LENGTH, {"n": 1024}, 125, FAILS),
+        (LENGTH, {"n": 1024}, 109.2, UNSURE),
+    ],
+)
+def test_a_claim_fails_or_cannot_be_told_by_the_interval_of_its_difference(claim, cell, perplexity, word):
+    found = words(changed(published(), perplexity, **cell))
+    assert found[claim] == word and found[LINEAR] == HOLDS
+
+
+def test_nothing_is_on_par_with_a_softmax_that_a_control_reaches():
+    records = changed(published(), 100.5, attention="none", n=256)
+    assert words(records)[ON_PAR] == UNSURE and words(records)[LARGER_K] == HOLDS
+    assert "softmax is not beyond the control none" in figure3_page(read_figure(records))
+
+
+def test_linformer_is_not_compared_with_itself_before_it_passes_a_network_without_attention():
+    records = changed(published(), 103, attention="none", n=512)
+    assert words(records)[ON_PAR:] == [HOLDS, UNSURE, UNSURE, UNSURE, HOLDS], "softmax is beyond it"
+    assert "linformer, k = 64, headwise is not beyond the control none" in figure3_page(read_figure(records))
+
+
+def test_linear_time_is_judged_by_counted_flops():
+    records = [
+        replace(
+            record,
+            counted={**record.counted, "mechanism_flops": record.counted["mechanism_flops"] * record.spec.task_options["length"]},
+        )
+        for record in published()
+    ]
+    assert words(records)[LINEAR] == FAILS
+
+
+def test_trials_failures_and_other_tasks_are_no_cells():
+    trial = run("softmax", 256, 1.0, seed=0)
+    study = Tuning("study", {"budget.learning_rate": "choice(0.001,0.002)"}, trial=0)
+    others = [
+        replace(trial, tuning=study, scores={"valid": 1.0}),
+        replace(trial, status="diverged", reason="loss", scores={}),
+        make_record("softmax", "listops", 1),
+    ]
+    assert read_figure([*published(), *others]) == read_figure(published())
+
+
+@pytest.mark.parametrize(
+    "odd", [run("softmax", 128, 100, budget={"steps": 7}), run("softmax", 256, 100, budget={"learning_rate": 0.01})]
+)
+def test_other_budgets_and_a_second_rate_of_a_cell_are_refused(odd):
+    with pytest.raises(ValueError, match="of 2 settings; keep each experiment in a folder of its own"):
+        read_figure([*published(), odd])
+
+
+def test_the_page_shows_what_the_records_hold():
+    page = re.sub(" +", " ", figure3_page(read_figure([*published(), *published(arm=4)]), "github"))
+    assert page.count(f"| {HOLDS} ") == 2 * len(CLAIMS) and page.count(NOT_RUN) == 0
+    assert "| 512 | linformer, k = 128, layerwise | 102.5 ± " in page
+    assert "linformer (bare) 0.003" in page and "softmax (short convolution of 4) 0.002" in page
+    assert "n = 512, k = 128 against softmax +3.0 %" in page
+    order = [line.split("|")[2].strip() for line in page.splitlines() if line.startswith("| 256 |")]
+    assert order == ["softmax", "none", *(f"linformer, k = {k}, headwise" for k in (16, 32, 64, 128))]
+
+
+def test_four_panels_as_in_the_paper():
+    figure = read_figure(published())
+    a, b, c, d = panels(figure, 0)
+    assert [title for title, _ in (a, b, c, d)] == ["n = 256", "n = 512", "sharing, n = 512, k = 128", "k = 64"]
+    assert [name for _, name in b[1]] == ["softmax", "k = 32", "k = 64", "k = 128", "k = 256", "none"]
+    assert [name for _, name in c[1]] == ["none", "headwise", "key-value", "layerwise"]
+    assert [name for _, name in d[1]] == ["n = 128", "n = 256", "n = 512", "n = 1,024"]
+    assert [step for step, _ in figure.cells[Cell(0, 512, "softmax")].curve()] == [200, 400, 600]
+
+
+def test_the_picture_is_the_same_each_time_and_follows_a_dark_page(tmp_path):
+    figure = read_figure([*published(), *published(arm=4)])
+    one, other = tmp_path / "one.svg", tmp_path / "other.svg"
+    plot_figure3(figure, one)
+    plot_figure3(figure, other)
+    svg = one.read_text(encoding="utf-8")
+    assert svg == other.read_text(encoding="utf-8") and "prefers-color-scheme:dark" in svg
+    assert svg.count("<title>") == 2 * sum(len(lines) for _, lines in panels(figure, 0))
+    assert len(svg) < 600_000
+
+
+def test_the_data_name_the_records_behind_each_cell():
+    records = published()
+    found = figure3_data(read_figure(records))
+    assert {record.run_id for record in records} == {run for cell in found["cells"] for run in cell["run_ids"].values()}
+    assert [claim["verdict"] for claim in found["claims"]] == [HOLDS] * len(CLAIMS)
