@@ -94,9 +94,11 @@ def _laid_out(request: Request, layout: Callable[[Tensor], Tensor]) -> Request:
 @attention_check("implementation")
 def inputs_are_left_alone(subject: Subject) -> None:
     """Neither the call nor writing into its output changes the caller's tensors; a mask without any key neither."""
-    for geometry in subject.plain_and_causal():
-        module = subject.build(geometry)
-        requests = _requests(subject, module)
+    ones = [subject.geometry(1, causal=geometry.causal) for geometry in subject.plain_and_causal()]
+    for geometry in (*subject.plain_and_causal(), *ones):
+        if (module := subject.build_if_allowed(geometry)) is None:
+            continue
+        requests = _requests(subject, module)[: 1 if geometry.keys == 1 else None]
         if (mask := requests[-1].key_valid) is not None:
             requests.append(requests[-1].padded(mask & (torch.arange(6, device=subject.device) > 0)[:, None]))
         for request in requests:

@@ -66,11 +66,11 @@ def _check_options(subject: Subject) -> None:
 
 @attention_check("variant")
 def building_leaves_its_options_alone(subject: Subject) -> None:
-    """Building changes neither the options nor the geometry that it is given."""
-    for geometry in subject.plain_and_causal():
+    """Building changes neither the options nor the geometry that it is given, at any drawn size."""
+    for geometry in (*subject.plain_and_causal(), *subject.sized()):
         options, before = deepcopy(subject.options), repr(subject.options)
         subject.card.build(geometry, options, subject.implementation)
-        require(repr(options) == before, f"building changed its options from {before} to {options!r}")
+        require(repr(options) == before, f"{geometry}: building changed its options from {before} to {options!r}")
 
 
 @attention_check("card")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 import torch
@@ -185,7 +187,8 @@ def shapes_flow_outside_a_device_context(subject: Subject) -> None:
 
 @attention_check("implementation")
 def modules_in_use_can_be_copied(subject: Subject) -> None:
-    """After training calls and, where claimed, steps, a module can be copied, and its copy gives the same output."""
+    """After training calls and, where claimed, steps, a module can be copied, and its copy gives the same output; it can also be
+    pickled, as processes that share work need."""
     for geometry in subject.plain_and_causal():
         module = subject.build(geometry)
         request = subject.draw(module)
@@ -201,8 +204,21 @@ def modules_in_use_can_be_copied(subject: Subject) -> None:
             twin = copy.deepcopy(module)
         except Exception as error:  # a tensor with a history, a lock, a generator
             raise Violation(f"a module in use cannot be copied: {type(error).__name__}: {error}") from error
+        with torch.no_grad():
+            request(twin)
+        try:
+            _Pickler(BytesIO()).dump(twin)
+        except Exception as error:  # a function without a name, a handle
+            raise Violation(f"a module in use cannot be pickled: {type(error).__name__}: {error}") from error
         subject.equal(request(twin), out.detach(), f"output of a copy made in use, causal={geometry.causal}", subject.exactness)
         out.sum().backward()
+
+
+class _Pickler(pickle.Pickler):
+    """Pickler of modules whose classes need not be importable, as those of a single file are not."""
+
+    def persistent_id(self, held: Any) -> str | None:
+        return held.__qualname__ if isinstance(held, type) else None
 
 
 @attention_check("card")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+import os
 import random
 import warnings
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attn_zoo.conformance.harness import Violation, require
 from attn_zoo.conformance.modes import without_dropout
 from attn_zoo.conformance.requests import Request, answers, key_masks
-from attn_zoo.conformance.subject import Subject, attention_check
+from attn_zoo.conformance.subject import Subject, attention_check, move_parameters
 from attn_zoo.contract import Attention, Geometry, UnsupportedError
 
 
@@ -81,6 +83,7 @@ def the_process_is_left_as_it_was(subject: Subject) -> None:
             with _Unchanged(f"{what}, causal={geometry.causal}", *SWITCHES, *([THREADS] if run is building else [])):
                 run()
             _require_generator(run, what, may_draw)
+            _require_variables(run, what)
 
 
 OF_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning)
@@ -118,9 +121,12 @@ def _built(subject: Subject, geometry: Geometry) -> Attention:
 
 Switch = tuple[Callable[[], Any], Callable[[Any], object], tuple[Any, Any]]
 
+
 THREADS: Switch = (torch.get_num_threads, torch.set_num_threads, (1, 2))
 SWITCHES: tuple[Switch, ...] = (
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, ("highest", "high")),
+    (lambda: logging.root.manager.disable, logging.disable, (0, 1)),
+    (lambda: logging.root.level, logging.root.setLevel, (logging.WARNING, logging.INFO)),
     (lambda: torch.backends.cudnn.benchmark, partial(setattr, torch.backends.cudnn, "benchmark"), (False, True)),
     (lambda: torch.backends.cudnn.allow_tf32, partial(setattr, torch.backends.cudnn, "allow_tf32"), (True, False)),
 )
@@ -171,6 +177,7 @@ def _settings() -> dict[str, Any]:
         "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cpu")),
         "filters of warnings": len(warnings.filters),
         "flushing of denormal numbers": (torch.tensor(2.0**-140) * 0.5).item() > 0,
+        "logging": (logging.root.manager.disable, logging.root.level, list(logging.root.handlers)),
         "oneDNN": torch.backends.mkldnn.enabled,
         "fused attention": (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.math_sdp_enabled()),
         "tf32": (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark),
@@ -196,6 +203,26 @@ def _require_generator(run: Callable[[], object], what: str, may_draw: bool) -> 
     require(not torch.equal(*ends), f"{what} seeds torch's global generator")
 
 
+def _require_variables(run: Callable[[], object], what: str) -> None:
+    """Require that the environment stays as it was when the kit was imported; a library imported on first use may have set more."""
+    kept = dict(os.environ)
+    try:
+        _set_environment(STARTED)
+        run()
+        changed = sorted(name for name in STARTED.keys() | os.environ.keys() if STARTED.get(name) != os.environ.get(name))
+    finally:
+        _set_environment(kept)
+    require(not changed, f"{what} changed environment variables: {', '.join(changed)}")
+
+
+STARTED = dict(os.environ)
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+
+
 @attention_check("variant")
 def resizing_keeps_what_was_trained(subject: Subject) -> None:
     """``resize_length`` carries trained weights over: those of the same shape bit by bit, and of others each old weight counts; a
@@ -210,7 +237,7 @@ def resizing_keeps_what_was_trained(subject: Subject) -> None:
         except UnsupportedError:
             pass
         for length in (2 * geometry.keys + 1, geometry.keys - 2):
-            _require_kept(subject, subject.build(geometry), length)
+            _require_kept(subject, move_parameters(subject.build(geometry), 1.0), length)
 
 
 def _require_kept(subject: Subject, module: Attention, length: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attn_zoo.conformance.harness import require
-from attn_zoo.conformance.requests import Request
+from attn_zoo.conformance.requests import Request, key_masks, without_padded_queries
 from attn_zoo.conformance.subject import Subject, attention_check
 from attn_zoo.contract import Attention
 
@@ -81,7 +81,8 @@ def instances_share_nothing(subject: Subject) -> None:
 
 @attention_check("implementation")
 def earlier_calls_leave_no_trace(subject: Subject) -> None:
-    """Earlier calls, at any length, scale or inference mode, change no output and block no gradient."""
+    """Earlier calls, at any length, scale or inference mode, change no output and block no gradient; nor do calls with the same
+    tensors before their content was replaced, and no call writes into the output of an earlier one."""
     for geometry in subject.plain_and_causal():
         fresh, used = subject.build(geometry), subject.build(geometry)
         request = subject.draw(fresh)
@@ -96,6 +97,28 @@ def earlier_calls_leave_no_trace(subject: Subject) -> None:
         out.sum().backward()
         subject.draw(used)(used)
         _require_same_bits(request(fresh), expected, f"output of one module called twice, {where}")
+        _require_fresh_content(subject, used, where)
+
+
+@torch.no_grad()
+def _require_fresh_content(subject: Subject, module: Attention, where: str) -> None:
+    """Call with tensors whose content is then replaced in place, as buffers of a serving loop are, and compare with new tensors."""
+    first, second = (subject.draw(module, batch=6, seed=seed) for seed in (7, 8))
+    if subject.card.can.key_padding:
+        mask = key_masks(module.geometry.keys, subject.device)
+        first, second = first.padded(mask), second.padded(mask.roll(1, dims=0))
+    out = first.padded(None)(module)  # a mask copies outputs on their way
+    kept = out.clone()
+    second.padded(None)(module)
+    first(module)
+    _require_same_bits(out, kept, f"output after a later call, {where}")
+    for name, tensor in first.tensors.items():
+        tensor.copy_(second.tensors[name])
+    if first.key_valid is not None and second.key_valid is not None:
+        first.key_valid.copy_(second.key_valid)
+    found = without_padded_queries(first, first(module))
+    wanted = without_padded_queries(second, second(copy.deepcopy(module)))
+    _require_same_bits(found, wanted, f"output where the tensors of an earlier call hold new numbers, {where}")
 
 
 @attention_check("implementation")
@@ -105,7 +128,10 @@ def calls_keep_no_tensors(subject: Subject) -> None:
         module = subject.build(geometry)
         held = []
         for seed in (1, 2):
-            subject.draw(module, seed=seed)(module)
+            request = subject.draw(module, seed=seed, batch=6)
+            if subject.card.can.key_padding:
+                request = request.padded(key_masks(geometry.keys, subject.device).roll(seed, dims=0))
+            request(module)
             held.append({name: tensor.detach().clone() for name, tensor in _tensors_of(module)})
         kept = [name for name in held[1] if name not in held[0] or not _same(held[0][name], held[1][name])]
         require(not kept, f"a call in eval mode keeps {', '.join(f'{name} {tuple(held[1][name].shape)}' for name in kept[:8])}")

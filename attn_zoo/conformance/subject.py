@@ -41,6 +41,8 @@ class Subject:
     device: torch.device
     brief: bool = False
     """Leaves the drawn sizes out; for options that the kit varies."""
+    moved: float = 0.0
+    """Distance of parameters from their first values, relative to their size; see ``move_parameters``."""
     traces: dict[tuple[str, bool, int], Any] = field(default_factory=dict, compare=False, repr=False)
     """Cache of the cost checks, so that they run each length once."""
 
@@ -104,7 +106,8 @@ class Subject:
         if reason := self._refused(geometry, options):
             raise NotApplicable(reason)
         torch.manual_seed(seed)
-        return self.card.build(geometry, copy.deepcopy(options), self.implementation).to(self.device, dtype or self.dtype).eval()
+        built = self.card.build(geometry, copy.deepcopy(options), self.implementation).to(self.device, dtype or self.dtype).eval()
+        return move_parameters(built, self.moved)
 
     def build_if_allowed(self, geometry: Geometry) -> Attention | None:
         """Build, or return None where an option refuses a length shorter than that of the check."""
@@ -204,6 +207,19 @@ class Subject:
             f"{what}: they differ by {gap:.3g}, {relative:.2g} of the largest number; rounding allows {limit:.0e}",
         )
         return relative
+
+
+@torch.no_grad()
+def move_parameters(module: Attention, distance: float) -> Attention:
+    """Move parameters that train up and down by turns, some ``distance`` times their size, or times 0.5 where they are smaller."""
+    generator = torch.Generator().manual_seed(7)
+    for parameter in module.parameters():
+        if parameter.requires_grad and parameter.numel():
+            size = distance * max(parameter.square().mean().sqrt().item(), 0.5)
+            ways = 0.5 + torch.rand(parameter.numel(), generator=generator)
+            ways[::2] *= -1
+            parameter.add_(size * ways.view(parameter.shape).to(parameter))
+    return module
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
-"""Check of options that stand in no variant, with values drawn from their types, and texts from what their rules say."""
+"""Checks away from the start: trained parameters, and options in no variant, with values drawn from their types and rules."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from enum import Enum
 from typing import Any
 
 from attn_zoo.conformance.harness import NotApplicable, Violation
+from attn_zoo.conformance.requests import trained_parameters
 from attn_zoo.conformance.subject import ATTENTION_CHECKS, DEFAULTS_AT, Subject, attention_check, home_of
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.registry import attention_options
@@ -33,6 +34,27 @@ UNKNOWN = "unheard-of"
 """Text that no rule allows."""
 
 
+TRAINED = (
+    "training_keeps_the_promises",
+    "recording_gradients_changes_nothing",
+    "eager_agrees_with_the_definition",
+    "limit_is_softmax",
+    "padding_amounts_to_shorter_inputs",
+    "steps_answer_as_one_call",
+    "resizing_keeps_what_was_trained",
+)
+"""Checks of modules whose parameters have moved."""
+
+
+@attention_check("variant")
+def promises_hold_once_trained(subject: Subject) -> None:
+    """With parameters away from their first values, at which some are zero or all equal, the promises hold as well."""
+    if not trained_parameters(subject.build()):
+        raise NotApplicable("there are no parameters that train")
+    far, near = (replace(subject, moved=distance, brief=True, traces={}) for distance in (2.0, 0.5))
+    _prove([*((name, far) for name in TRAINED), *_against_eager(near)], "parameters moved")  # near: rounding at usual scores
+
+
 @attention_check("card")
 def options_hold_beyond_the_variants(subject: Subject) -> str:
     """Each option in no variant, set to other values of its type that its rules allow, keeps the promises of the card."""
@@ -47,7 +69,7 @@ def options_hold_beyond_the_variants(subject: Subject) -> str:
             varied = _varied(subject, name, value, told)
             if varied is not None:
                 tried.append(told)
-                _prove(varied, told)
+                _prove([*((name, varied) for name in PROVED), *_against_eager(varied)], told)
     return f"tried {', '.join(tried) or 'none, since their rules allow no other value'}"
 
 
@@ -101,10 +123,13 @@ def _varied(subject: Subject, name: str, value: Any, told: str) -> Subject | Non
     return replace(varied, variant=told)
 
 
-def _prove(subject: Subject, told: str) -> None:
+def _against_eager(subject: Subject) -> list[tuple[str, Subject]]:
+    """Comparison of each other implementation that runs here with ``eager``."""
     twins = [name for name in subject.card.implementations[1:] if home_of(name, subject.device)[0] is not None]
-    cases = [(name, subject) for name in PROVED]
-    cases += [("implementation_agrees_with_eager", replace(subject, implementation=name, traces={})) for name in twins]
+    return [("implementation_agrees_with_eager", replace(subject, implementation=name, traces={})) for name in twins]
+
+
+def _prove(cases: Sequence[tuple[str, Subject]], told: str) -> None:
     for name, each in cases:
         if each.interpreted:
             continue

@@ -20,13 +20,14 @@ from mutants import (
     stranger,
     stranger_linear,
     stranger_places,
+    stranger_trained,
 )
 from mutants.entering import MUTANTS, Mutant, breaks, plant
 from mutants.originals import ORIGINALS
 
 PARTS = (card, agreement, causality, padding, stepwise, batch, promises, state, modes, gradients, numerics, cost, sizes)
 """Modules of mutants, in the order of the kit's parts."""
-DRAWN = (stranger, stranger_places, stranger_linear)
+DRAWN = (stranger, stranger_places, stranger_linear, stranger_trained)
 """Modules of mutants drawn by somebody who had not read the kit."""
 
 __all__ = ["DRAWN", "MUTANTS", "ORIGINALS", "PARTS", "Mutant", "breaks", "plant"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import warnings
 from collections.abc import Iterator
 
@@ -33,7 +35,10 @@ def test_original_passes_every_check(name: str) -> None:
 def settings_restored() -> Iterator[None]:
     """Restore what mutants set in the process."""
     precision, filters = torch.get_float32_matmul_precision(), list(warnings.filters)
+    silenced = logging.root.manager.disable
     yield
+    os.environ.pop("ATTN_ZOO_MUTANT", None)
+    logging.disable(silenced)
     torch.set_float32_matmul_precision(precision)
     warnings.filters[:] = filters  # type: ignore[index]  # a list, which its stub calls a sequence
 

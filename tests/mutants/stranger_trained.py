@@ -1,0 +1,119 @@
+"""Defects drawn by somebody who had not read the kit: in trained parameters, reused tensors and what other processes need."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attn_zoo.contract import Geometry
+from mutants.entering import breaks
+from mutants.originals_stranger import Alibi, AlibiOptions, Blockwise, Defined, DropoutOptions, Sunk
+
+TRAINED, TRACES, PROCESS = "promises_hold_once_trained", "earlier_calls_leave_no_trace", "the_process_is_left_as_it_was"
+
+
+@breaks(TRAINED, "sunk", "training_keeps_the_promises: in training, causal=False, against eval mode")
+class ClampsInEval(Sunk):
+    """Limits its temperature in eval mode alone, to a number that only training reaches."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        if self.training:
+            return super().weights(query, key, key_valid)
+        return super().weights(query * (self.log_temperature.clamp(max=0.1) - self.log_temperature).exp(), key, key_valid)
+
+
+@breaks(TRAINED, "sunk", "eager_agrees_with_the_definition")
+class TemperatureOfOneHead(Defined):
+    """Reads one temperature for all heads, which begin with the same, and spreads its gradient over them."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        own = self.log_temperature
+        wrong = own[:1].detach() - own.detach()
+        return super().weights(query * wrong.exp(), key, key_valid)
+
+
+@breaks(TRACES, "sunk", "hold new numbers")
+class RemembersTheMask(Sunk):
+    """Keeps what it made of a mask for as long as the caller passes the same tensor."""
+
+    def weights(self, query: Tensor, key: Tensor, key_valid: Tensor | None) -> Tensor:
+        held: list[Tensor] = self.__dict__.setdefault("held", [])
+        if key_valid is not None and not (held and held[0] is key_valid):
+            held[:] = [key_valid, key_valid.clone()]
+        return super().weights(query, key, None if key_valid is None else held[1])
+
+
+@breaks(TRACES, "sunk", "output after a later call")
+class WritesIntoItsLastOutput(Sunk):
+    """Saves memory where no gradient is recorded: every output is the same tensor."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        out = super().attend(query, key, value, key_valid)
+        if torch.is_grad_enabled():
+            return out
+        last = self.__dict__.get("last")
+        if last is None or (last.shape, last.dtype, last.device) != (out.shape, out.dtype, out.device):
+            last = self.__dict__["last"] = torch.empty_like(out)
+        kept: Tensor = last.copy_(out)
+        return kept
+
+
+@breaks("calls_keep_no_tensors", "sunk", "held.0")
+class KeepsTheMask(RemembersTheMask):
+    """Keeps the last mask."""
+
+
+@breaks("inputs_are_left_alone", "blockwise", "writing into the output")
+class ReturnsTheValue(Blockwise):
+    """Returns the caller's own tensor where there is one key, whose weight is one."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, key_valid: Tensor | None) -> Tensor:
+        return value if key.shape[2] == query.shape[2] == 1 else super().attend(query, key, value, key_valid)
+
+
+@breaks("building_leaves_its_options_alone", "alibi", "building changed its options")
+class NarrowsToTheLength(Alibi):
+    """Narrows the caller's options to the length, which changes them at short ones alone."""
+
+    def __init__(self, geometry: Geometry, options: AlibiOptions, implementation: str = "eager") -> None:
+        options.window = min(options.window, geometry.keys)
+        super().__init__(geometry, options, implementation)
+
+
+class Acts(Sunk):
+    """Does something to the process when it is built."""
+
+    def __init__(self, geometry: Geometry, options: DropoutOptions, implementation: str = "eager") -> None:
+        super().__init__(geometry, options, implementation)
+        self.act()
+
+    def act(self) -> Any:
+        """Do it."""
+
+
+@breaks(PROCESS, "sunk", "changed environment variables")
+class SetsTheEnvironment(Acts):
+    """Sets a variable of the environment, for all later libraries and processes."""
+
+    def act(self) -> None:
+        os.environ["ATTN_ZOO_MUTANT"] = "0"
+
+
+@breaks(PROCESS, "sunk", "changed logging")
+class SilencesLogging(Acts):
+    """Silences every logger of the process."""
+
+    def act(self) -> None:
+        logging.disable(logging.WARNING)
+
+
+@breaks("modules_in_use_can_be_copied", "sunk", "cannot be pickled")
+class HoldsAFunction(Acts):
+    """Holds a function without a name, which no other process can import."""
+
+    def act(self) -> None:
+        self.scale = lambda size: size**-0.5
