@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import random
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
@@ -152,7 +153,7 @@ class _Unchanged:
             numpy.random.random()
         self.filters.__enter__()
         warnings.resetwarnings()
-        self.before = _settings()
+        self.before, self.modules = _settings(), len(sys.modules)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         after = _settings()
@@ -162,7 +163,12 @@ class _Unchanged:
             move(value)
         if error is None:
             changed = [name for name, found in after.items() if found != self.before[name]]
+            if len(sys.modules) != self.modules and _FILTERS in changed:  # of a library imported on first use
+                changed.remove(_FILTERS)
             require(not changed, f"{self.what} changed {', '.join(changed)}")
+
+
+_FILTERS = "filters of warnings"
 
 
 def _settings() -> dict[str, Any]:
@@ -175,7 +181,7 @@ def _settings() -> dict[str, Any]:
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "the precision of float32 products": torch.get_float32_matmul_precision(),
         "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cpu")),
-        "filters of warnings": len(warnings.filters),
+        _FILTERS: len(warnings.filters),
         "flushing of denormal numbers": (torch.tensor(2.0**-140) * 0.5).item() > 0,
         "logging": (logging.root.manager.disable, logging.root.level, list(logging.root.handlers)),
         "oneDNN": torch.backends.mkldnn.enabled,
