@@ -20,6 +20,7 @@ from attn_zoo.contract import (
     Geometry,
     Stream,
     UnsupportedError,
+    check_floating,
     hide_rows_without_keys,
 )
 from attn_zoo.registry import build_attention
@@ -246,6 +247,7 @@ class MultiHeadAttention(nn.Module):
             UnsupportedError: the mechanism makes queries and keys by one projection, or does not claim what is requested.
         """
         self.check_remembers()
+        check_floating(self.mechanism.card.name, "context", context)
         if context.dim() != 3 or context.shape[-1] != self.context_dim:
             raise ValueError(f"what is remembered is (batch, length, dim={self.context_dim}), got {tuple(context.shape)}")
         batch, length = context.shape[:2]
@@ -280,9 +282,13 @@ class MultiHeadAttention(nn.Module):
         """The state before the first token of ``batch`` sequences; None stands for dtype and device of the layer's weights.
 
         Raises:
+            ValueError: ``batch`` is no whole number of at least 0, or ``dtype`` no type of torch.
             UnsupportedError: the layer cannot step; see ``step``.
         """
         self._check_steps()
+        check_whole("batch", batch, 0)
+        if not isinstance(dtype, torch.dtype | None):
+            raise ValueError(f"dtype is a torch.dtype; got {dtype!r}")
         weight = self.out.weight
         dtype, device = dtype or weight.dtype, device or weight.device
         carried = self.mechanism.initial_state(batch, dtype=dtype, device=device)
@@ -349,6 +355,7 @@ class MultiHeadAttention(nn.Module):
         return self._finish(self.mechanism(query, remembered.key, remembered.value, key_valid=valid, streams=streams))
 
     def _check_tokens(self, tokens: Tensor) -> None:
+        check_floating(self.mechanism.card.name, "tokens", tokens)
         if tokens.dim() != 3 or tokens.shape[-1] != self.dim:
             raise ValueError(f"the layer was built for (batch, length, dim={self.dim}), got {tuple(tokens.shape)}")
 
@@ -379,6 +386,7 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(f"the layer was built {built} a context, so forward must be called {built} one; see context_length")
         if context is None:
             return tokens
+        check_floating(self.mechanism.card.name, "context", context)
         if context.dim() != 3 or context.shape[-1] != self.context_dim or context.shape[0] != tokens.shape[0]:
             raise ValueError(
                 f"context must be (batch={tokens.shape[0]}, length, context_dim={self.context_dim}), got {tuple(context.shape)}"
@@ -487,9 +495,11 @@ def join_layers(model: nn.Module) -> None:
     layers of one mechanism are one stack: an encoder and a decoder are joined by a call for each.
 
     Raises:
-        ValueError: an option names another number of layers than the model has.
+        ValueError: an option names another number of layers than the model has, or ``model`` is no module.
         UnsupportedError: layers that share are built differently, or share with others already.
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model is an nn.Module; got a {type(model).__name__}")
     stacks: dict[str, list[MultiHeadAttention]] = {}
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from attn_zoo.contract import (
     IMPLEMENTATIONS,
     Attention,
     AttentionCard,
+    Capabilities,
     Geometry,
     Growth,
     Task,
@@ -58,13 +59,20 @@ def register_attention(name: str, *, time: str, memory: str, **facts: Any) -> Ca
         **facts: the remaining fields of ``AttentionCard``.
 
     Raises:
-        ValueError: the name is taken or no identifier, an implementation is unknown, or a method that the card promises is
-            missing.
+        ValueError: the name is taken or no identifier, a fact is missing, unknown or of the wrong type, an implementation is
+            unknown, or a method that the card promises is missing.
     """
 
     def decorate(cls: A) -> A:
         check_name("an attention", name)
+        _check_facts(f"attention {name!r}", AttentionCard, cls, Attention, {"time": time, "memory": memory, **facts})
+        if not isinstance(facts["can"], Capabilities):
+            raise ValueError(f"attention {name!r}: can is a Capabilities; got {facts['can']!r}")
+        if not callable(facts["cost"]):
+            raise ValueError(f"attention {name!r}: cost is a function of the geometry and options; got {facts['cost']!r}")
         card = AttentionCard(name=name, build=cls, time=Growth(time), memory=Growth(memory), **facts)
+        if extra := set(card.reads) - {"query", "key", "value"}:
+            raise ValueError(f"attention {name!r}: reads are query, key and value; got {', '.join(sorted(map(repr, extra)))}")
         for field in ("title", "paper", "equation"):
             check_printed(f"attention {name!r}", field, getattr(card, field))
         for implementation in card.implementations:
@@ -90,11 +98,12 @@ def register_task(name: str, **facts: Any) -> Callable[[T], T]:
     """Class decorator that puts a task into the zoo; ``facts`` are the fields of ``TaskCard``.
 
     Raises:
-        ValueError: the name is taken or no identifier.
+        ValueError: the name is taken or no identifier, or a fact is missing, unknown or of the wrong type.
     """
 
     def decorate(cls: T) -> T:
         check_name("a task", name)
+        _check_facts(f"task {name!r}", TaskCard, cls, Task, facts)
         card = TaskCard(name=name, build=cls, **facts)
         for field in ("title", "version", "summary", "source", "licence", "metric"):
             check_printed(f"task {name!r}", field, getattr(card, field))
@@ -104,6 +113,24 @@ def register_task(name: str, **facts: Any) -> Callable[[T], T]:
         return cls
 
     return decorate
+
+
+def _check_facts(owner: str, card: type, cls: object, base: type, facts: Mapping[str, Any]) -> None:
+    """Refuse facts that make no card of a class, naming the fact."""
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise ValueError(f"{owner} decorates a subclass of {base.__name__}; got {cls!r}")
+    known = {field.name: field for field in fields(card) if field.name not in ("name", "build")}
+    if unknown := sorted(set(facts) - set(known)):
+        raise ValueError(f"{owner}: no field of a card is called {unknown[0]!r}; known: {', '.join(known)}")
+    needed = [name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
+    if missing := [name for name in needed if name not in facts]:
+        raise ValueError(f"{owner}: the card needs {', '.join(missing)}")
+    for name in {"time", "memory", "title"} & set(facts):
+        check_text(f"{owner}: {name}", facts[name])
+    if not is_dataclass(facts["options"]) or not isinstance(facts["options"], type):
+        raise ValueError(f"{owner}: options is a dataclass; got {facts['options']!r}")
+    if not isinstance(facts.get("variants", {}), Mapping):
+        raise ValueError(f"{owner}: variants are options by name of the variant; got {facts['variants']!r}")
 
 
 def attentions() -> tuple[str, ...]:

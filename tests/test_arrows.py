@@ -51,7 +51,7 @@ ALLOWED = {
     "scaffold": {"registry"},
     "pytest_plugin": {"conformance"},
     "runner": {"checks", "contract", "registry", "layer", "encoder", "cost", "records", "rows"},
-    "leaderboard": {"escapes", "records", "plotting", "published", "rows", "terminal"},
+    "leaderboard": {"checks", "escapes", "records", "plotting", "published", "rows", "terminal"},
     "recommend": {"checks", "contract", "registry", "rows", "layer", "cost", "records", "leaderboard", "terminal"},
     "conformance": {"contract", "registry", "cost", "plugin_files", "rows"},
     "cli": {"contract", "registry", "data", "cost", "records", "runner", "leaderboard", "published", "recommend", "reference"}

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
-from attn_zoo import MultiHeadAttention, build_attention
+from attn_zoo import MultiHeadAttention, build_attention, join_layers
+from attn_zoo.attention.dense.softmax import Softmax
 from attn_zoo.contract import Frames, Geometry, Patches, TaskSpec, Tokens
+from attn_zoo.leaderboard import leaderboard
 from attn_zoo.records import Budget, ModelSpec
 from attn_zoo.registry import build_task, card, register_attention, register_task, task_card
 
 GEOMETRY = Geometry(2, 8, 16, 16)
+X = torch.zeros(1, 2, 16, 8)
+LAYER = MultiHeadAttention(16, 2, length=8)
+STEPS = MultiHeadAttention(16, 2, attention="linear", length=8, causal=True)
+
+
+def registered(attention: object = Softmax, **changes: object) -> None:
+    """Register an attention with facts of softmax and ``changes`` of them."""
+    own = {"title": "t", "paper": "p", "equation": "e", "can": card("softmax").can, "cost": card("softmax").cost}
+    facts: dict[str, Any] = {**own, "time": "n", "memory": "n", "options": card("softmax").options, **changes}
+    register_attention("never_registered", **{name: fact for name, fact in facts.items() if fact != "left out"})(attention)  # type: ignore[type-var]
+
 
 CALLS = {
     "classes": lambda: TaskSpec(Tokens(4), 8, classes=0),
@@ -56,6 +70,31 @@ CALLS = {
     "budget.seconds": lambda: Budget(seconds=math.inf),
     "budget.steps": lambda: Budget(steps=10.0),  # type: ignore[arg-type]
     "budget.batch_size": lambda: Budget(batch_size=10**20),
+    "tokens": lambda: LAYER([[0.0]]),
+    "tokens ": lambda: LAYER(torch.zeros(1, 8, 16, dtype=torch.long)),
+    "key_valid": lambda: LAYER(torch.zeros(1, 8, 16), key_valid=[True] * 8),
+    "batch": lambda: STEPS.initial_state(-1),
+    "batch ": lambda: STEPS.initial_state(2.5),  # type: ignore[arg-type]
+    "dtype": lambda: STEPS.initial_state(1, dtype="float32"),  # type: ignore[arg-type]
+    "model": lambda: join_layers([LAYER]),  # type: ignore[arg-type]
+    "query": lambda: build_attention("softmax", GEOMETRY)(X.numpy(), X, X),
+    "key": lambda: build_attention("softmax", GEOMETRY)(X, X.bool(), X),
+    "value": lambda: build_attention("softmax", GEOMETRY)(X, X, None),
+    "value ": lambda: build_attention("softmax", GEOMETRY)(X, X, X.to(torch.complex64)),
+    "subclass of Attention": lambda: registered(5),
+    "titel": lambda: registered(titel="t"),
+    "can": lambda: registered(can=None),
+    "cost": lambda: registered(cost=None),
+    "paper": lambda: registered(paper="left out"),
+    "time": lambda: registered(time=5),
+    "options": lambda: registered(options=int),
+    "variants": lambda: registered(variants=["a"]),
+    "reads": lambda: registered(reads=("queries",)),
+    "format": lambda: leaderboard("nowhere", format="word"),
+    "by": lambda: leaderboard("nowhere", by="luck"),
+    "at": lambda: leaderboard("nowhere", at=[math.nan]),
+    "at ": lambda: leaderboard("nowhere", at="10"),  # type: ignore[arg-type]
+    "equal": lambda: leaderboard("nowhere", equal={"time": -1.0}),
 }
 
 

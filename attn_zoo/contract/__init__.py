@@ -1,6 +1,13 @@
 """Interfaces of attentions, tasks and their cards. Imports nothing else of the zoo but ``precision`` and ``shapes``."""
 
-from attn_zoo.contract.attention import Attention, AttentionCard, OptionsT, choose_implementation, hide_rows_without_keys
+from attn_zoo.contract.attention import (
+    Attention,
+    AttentionCard,
+    OptionsT,
+    check_floating,
+    choose_implementation,
+    hide_rows_without_keys,
+)
 from attn_zoo.contract.carried import CarriedState, check_state
 from attn_zoo.contract.claims import FLOAT, Capabilities, Cost, Geometry, Stream
 from attn_zoo.contract.compressing import CompressingAttention, real_tokens
@@ -105,6 +112,7 @@ __all__ = [
     "bounded",
     "by_length",
     "check_bounds",
+    "check_floating",
     "check_state",
     "choose_implementation",
     "hide_rows_without_keys",

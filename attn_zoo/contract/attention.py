@@ -74,6 +74,23 @@ class AttentionCard:
         return f"{self.build.__module__}:{self.build.__qualname__}"
 
 
+def check_floating(owner: str, name: str, tensor: object) -> None:
+    """Refuse what is no tensor of floating-point numbers.
+
+    Raises:
+        ValueError: naming the owner, the argument and what came.
+    """
+    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        raise ValueError(f"{owner}: {name} is a tensor of floating-point numbers; got {_kind(tensor)}")
+
+
+def _kind(value: object) -> str:
+    """Type and shape of a tensor or array, in words; the type of anything else."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
+
+
 class Attention(nn.Module, Generic[OptionsT]):
     """A map (query, key, value) -> output after projection and head split.
 
@@ -326,10 +343,10 @@ class Attention(nn.Module, Generic[OptionsT]):
             return
         if not can.key_padding:
             raise UnsupportedError(f"{card.name} cannot leave keys out; pass key_valid=None")
-        if key_valid.dtype != torch.bool or key_valid.shape != (batch, keys):
+        if not isinstance(key_valid, Tensor) or key_valid.dtype != torch.bool or key_valid.shape != (batch, keys):
             raise ValueError(
                 f"{card.name}: key_valid must be boolean of shape (batch, keys) = ({batch}, {keys}), True for a real token; "
-                f"got {key_valid.dtype} {tuple(key_valid.shape)}"
+                f"got {_kind(key_valid)}"
             )
 
     def extra_repr(self) -> str:
@@ -347,11 +364,13 @@ class Attention(nn.Module, Generic[OptionsT]):
         """Refuse tensors that do not fit each other or the card, and count the queries; ``start`` tokens were read before."""
         card, can, g = self.card, self.card.can, self.geometry
         given = {"query": query, "key": key, "value": value}
+        check_floating(card.name, "value", value)
         for name, tensor in given.items():
             if tensor is None:
                 if name in card.reads:
                     raise ValueError(f"{card.name} reads the {name}, got None")
                 continue
+            check_floating(card.name, name, tensor)
             if tensor.dim() != 4 or tensor.shape[1] != g.heads or tensor.shape[3] != g.head_dim:
                 raise ValueError(
                     f"{card.name} was built for (batch, heads={g.heads}, length, head_dim={g.head_dim}); "
@@ -382,6 +401,7 @@ class Attention(nn.Module, Generic[OptionsT]):
             length = queries if stream.of == "queries" else keys
             held = length if stream.first is None else min(max(stream.first - start, 0), length)
             shape = (value.shape[0], g.heads, held, g.head_dim)
+            check_floating(card.name, f"stream {name}", streams[name])
             if streams[name].shape != shape:
                 raise ValueError(f"{card.name}: stream {name} must have shape {shape}, got {tuple(streams[name].shape)}")
         self._check_device(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from attn_zoo.checks import check_number, check_text
 from attn_zoo.escapes import terminal
 from attn_zoo.leaderboard.assemble import tables
 from attn_zoo.leaderboard.heatmap.costs import counted_columns
@@ -48,8 +49,12 @@ def leaderboard(
         legend: in the terminal, how to read the columns.
 
     Raises:
-        ValueError: no such format or order, or a file of costs is of another kind.
+        ValueError: no such format or order, a time or budget is no number above 0, or a file of costs is of another kind.
     """
+    check_text("format", format, FORMATS)
+    check_text("by", by, ORDERS)
+    for name, number in [*(("at", time) for time in at), *((f"equal {kind}", most) for kind, most in (equal or {}).items())]:
+        check_number(name, number, above=0)
     records, damaged = Store(root).load()
     made = [ordered(table, by) for table in tables(records, task=task, attention=attention, equal=equal, at=at)]
     if not made:
