@@ -64,7 +64,6 @@ def test_controls_are_as_they_are_defined(capsys):
         (["--attention", "all"], "takes one mechanism here"),
         (["--attention", "longformer[window=5|9]"], "takes one mechanism here"),
         (["--attention", "linformer:sdpa"], "leave :sdpa away"),
-        (["--attention", "linear", "--set", "linear.feature_map=relu"], "--attention linear[feature_map=relu]"),
         (["--attention", "linear[feature=x]"], "did you mean 'feature_map'?"),
         (["--attention", "linear", "--head", "-1"], "--head is counted from 0"),
         (["--attention", "linear", "--head", "4"], "--head is one of 4"),
