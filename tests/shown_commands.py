@@ -126,8 +126,8 @@ def _small(words: list[str]) -> list[str]:
         if "experiment=peers" in words:  # which takes lengths of at least twice the public packages' window
             sizes |= {"lengths": "[1056]", "tokens": "1056"}
         return _with(words, sizes)
-    if words[:2] == ["analyze", "figure3"]:
-        return words
+    if words[:2] == ["analyze", "figure3"]:  # which draws recorded runs alone
+        return words[: words.index("--output")] if "--output" in words else words
     if name == "analyze":
         rows = ["linear" if word == "ROWS" else word for word in words]
         fixed = ["--length"] if any(word.startswith("timm/") for word in words) else []  # by the size of its images
