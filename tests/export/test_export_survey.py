@@ -115,7 +115,6 @@ def test_the_command_writes_a_layer_and_says_what_it_is(tmp_path, capsys):
         (["linformer[frozen]", *REST], "OPTION=VALUE"),
         (["linformer[frozen=1,frozen=0]", *REST], "given twice"),
         (["linformer,softmax", *REST], "export writes one layer"),
-        (["linformer", "frozen=1", *REST], "attn-zoo export linformer[frozen=1]"),
         (["linformr", *REST], "did you mean 'linformer'"),
         (["linformer:sdp", *REST], "did you mean 'sdpa'"),
         (["linformer", "--causal", *REST], "no causal form"),
