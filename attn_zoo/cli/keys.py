@@ -50,6 +50,9 @@ def read_keys(
             raise ValueError(f"{command} takes KEY=VALUE; got {word!r} ({str(error).splitlines()[0]})") from error
         if override.key_or_group != key:
             raise ValueError(f"{command} takes KEY=VALUE; got {word!r}")
+        if key.startswith("attention."):
+            row = f"NAME[{key.removeprefix('attention.')}={text.replace(',', '|')}]"
+            raise ValueError(f"{command} takes options in the row, attention={row}; got {word!r}")
         if key not in known:
             raise UnknownNameError(f"key of {owner or command}", key, known)
         if override.is_sweep_override():

@@ -124,7 +124,7 @@ def test_a_failed_student_is_status_1_and_is_done_anew(folder, tmp_path, capsys)
         (["attention=linformer", "atention.projected_length=4"], "no key of transplant is called"),
         (["attention=linformer[projected_lenght=4]"], "projected_length"),
         (["attention=linformer[projected_length=24]"], "not below the 24 keys"),
-        (["attention=performer", "attention.features=4,8"], "attention=performer[features=4|8]"),
+        (["attention=performer", "attention.features=4,8"], "attention=NAME[features=4|8]"),
         (["attention=linformer", "dials.linformer.projected_length=4"], "no key of transplant is called 'dials."),
         (["attention=linformer:sdpa"], "leave :sdpa away"),
         (["attention=linformer", "init=spectral"], "spectrum"),
