@@ -71,8 +71,8 @@ def starts(process: psutil.Process, file: Path) -> bool:
 
 
 def works(process: psutil.Process, file: Path) -> bool:
-    """Tell whether a worker is at its cells."""
-    return file.exists() and bool(family(process))
+    """Tell whether a worker is at its cells, of which one is done."""
+    return file.exists() and '"cells": [\n' in file.read_text(encoding="utf-8") and bool(family(process))
 
 
 def compiles(process: psutil.Process, file: Path) -> bool:
