@@ -125,8 +125,8 @@ def _check_facts(owner: str, card: type, cls: object, base: type, facts: Mapping
     needed = [name for name, field in known.items() if field.default is MISSING and field.default_factory is MISSING]
     if missing := [name for name in needed if name not in facts]:
         raise ValueError(f"{owner}: the card needs {', '.join(missing)}")
-    for name in {"time", "memory", "title"} & set(facts):
-        check_text(f"{owner}: {name}", facts[name])
+    for name in ("time", "memory"):
+        check_text(f"{owner}: {name}", facts.get(name, ""))
     if not is_dataclass(facts["options"]) or not isinstance(facts["options"], type):
         raise ValueError(f"{owner}: options is a dataclass; got {facts['options']!r}")
     if not isinstance(facts.get("variants", {}), Mapping):

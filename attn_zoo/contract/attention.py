@@ -85,7 +85,7 @@ def check_floating(owner: str, name: str, tensor: object) -> None:
 
 
 def _kind(value: object) -> str:
-    """Type and shape of a tensor or array, in words; the type of anything else."""
+    """Dtype and shape of a tensor, in words; the type of anything else."""
     if isinstance(value, Tensor):
         return f"{value.dtype} {tuple(value.shape)}"
     return f"a {type(value).__name__}"

@@ -158,7 +158,7 @@ def _difference(ours: Runs, theirs: Runs) -> tuple[Estimate | None, str]:
 
 
 def _better(difference: Estimate) -> bool:
-    """Whether a perplexity is lower beyond noise, and by no less than any difference that counts."""
+    """Tell whether a perplexity is lower beyond noise, and by no less than any difference that counts."""
     return _high(difference) < 0 and difference.mean <= math.log1p(-SMALLEST)
 
 
