@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Bool
 from numpy.typing import NDArray
+from torch import Tensor
 
-from attn_zoo.contract import Level, TaskSpec
+from attn_zoo.contract import UNASKED, Level, Split, TaskSpec
 from attn_zoo.contract import Tokens as TokenInputs
 from attn_zoo.registry import register_task
 
@@ -20,6 +23,12 @@ from .parts.tokenisers import Tokeniser
 
 FEWEST = 8
 """Number of tokens of the shortest text that is used; shorter ones give too little context."""
+NEAR = 16
+"""Distance in tokens within which a repetition is in reach of a convolution."""
+RARE = 1 / 2_000
+"""Largest share of the training tokens that a rare token has."""
+BLOCK = 1_024
+"""Number of sequences whose repetitions are looked for at a time."""
 
 
 @dataclass
@@ -52,12 +61,13 @@ class Options(TextOptions):
     "masked_language",
     title="Masked language modelling",
     version="1",
-    summary="Which tokens were hidden in running text; perplexity.",
+    summary="Which tokens were hidden in running text; perplexity, apart for rare tokens that a distant place repeats.",
     source="Devlin et al. 2019, arXiv:1810.04805, Section 3.1; texts of Merity et al. 2016, or of your own",
     licence="of the texts: CC BY-SA 3.0 for WikiText-2",
     options=Options,
     locations=LOCATIONS,
     metric="perplexity",
+    distant="repeated",
     datasets=(WIKITEXT2, WIKITEXT2_VALID, NOVELS),
     levels={
         "cpu": Level(
@@ -93,6 +103,9 @@ class Options(TextOptions):
 class MaskedLanguage(TextTask):
     """Prediction of masked tokens.
 
+    A predicted token is ``repeated`` if it is rare in the training text, such as a name, and the sequence shows it at other places,
+    none of them within 16 tokens. Attention can copy it, a short convolution cannot. All other tokens are the ``rest``.
+
     Source: 15 % of the tokens of each sequence are predicted; of these 80 % are replaced by the mask, 10 % by a random token, and
         10 % are unchanged (BERT). The Linformer paper trains in this way on books and an encyclopedia and shows curves of
         perplexity.
@@ -115,6 +128,17 @@ class MaskedLanguage(TextTask):
         """Tokens, padded at the end to ``length``, with labels at predicted positions."""
         return TaskSpec(TokenInputs(self.options.ids), self.options.length, classes=self.options.ids, labels="position")
 
+    def slices(self, split: Split) -> dict[str, Bool[Tensor, "examples length"]]:
+        """Masks of rare tokens that are shown at distant places only, and of the rest."""
+        made = self.made()
+        shown, asked = made["train ids"], made["train labels"]
+        frequency = np.bincount(np.where(asked == UNASKED, shown, asked).ravel(), minlength=self.options.ids)
+        frequency[0] = 0  # padding
+        rare = frequency <= RARE * frequency.sum()
+        labels = made[f"{split} labels"]
+        repeated = shown_far_away(made[f"{split} ids"], labels, rare)
+        return {"repeated": torch.from_numpy(repeated), "rest": torch.from_numpy((labels != UNASKED) & ~repeated)}
+
     def arrays(self, texts: Texts, tokeniser: Tokeniser) -> Arrays:
         """Masked sequences with labels; training sequences that also occur in a later split are left out."""
         o = self.options
@@ -135,6 +159,25 @@ class MaskedLanguage(TextTask):
             taken.update(keys)
             made[f"{split} ids"], made[f"{split} labels"] = seen[kept], labels[kept]
         return made
+
+
+def shown_far_away(ids: NDArray[Any], labels: NDArray[Any], wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mask of predicted tokens that their sequence shows more than ``NEAR`` positions away, and nowhere nearer.
+
+    Args:
+        ids: (examples, length), the input.
+        labels: (examples, length), the predicted tokens, and ``UNASKED`` where the input shows the token itself.
+        wanted: (vocabulary,), True for tokens that are looked for.
+    """
+    found = np.zeros(ids.shape, dtype=bool)
+    for start in range(0, len(ids), BLOCK):
+        asked = labels[start : start + BLOCK]
+        shown = np.where(asked == UNASKED, ids[start : start + BLOCK], UNASKED)
+        row, place = np.nonzero((asked != UNASKED) & wanted[np.where(asked == UNASKED, 0, asked)])
+        equal = shown[row] == asked[row, place][:, None]
+        near = np.abs(np.arange(ids.shape[1]) - place[:, None]) <= NEAR
+        found[start + row, place] = equal.any(axis=1) & ~(equal & near).any(axis=1)
+    return found
 
 
 def _packed(tokeniser: Tokeniser, texts: Sequence[str], length: int, most: int = 0) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -236,6 +236,7 @@ def test_defaults_that_cannot_be_built_are_reported() -> None:
     assert any("nonsense" in failure.detail for failure in report.failures)
 
 
+@pytest.mark.variants
 def test_longer_lengths_are_taken_where_options_demand_them() -> None:
     class Long(Linear):
         def __init__(self, geometry: Geometry, options: NoOptions, implementation: str = "eager") -> None:
@@ -316,12 +317,14 @@ def test_pytest_bridge_gives_ids_and_skips() -> None:
         broken()
 
 
+@pytest.mark.process
 def test_the_kit_works_without_pytest() -> None:
     code = "import sys, attn_zoo.conformance.pytest_support; assert 'pytest' not in sys.modules; print('fine')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "fine", done.stderr
 
 
+@pytest.mark.process
 def test_rules_hold_without_assertions() -> None:
     code = "from attn_zoo.conformance import require; require(1 > 2, 'still said')"
     done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)

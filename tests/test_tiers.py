@@ -27,6 +27,7 @@ def test_the_tiers_make_up_the_suite(request):
     assert wanted or len(request.session.items) == counts.total()  # --all leaves none out
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_a_test_that_is_named_runs_whatever_its_tier(workers):
     if workers != "0":

@@ -19,6 +19,7 @@ TIERS: Mapping[str, str] = {
     "docs": "the site, the tutorials and every command that the documentation shows",
     "peers": "comparisons with public packages",
     "data": "published data sets",
+    "simulations": "thousands of simulated records, for the level and the power of a test",
 }
 """Tests beyond the plain tier, by the marker that selects them."""
 
@@ -37,6 +38,7 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["runner/test_pretraining.py", "runner/test_processes.py", "runner/test_tracking.py"], "process"),
     **dict.fromkeys(["test_plugin.py", "test_pytest_plugin.py", "tasks/test_published_flaws.py"], "process"),
     **dict.fromkeys(["records/test_committed_ids.py", "records/test_rerun.py", "leaderboard/test_tradeoff.py"], "process"),
+    **dict.fromkeys(["test_light_import.py", "cli/test_new.py", "cost/test_batch_size.py", "cost/test_cost.py"], "process"),
 }
 """Folders and files whose tests are all in one tier."""
 
@@ -49,6 +51,9 @@ CHECKS: Mapping[str, str] = {
     **dict.fromkeys(["options_hold_beyond_the_variants", "steps_hold_on_for_long", "calls_recover_from_errors"], "variants"),
 }
 """Checks of the kit that start a process or a compiler, or meet every drawn size, by name."""
+
+IMPLEMENTATIONS: Mapping[str, str] = {"triton": "kernels", "fla": "kernels"}
+"""Implementations whose cases of the kit run in Triton's interpreter."""
 
 TESTS = Path(__file__).parent
 
@@ -64,8 +69,10 @@ def place_of(item: pytest.Item) -> str | None:
         return None
     path = item.path.relative_to(TESTS).as_posix()
     if path in KIT and "[" in item.name.partition("[")[2]:
-        check = item.name.removesuffix("]").rpartition("-")[2]
-        return CHECKS.get(check) if "[default]" in item.name else "variants"
+        subject, _, check = item.name.removesuffix("]").rpartition("-")
+        if "[default]" not in item.name:
+            return "variants"
+        return CHECKS.get(check) or IMPLEMENTATIONS.get(subject.rpartition("-")[2])
     return next((tier for place, tier in PLACES.items() if path == place or path.startswith(f"{place}/")), None)
 
 

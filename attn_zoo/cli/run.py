@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,8 @@ def hush() -> None:
 def _until_done(planned: Plan, order: Order) -> Sequence[RunRecord | None] | None:
     """Do the runs and return their records; an empty list for a study, whose trials may fail; None where workers died too often."""
     restarts = order.settings.restarts
+    if not (planned.study or planned.left()):  # nothing is worth the start of workers
+        order = replace(order, settings=replace(order.settings, launcher=None))
     for again in range(restarts + 1):
         try:
             if planned.study:

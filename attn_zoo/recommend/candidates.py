@@ -115,7 +115,7 @@ def _counts(required: Requirements, row: RowName) -> Counts:
 def _cost(required: Requirements, counts: Counts, softmax: Counts) -> Cost:
     """Cost of one layer's mechanism over softmax's at the required length."""
     own, its = (_flops(required, each) for each in (counts, softmax))
-    share = None if own is None or its is None else own / its
+    share = own / its if own and its else None  # 0 is no count: see Cost.shares
     states: tuple[State, ...] = ()
     if counts.state_bytes is not None and softmax.state_bytes is not None:
         states = (State(counts.state_bytes, softmax.state_bytes, required.length),)

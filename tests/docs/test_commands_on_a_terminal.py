@@ -12,9 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from extras import missing
 from page_blocks import blocks
@@ -87,7 +85,7 @@ def prepared(tmp_path_factory) -> Path:
         (texts / f"{at}.txt").write_text(default_text()[0][10_000 * at : 10_000 * (at + 1)])
     with lzma.open(made(folder / "wikitext-2") / "test.txt.xz", "wt") as file:
         file.write(default_text()[0][:100_000])
-    write_cifar(made(folder / "data") / "cifar10.npz")
+    made(folder / "data")
     if missing("text") is None:
         first = next(block for block in blocks((ROOT / "docs" / "transplant.md").read_text()) if block.language == "python")
         subprocess.run([sys.executable, "-P", "-c", first.content], cwd=folder, check=True)
@@ -98,16 +96,6 @@ def made(folder: Path) -> Path:
     """The folder, made."""
     folder.mkdir()
     return folder
-
-
-def write_cifar(file: Path) -> None:
-    """Write as many images as CIFAR-10 has, black but for the digits of their number."""
-    arrays: dict[str, Any] = {}
-    for name, count, first in (("train", 50_000, 0), ("test", 10_000, 50_000)):
-        images: Any = np.zeros((count, 32, 32, 3), np.uint8)
-        images[:, 0, :3, 0] = np.arange(first, first + count)[:, None] // [1, 200, 40_000] % 200
-        arrays |= {f"{name}_images": images, f"{name}_labels": (np.arange(count) % 10).astype(np.uint8)}
-    np.savez_compressed(file, **arrays)
 
 
 @pytest.fixture

@@ -21,6 +21,10 @@ NOISE = (0.0, 0.004, -0.003)
 """Logarithm of what each seed does to a perplexity."""
 
 
+def scores(perplexity: float) -> dict[str, float]:
+    return {"valid": perplexity, "test": perplexity, "test: repeated": 5 * perplexity, "test: rest": 0.9 * perplexity}
+
+
 def run(
     attention: str, length: int, perplexity: float, *, k: int = 0, sharing: str = "headwise", arm: int = 0, seed: int = 1, **spec
 ) -> RunRecord:
@@ -31,7 +35,7 @@ def run(
         attention,
         "masked_language",
         seed,
-        test=perplexity,
+        scores=scores(perplexity),
         task_card={**make_record(task="masked_language").task_card, "metric": "perplexity", "higher_is_better": False},
         counted={"attention_parameters": 1000 + matrices * k * length, "mechanism_flops": 64 * (k or length) * length},
         curve=tuple(
@@ -79,9 +83,7 @@ def changed(records: Sequence[RunRecord], perplexity: float, **cell) -> list[Run
 
     assert any(map(matches, records))
     return [
-        replace(record, scores={**record.scores, "test": perplexity * math.exp(NOISE[record.spec.seed - 1])})
-        if matches(record)
-        else record
+        replace(record, scores=scores(perplexity * math.exp(NOISE[record.spec.seed - 1]))) if matches(record) else record
         for record in records
     ]
 
@@ -126,7 +128,27 @@ def test_a_claim_fails_or_cannot_be_told_by_the_interval_of_its_difference(claim
 def test_nothing_is_on_par_with_a_softmax_that_a_control_reaches():
     records = changed(published(), 100.5, attention="none", n=256)
     assert words(records)[ON_PAR] == UNSURE and words(records)[LARGER_K] == HOLDS
-    assert "softmax is not beyond the control none" in figure3_page(read_figure(records))
+    assert "softmax is not beyond the control none on repeated tokens" in figure3_page(read_figure(records))
+
+
+def test_a_control_is_judged_by_tokens_that_distant_places_alone_show():
+    records = changed(published(), 80, attention="none", n=512)
+    records = [
+        replace(record, scores={**record.scores, "test: repeated": 900}) if record.scores["test"] < 85 else record
+        for record in records
+    ]
+    assert words(records) == [HOLDS] * len(CLAIMS), "the control is better on the whole, and worse where distance counts"
+    page = re.sub(" +", " ", figure3_page(read_figure(records), "github"))
+    assert "| bare, repeated |" in page and re.search(r"\| 512 \| none \| 80\.0 ± \S+ \(3\) \| 900\.0 ± 0\.0 \(3\) \|", page)
+
+
+def test_records_that_score_no_repeated_tokens_have_a_page_and_leave_the_control_unjudged():
+    whole = [replace(record, scores={"valid": 1.0, "test": record.scores["test"]}) for record in published()]
+    assert words(whole) == [HOLDS, UNSURE, UNSURE, UNSURE, UNSURE, HOLDS]
+    figure = read_figure(whole)
+    page = re.sub(" +", " ", figure3_page(figure, "github"))
+    assert f"| {NOT_RUN} |" in page and "on repeated tokens (has 0 of 3 common seeds)" in page
+    assert all(len(cell["perplexity"]) == 3 and not cell["perplexity_repeated"] for cell in figure3_data(figure)["cells"])
 
 
 def test_linformer_is_not_compared_with_itself_before_it_passes_a_network_without_attention():

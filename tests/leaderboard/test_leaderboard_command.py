@@ -135,6 +135,7 @@ def test_doubts_of_records_are_printed_once_for_all_rows_that_share_them():
     assert f"- longformer, performer: {doubt}" in render([table], "github")
 
 
+@pytest.mark.process
 def test_ten_thousand_files_are_a_table_in_five_seconds(tmp_path):
     """Processor time, so that what else the machine does is not counted; a third of it is reading JSON."""
     curve = tuple({"step": 10 * at, "train_seconds": 1.5 * at, "train_loss": 0.5, "valid": 0.5} for at in range(1, 11))

@@ -63,27 +63,32 @@ SIZES = [(2, 3), (3, 3), (5, 3), (15, 3), (40, 3), (60, 3), (2, 5), (5, 5), (15,
 FEW = [size for size in SIZES if size[0] < 40]
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize(("rows", "seeds"), SIZES)
 def test_equal_rows_are_ranked_in_at_most_one_table_of_twenty(rows, seeds):
     assert share_with_a_rank(simulated(rows, seeds, 0.01)) <= most(rows)
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize(("rows", "seeds"), SIZES)
 def test_also_where_spreads_differ_twentyfold(rows, seeds):
     assert share_with_a_rank(simulated(rows, seeds, np.geomspace(0.002, 0.04, rows))) <= most(rows)
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize(("rows", "seeds"), [*FEW, (40, 3)])
 def test_also_where_half_of_the_rows_are_sure(rows, seeds):
     spreads = np.where(np.arange(rows) < (rows + 1) // 2, 0.002, 0.04)
     assert share_with_a_rank(simulated(rows, seeds, spreads, examples=2000), 1 / 2000) <= most(rows)
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize(("rows", "seeds"), FEW)
 def test_also_where_noise_is_skewed(rows, seeds):
     assert share_with_a_rank(simulated(rows, seeds, 0.01, kind="skewed")) <= most(rows)
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize(("rows", "seeds"), FEW)
 @pytest.mark.parametrize("spread", [0.3, 1.0, 2.0])
 def test_also_where_scores_are_shares_of_few_examples(rows, seeds, spread):
@@ -91,6 +96,7 @@ def test_also_where_scores_are_shares_of_few_examples(rows, seeds, spread):
     assert share_with_a_rank(scores, 1 / 359) <= most(rows)
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize(("rows", "seeds"), [(5, 3), (15, 3)])
 @pytest.mark.parametrize("truth", [0.99, 0.12])
 def test_also_at_the_ceiling_and_at_the_floor_of_the_metric(rows, seeds, truth):
@@ -98,23 +104,27 @@ def test_also_at_the_ceiling_and_at_the_floor_of_the_metric(rows, seeds, truth):
     assert share_with_a_rank(scores, 1 / 300) <= most(rows)
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize(("rows", "seeds"), [*FEW, (40, 3)])
 @pytest.mark.parametrize("often", [0.2, 0.5, 0.9])
 def test_also_where_rows_begin_to_learn_at_some_seeds_only(rows, seeds, often):
     assert share_with_a_rank(jumping(rows, seeds, often), 1 / 359) <= most(rows)
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize(("rows", "seeds"), [(15, 3), (40, 3), (15, 5)])
 @pytest.mark.parametrize(("often", "high", "low"), [(0.8, 0.76, 0.46), (0.5, 1.0, 0.12)])
 def test_also_where_half_of_the_rows_are_sure_and_half_fall_far_at_few_seeds(rows, seeds, often, high, low):
     assert share_with_a_rank(jumping(rows, seeds, often, high, low, slice(0, rows // 2)), 1 / 359) <= most(rows)
 
 
+@pytest.mark.simulations
 def test_without_the_pooled_test_rows_that_jump_would_be_ranked_falsely(monkeypatch):
     monkeypatch.setattr(moderation, "_pooled_alike", lambda *_: 0.0)
     assert share_with_a_rank(jumping(15, 5, 0.5, who=slice(0, 7)), 1 / 359) > 0.3
 
 
+@pytest.mark.simulations
 def test_with_one_variance_for_all_rows_wide_rows_would_be_ranked_falsely(monkeypatch):
     monkeypatch.setattr(moderation, "_tail", lambda *_: 0.0)
     monkeypatch.setattr(moderation, "_pooled_alike", _pooled)
@@ -125,6 +135,7 @@ def _pooled(differences: Floats, means: Floats, aligned: Floats, variances: Floa
     return 2 * stats.t.sf(differences / np.sqrt(2 * variances.mean(axis=-1, keepdims=True)), freedom.sum(axis=-1)[..., None])
 
 
+@pytest.mark.simulations
 def test_without_the_grain_coarse_scores_would_be_ranked_falsely():
     assert share_with_a_rank(simulated(15, 3, 1 / 359, examples=359), grain=1e-6, p_values=pair_p_values) > 0.5
 
@@ -137,6 +148,7 @@ LIMITS: dict[str, tuple[Callable[[], Floats], float]] = {
 }
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize("name", LIMITS)
 def test_the_limits_of_the_method_are_known(name):
     """No test on so few seeds can see what did not happen at them; the module says where false ranks are more frequent."""
@@ -144,6 +156,7 @@ def test_the_limits_of_the_method_are_known(name):
     assert 0.05 < share_with_a_rank(make(), 1e-6) < upper
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize(("seeds", "gap", "rows", "least"), [(3, 0.10, 40, 0.89), (3, 0.10, 5, 0.83), (5, 0.08, 15, 0.95)])
 def test_a_real_gap_is_found(seeds, gap, rows, least):
     """One row is worse by ``gap`` than all others, where scores of a row differ by 0.02 between seeds."""
@@ -183,6 +196,7 @@ def test_what_a_seed_does_to_all_rows_and_the_unit_of_the_score_change_nothing()
     assert [turned[frozenset(pair)] for pair in combinations(range(8), 2)] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.simulations
 def test_level_and_power_stay_where_scores_are_missing():
     """Every row lacks one seed of five, and seeds are lucky or not by 30 points: rows are compared where both have a score."""
     scores = simulated(15, 5, 0.02) + np.random.default_rng(7).normal(0, 0.3, (TABLES[15], 1, 5))
@@ -212,6 +226,7 @@ def test_corrections_by_hand():
     assert benjamini_hochberg(p_values) == pytest.approx(np.array(expected))
 
 
+@pytest.mark.simulations
 def test_of_pairs_that_are_told_apart_at_most_five_in_a_hundred_are_equal():
     """Fifteen rows on three levels, with spreads that differ twentyfold."""
     level = np.arange(15) % 3
@@ -256,6 +271,7 @@ def test_letters_are_shared_by_exactly_the_rows_that_are_not_apart():
             assert bool(set(letters[one]) & set(letters[other])) == (frozenset((one, other)) not in apart)
 
 
+@pytest.mark.simulations
 def test_a_simulated_folder_of_equal_rows_is_ranked_falsely_in_at_most_one_table_of_twenty():
     draw = random.Random(7)
     count, false = 300, 0

@@ -101,6 +101,7 @@ def test_what_loads_none_is_left_alone():
     assert list(unpickling(source)) == []
 
 
+@pytest.mark.process
 def test_a_run_that_is_resumed_recorded_and_read_unpickles_nothing(tmp_path):
     budget = Budget(steps=4, batch_size=8, evaluate_every=2)
     model = ModelSpec(dim=16, heads=2, dropout=0.1)

@@ -97,6 +97,7 @@ def test_a_short_convolution_is_run_counted_and_told_apart():
         ModelSpec(short_convolution=-1)
 
 
+@pytest.mark.process
 def test_committed_records_keep_their_ids_and_one_of_each_attention_is_composed_again():
     records, _ = Store(RESULTS).load()
     assert len(records) > 90

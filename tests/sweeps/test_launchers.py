@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from attn_zoo.cli import main
 from attn_zoo.cli.config import store_groups
 from attn_zoo.cli.job import Order
-from attn_zoo.cli.launch import at_once, attempt, ray_arguments
+from attn_zoo.cli.launch import _LAUNCHERS, at_once, attempt, ray_arguments
 from attn_zoo.cli.plan import plan
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.verify import verify
@@ -59,6 +59,16 @@ def serial(tmp_path_factory) -> dict[str, object]:
     folder = tmp_path_factory.mktemp("serial")
     assert zoo(*SWEEP, "seed=1,2", "report=false", folder=folder) == 0
     return found(folder)
+
+
+def test_no_worker_is_started_where_all_is_recorded(tmp_path, monkeypatch, capsys):
+    assert zoo(*SWEEP, "report=false", folder=tmp_path) == 0
+    monkeypatch.setitem(_LAUNCHERS, "joblib", lambda order, jobs: pytest.fail("workers are started"))
+    capsys.readouterr()
+    assert zoo(*SWEEP, "launch=joblib", "workers=2", "report=false", folder=tmp_path) == 0
+    assert capsys.readouterr().out.count("recorded already") == 3, "said of the whole and of either run"
+    with pytest.raises(pytest.fail.Exception, match="workers are started"):
+        zoo(*SWEEP, "seed=2", "launch=joblib", "workers=2", "report=false", folder=tmp_path)
 
 
 def holder(claim: Path) -> int | None:

@@ -10,8 +10,10 @@ from random import Random
 import numpy as np
 import pytest
 import torch
+from attn_zoo.tasks import masked_language
 from attn_zoo.tasks.datasets import running_text
 from attn_zoo.tasks.datasets.running_text import Document, articles
+from attn_zoo.tasks.masked_language import NEAR, shown_far_away
 from attn_zoo.tasks.parts.masking import first_of_word, mask
 from attn_zoo.tasks.parts.running import divided
 from attn_zoo.tasks.parts.tokenisers import FIRST, MASK
@@ -82,6 +84,30 @@ def test_whole_words_are_asked_for_whole_and_only_until_there_are_enough():
 
 def test_the_first_token_of_a_word():
     assert first_of_word(np.array([[0, 0, 1, 2, 2, 2, -1, -2]])).tolist() == [[0, 0, 2, 3, 3, 3, 6, 7]]
+
+
+def test_repeated_tokens_are_shown_far_away_and_nowhere_nearer():
+    draw = np.random.RandomState(2)
+    ids, wanted = draw.randint(FIRST, 40, (50, 64)), draw.random_sample(40) < 0.5
+    labels = np.where(draw.random_sample(ids.shape) < 0.15, ids, UNASKED)
+    seen = np.where(labels == UNASKED, ids, draw.randint(0, 40, ids.shape))
+    found = shown_far_away(seen, labels, wanted)
+    for row, place in np.ndindex(*ids.shape):
+        shown = [abs(at - place) for at in range(64) if ids[row, at] == ids[row, place] and labels[row, at] == UNASKED]
+        far = bool(shown) and min(shown) > NEAR
+        assert found[row, place] == (labels[row, place] != UNASKED and wanted[ids[row, place]] and far)
+    assert 20 < found.sum() < (labels != UNASKED).sum() / 2
+
+
+def test_the_repeated_part_is_of_rare_tokens(folder, monkeypatch):
+    built = build(folder)
+    assert not built.slices("test")["repeated"].any(), "each letter of this prose is frequent"
+    monkeypatch.setattr(masked_language, "RARE", 1.0)
+    inputs, labels, _ = everything(built.examples("test"))
+    parts = built.slices("test")
+    wanted = shown_far_away(inputs.numpy(), labels.numpy(), np.ones(built.spec.classes, dtype=bool))
+    assert wanted.any() and (parts["repeated"].numpy() == wanted).all()
+    assert torch.equal(parts["repeated"] ^ parts["rest"], labels != UNASKED), "each predicted token is in one part, others in none"
 
 
 def test_sequences_hold_the_text_and_never_two(folder):

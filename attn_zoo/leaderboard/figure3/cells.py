@@ -15,6 +15,8 @@ from attn_zoo.records import RunRecord
 K = TypeVar("K")
 TASK = "masked_language"
 SHARINGS = ("none", "headwise", "key_value", "layerwise")
+TEST, REPEATED = "test", "test: repeated"
+"""Scores of a record: perplexity of the whole test, and of the rare tokens that distant places alone show."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,16 +43,17 @@ class Runs:
 
     by_seed: Mapping[int, RunRecord]
 
-    @property
-    def perplexity(self) -> Estimate:
-        """Test perplexity with its interval over seeds."""
-        found = estimate([record.scores["test"] for record in self.by_seed.values()])
-        assert found is not None, "a cell has runs"
-        return found
+    def scores(self, part: str = TEST) -> dict[int, float]:
+        """Perplexity of a part of the test by seed; only of the records that score the part."""
+        return {seed: record.scores[part] for seed, record in self.by_seed.items() if part in record.scores}
 
-    def against(self, other: Runs) -> Estimate | None:
-        """Natural logarithm of the ratio of test perplexities to ``other``'s, paired by seed; None without a common seed."""
-        ours, theirs = ({seed: math.log(record.scores["test"]) for seed, record in runs.by_seed.items()} for runs in (self, other))
+    def perplexity(self, part: str = TEST) -> Estimate | None:
+        """Perplexity of a part of the test with its interval over seeds; None where no record scores the part."""
+        return estimate(list(self.scores(part).values()))
+
+    def against(self, other: Runs, part: str = TEST) -> Estimate | None:
+        """Natural logarithm of the ratio of perplexities to ``other``'s, paired by seed; None without a common seed."""
+        ours, theirs = ({seed: math.log(score) for seed, score in runs.scores(part).items()} for runs in (self, other))
         return paired(ours, theirs)
 
     def curve(self) -> list[tuple[int, Estimate]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED, SMALLEST
-from attn_zoo.leaderboard.figure3.cells import Cell, Figure, Runs
+from attn_zoo.leaderboard.figure3.cells import REPEATED, TEST, Cell, Figure, Runs
 from attn_zoo.leaderboard.statistics import Estimate
 
 NEAR = 0.05
@@ -137,20 +137,23 @@ def _near(ours: Runs, theirs: Runs, what: str) -> Verdict:
 
 
 def _doubt(figure: Figure, cell: Cell, controls: Sequence[str]) -> Verdict | None:
-    """Doubt of a comparison with a cell that is not better than a control at its length; None where there is no doubt."""
+    """Doubt of a comparison with a cell that is no better than a control at its length; None where there is no doubt.
+
+    Tokens that distant places alone show are compared: on the others convolutions and frequencies go far at such a budget.
+    """
     for name in controls:
         control = figure.find(cell.convolution, cell.length, name)
         if control is None:
             continue
-        difference, why = _difference(figure.cells[cell], control)
+        difference, why = _difference(figure.cells[cell], control, REPEATED)
         if difference is None or not _better(difference):
-            return Verdict(UNSURE, f"n = {cell.length}: {cell.label} is not beyond the control {name} ({why})")
+            return Verdict(UNSURE, f"n = {cell.length}: {cell.label} is not beyond the control {name} on repeated tokens ({why})")
     return None
 
 
-def _difference(ours: Runs, theirs: Runs) -> tuple[Estimate | None, str]:
+def _difference(ours: Runs, theirs: Runs, part: str = TEST) -> tuple[Estimate | None, str]:
     """Logarithm of the ratio of perplexities where there are seeds enough to judge it, and the difference in words."""
-    found = ours.against(theirs)
+    found = ours.against(theirs, part)
     count = found.count if found else 0
     if found is None or count < SEEDS_NEEDED or found.half_width is None:
         return None, f"has {count} of {SEEDS_NEEDED} common seeds"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from tabulate import tabulate
 
 from attn_zoo.leaderboard.comparisons import SEEDS_NEEDED
-from attn_zoo.leaderboard.figure3.cells import SHARINGS, Cell, Figure
+from attn_zoo.leaderboard.figure3.cells import REPEATED, SHARINGS, TEST, Cell, Figure
 from attn_zoo.leaderboard.figure3.claims import CLAIMS, NEAR, NOT_RUN, Claim, Verdict
 from attn_zoo.leaderboard.statistics import CONFIDENCE
 
@@ -31,7 +31,9 @@ def figure3_page(figure: Figure, format: str = "terminal") -> str:
     parts = [_table(_claim_rows(figure, arms), ["panel", "the paper says", *map(arm_name, arms)], format)]
     parts.append(_list(_evidence(figure, arms)))
     if figure.cells:
-        parts.append(_table(_cell_rows(figure), ["n", "row", *map(arm_name, arms)], format))
+        columns = [(arm, part) for arm in arms for part in (TEST, REPEATED)]
+        head = [f"{arm_name(arm)}{', repeated' * (part == REPEATED)}" for arm, part in columns]
+        parts.append(_table(_cell_rows(figure, columns), ["n", "row", *head], format))
         parts.append(_list(_notes(figure)))
     return "\n\n".join(part for part in parts if part)
 
@@ -47,7 +49,8 @@ def figure3_data(figure: Figure) -> dict[str, Any]:
         "cells": [
             {
                 **asdict(cell),
-                "perplexity": {seed: record.scores["test"] for seed, record in runs.by_seed.items()},
+                "perplexity": runs.scores(),
+                "perplexity_repeated": runs.scores(REPEATED),
                 "run_ids": {seed: record.run_id for seed, record in runs.by_seed.items()},
             }
             for cell, runs in figure.cells.items()
@@ -74,10 +77,10 @@ def _evidence(figure: Figure, arms: list[int]) -> Iterable[str]:
                 yield f"{claim.panels}, {arm_name(arm)}: {claim.text} {verdict.word.capitalize()}. {verdict.why}."
 
 
-def _cell_rows(figure: Figure) -> list[list[str]]:
-    """Test perplexity of every cell, the arms side by side."""
+def _cell_rows(figure: Figure, columns: Sequence[tuple[int, str]]) -> list[list[str]]:
+    """Perplexities of every cell, for each arm and part of the test."""
     rows = sorted({replace(cell, convolution=0) for cell in figure.cells}, key=_place)
-    return [[f"{cell.length:,}", cell.label, *(_perplexity(figure, cell, arm) for arm in figure.arms)] for cell in rows]
+    return [[f"{cell.length:,}", cell.label, *(_perplexity(figure, cell, *column) for column in columns)] for cell in rows]
 
 
 def _place(cell: Cell) -> tuple[Any, ...]:
@@ -85,21 +88,23 @@ def _place(cell: Cell) -> tuple[Any, ...]:
     return cell.length, cell.k, SHARINGS.index(cell.sharing) if cell.k else 0, cell.attention != "softmax", cell.attention
 
 
-def _perplexity(figure: Figure, cell: Cell, arm: int) -> str:
+def _perplexity(figure: Figure, cell: Cell, arm: int, part: str) -> str:
     runs = figure.cells.get(replace(cell, convolution=arm))
-    return f"{runs.perplexity.written('.1f')} ({len(runs.by_seed)})" if runs else NOT_RUN
+    found = runs.perplexity(part) if runs else None
+    return f"{found.written('.1f')} ({found.count})" if found else NOT_RUN
 
 
 def _notes(figure: Figure) -> Iterable[str]:
     yield (
         f"Perplexity of test texts, which neither training nor the choice of a rate saw: mean over seeds with half of the "
-        f"{100 * CONFIDENCE:.0f} % interval, and the number of seeds. Curves are of validation."
+        f"{100 * CONFIDENCE:.0f} % interval, and the number of seeds. Curves are of validation. Repeated: of rare tokens that the "
+        "sequence shows at distant places alone."
     )
     yield (
         "Differences are ratios of perplexities paired by seed, with the interval of that pair alone. The paper's words for nearly "
         f"equal are taken as within {100 * NEAR:.0f} %: a claim holds where the interval lies within, does not hold where it lies "
         f"outside, and else cannot be told; nor can it by fewer than {SEEDS_NEEDED} common seeds, or where softmax (a, b) is no "
-        "better than a control, or Linformer (c, d) than a network without attention."
+        "better on repeated tokens than a control, or Linformer (c, d) than a network without attention."
     )
     yield f"Learning rates: {', '.join(_rates(figure))}."
 

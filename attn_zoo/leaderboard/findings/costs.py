@@ -25,7 +25,8 @@ class Cost:
     """Counted cost of one mechanism over several abilities."""
 
     shares: tuple[float, float] | None
-    """FLOPs of the mechanism over softmax's, the least and the most; None where no ability counts both."""
+    """FLOPs of the mechanism over softmax's, the least and the most; None where no ability counts both. A count of 0 is none: only
+    products of matrices are counted, and a Fourier transform or a mean takes time as well."""
     share_unknown: bool
     """Whether an ability lacks either count."""
     states: tuple[State, ...]
@@ -66,7 +67,7 @@ def cost(attention: str, abilities: Sequence[Ability]) -> Cost:
     rows = [(ability, row, softmax) for ability, row, softmax in known if row and row.scores.test]
     shares, states, wanted = [], [], 0
     for ability, row, softmax in rows:
-        if softmax and softmax.costs.mechanism_flops_4096 and row.costs.mechanism_flops_4096 is not None:
+        if softmax and softmax.costs.mechanism_flops_4096 and row.costs.mechanism_flops_4096:
             shares.append(row.costs.mechanism_flops_4096 / softmax.costs.mechanism_flops_4096)
         wanted += ability.causal
         if ability.causal and softmax and softmax.costs.state_bytes is not None and row.costs.state_bytes is not None:
