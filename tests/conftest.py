@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
@@ -32,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what 
 import pytest
 import torch
 from extras import missing, of_absent
-from tiers import COLLECTED, NAMED, TIERS, tier_of
+from tiers import COLLECTED, NAMED, TIERS, tier_of, tier_of_path
 
 torch.set_num_threads(1)
 gc.set_threshold(20_000)  # among all that tests have imported, looking for garbage at every 700 objects takes a tenth of their time
@@ -81,6 +82,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker of pytest-xdist which tests are wanted."""
     node.workerinput.update(named=node.config.stash[NAMED], all_tiers=node.config.option.all_tiers)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out folders and files whose tests are all in a tier that is not wanted; their imports take seconds."""
+    return True if not config.option.all_tiers and tier_of_path(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # markers are in place before -m chooses by them

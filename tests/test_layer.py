@@ -194,6 +194,7 @@ def test_streams_start_as_copies_and_restart():
         assert all(weight.abs().sum() > 0 for name, weight in layer.stream_projections.named_parameters() if "weight" in name)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("options", [{}, {"sharing": "key_value"}, {"projection": "mean"}, {"sharing": "none"}])
 def test_compiles_whole_and_computes_under_autocast(implementation, options):

@@ -66,6 +66,7 @@ def test_gradients_are_those_of_differences(name, causal):
         checks.check_gradients(name, causal=causal)
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("name", attentions())
 def test_what_is_counted_is_what_the_formula_says(name):
     for causal in {False, card(name).can.causal}:

@@ -36,12 +36,14 @@ def test_every_check_has_a_mutant():
     assert {check for check, _, _ in MUTANTS} == set(TASK_CHECKS)
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("kind", [Sound, Pictures, Couples, Readings, SeveralAtOnce])
 def test_a_sound_task_passes_every_check(kind):
     report = check_task(card_of(kind))
     assert [result.status for result in report.results] == ["passed"] * len(TASK_CHECKS), str(report)
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize("kind", [RepeatsTokens, ReadingsByPosition])
 def test_a_sound_task_with_labels_by_position_passes_every_check_but_the_order_of_labels(kind):
     report = check_task(card_of(kind))
@@ -55,6 +57,7 @@ def in_the_tests():
     TESTING.clear()
 
 
+@pytest.mark.variants
 @pytest.mark.parametrize(("check", "card", "words"), MUTANTS, ids=[f"{check}-{card.name}" for check, card, _ in MUTANTS])
 @pytest.mark.usefixtures("in_the_tests")
 def test_a_check_catches_its_mutant(check, card, words):

@@ -16,7 +16,7 @@ TIERS: Mapping[str, str] = {
     "variants": "the kit on settings other than the defaults and at every drawn size, and its mutants",
     "process": "commands, sweeps and workers in processes of their own, and measurements",
     "kernels": "Triton kernels in the interpreter or compiled, exported and compiled layers",
-    "docs": "the site, the tutorials and every command that the documentation shows",
+    "docs": "the site, the tutorials, every command that the documentation shows, and files that are made from records",
     "peers": "comparisons with public packages",
     "data": "published data sets",
     "simulations": "thousands of simulated records, for the level and the power of a test",
@@ -39,6 +39,10 @@ PLACES: Mapping[str, str] = {
     **dict.fromkeys(["test_plugin.py", "test_pytest_plugin.py", "tasks/test_published_flaws.py"], "process"),
     **dict.fromkeys(["records/test_committed_ids.py", "records/test_rerun.py", "leaderboard/test_tradeoff.py"], "process"),
     **dict.fromkeys(["test_light_import.py", "cli/test_new.py", "cost/test_batch_size.py", "cost/test_cost.py"], "process"),
+    **dict.fromkeys(["cli/test_check.py", "cli/test_entry.py", "cli/test_family.py"], "process"),
+    **dict.fromkeys(
+        ["cli/test_linformer_figure3.py", "cost/test_measured_cost.py", "transplant/test_transplant_command.py"], "process"
+    ),
 }
 """Folders and files whose tests are all in one tier."""
 
@@ -49,8 +53,10 @@ CHECKS: Mapping[str, str] = {
     **dict.fromkeys(["every_size_runs_in_every_type", "gradients_follow_outputs_at_every_size"], "variants"),
     **dict.fromkeys(["every_position_counts_at_every_size", "no_future_leaks_at_any_border"], "variants"),
     **dict.fromkeys(["options_hold_beyond_the_variants", "steps_hold_on_for_long", "calls_recover_from_errors"], "variants"),
+    **dict.fromkeys(["time_grows_as_printed", "promises_hold_once_trained", "data_seed_changes_the_data"], "variants"),
+    **dict.fromkeys(["batch_size_has_no_influence", "padding_anywhere_amounts_to_its_absence"], "variants"),
 }
-"""Checks of the kit that start a process or a compiler, or meet every drawn size, by name."""
+"""Checks of the kit that start a process or a compiler, or meet large sizes or many, by name."""
 
 IMPLEMENTATIONS: Mapping[str, str] = {"triton": "kernels", "fla": "kernels"}
 """Implementations whose cases of the kit run in Triton's interpreter."""
@@ -63,17 +69,21 @@ COLLECTED: pytest.StashKey[Counter[str | None]] = pytest.StashKey()
 """Number of tests that were collected, by tier; None is the plain one."""
 
 
+def tier_of_path(path: Path) -> str | None:
+    """Tier of all tests of a folder or file; None where they are not all in one."""
+    inside = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
+    return next((tier for place, tier in PLACES.items() if inside == place or inside.startswith(f"{place}/")), None)
+
+
 def place_of(item: pytest.Item) -> str | None:
-    """Tier of a test by its folder or file; None where these have none."""
-    if not item.path.is_relative_to(TESTS):
-        return None
-    path = item.path.relative_to(TESTS).as_posix()
-    if path in KIT and "[" in item.name.partition("[")[2]:
+    """Tier of a test by its folder or file, or as a case of the kit; None where these have none."""
+    kit = item.path.parent == TESTS and item.path.name in KIT
+    if kit and "[" in item.name.partition("[")[2]:
         subject, _, check = item.name.removesuffix("]").rpartition("-")
         if "[default]" not in item.name:
             return "variants"
         return CHECKS.get(check) or IMPLEMENTATIONS.get(subject.rpartition("-")[2])
-    return next((tier for place, tier in PLACES.items() if path == place or path.startswith(f"{place}/")), None)
+    return tier_of_path(item.path)
 
 
 def tier_of(item: pytest.Item) -> str | None:

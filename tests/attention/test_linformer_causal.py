@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 
 import pytest
@@ -30,8 +31,17 @@ def mixed(weights: Tensor, tokens: list[Tensor]) -> Tensor:
     return torch.stack([torch.stack([w * t for w, t in zip(row, tokens, strict=True)]).sum(dim=0) for row in weights])
 
 
-def written_out(built: LinformerCausal, query: Tensor, key: Tensor, value: Tensor, valid: Tensor | None) -> Tensor:
+def validity(keys: int) -> Tensor:
+    """Real tokens of three examples, one of which has none in a block in the middle."""
+    valid = torch.arange(keys) < torch.tensor([keys, keys * 2 // 3, 1])[:, None]
+    valid[0, keys // 4 : keys // 2] = False
+    return valid
+
+
+@cache
+def written_out(causal: bool, padded: bool, keys: int) -> Tensor:
     """For each query: its own block's keys up to it, and for every other block it may see, E K and F V of the real tokens."""
+    built, (query, key, value), valid = build(causal), draw(keys), validity(keys) if padded else None
     out, n, c = torch.zeros_like(query), key.shape[2], built.block
     for b, h, i in product(range(query.shape[0]), range(query.shape[1]), range(n)):
         real = [j for j in range(n) if valid is None or bool(valid[b, j])]
@@ -58,12 +68,8 @@ def written_out(built: LinformerCausal, query: Tensor, key: Tensor, value: Tenso
 def test_equals_its_definition(implementation, causal, padded, keys):
     built = build(causal, implementation=implementation)
     assert built.block == 9
-    valid = None
-    if padded:
-        valid = torch.arange(keys) < torch.tensor([keys, keys * 2 // 3, 1])[:, None]
-        valid[0, keys // 4 : keys // 2] = False  # empties a block in the middle
-    expected = written_out(built, *draw(keys), valid)
-    torch.testing.assert_close(built(*draw(keys), key_valid=valid), expected, rtol=0, atol=1e-12)
+    found = built(*draw(keys), key_valid=validity(keys) if padded else None)
+    torch.testing.assert_close(found, written_out(causal, padded, keys), rtol=0, atol=1e-12)
 
 
 def test_a_block_holds_the_root_of_length_times_keys():

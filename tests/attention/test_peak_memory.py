@@ -58,6 +58,7 @@ class MaskedWindow(Longformer):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask if key_valid is None else mask & key_valid)
 
 
+@pytest.mark.process
 def test_a_mask_over_all_pairs_is_caught():
     """Even where fused attention holds no scores; and a byte each is not the least that is seen."""
     MaskedWindow.card = replace(card("longformer"), build=MaskedWindow, options=WithoutGlobals)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from attn_zoo.kernels.cpu._tiling import untraced
 
 
+@pytest.mark.process
 def test_importing_the_mechanisms_imports_no_compiler():
     code = "import sys, attn_zoo.attention; assert 'torch._dynamo' not in sys.modules"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)

@@ -37,11 +37,13 @@ def taken():
         torch.set_num_threads(threads)
 
 
+@pytest.mark.process
 def test_the_same_twice_ties_on_the_real_clock(taken):
     """Whatever else runs here: the order is shuffled, so at this confidence a false alarm has a chance below one in a million."""
     assert compare(taken["first"], taken["same"], confidence=1 - 1e-6).verdict == "tie"
 
 
+@pytest.mark.process
 def test_a_tenth_more_is_found_on_the_real_clock(taken):
     """Fails only where fewer than 72 of 120 rounds see it; were it 4 of 5 rounds that do, with a chance of 1 in 10 million."""
     comparison = compare(taken["first"], taken["slower"])

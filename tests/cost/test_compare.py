@@ -48,6 +48,7 @@ def timed(rng: np.random.Generator, shape: dict[str, float], slowdown: float, *,
     return (1e-3 * first).tolist(), (1e-3 * slowdown * np.where(swap, factors[:, 0], factors[:, 1])).tolist()
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize("shape", MACHINES.values(), ids=MACHINES)
 def test_the_same_twice_is_a_tie_and_a_tenth_more_is_found(shape):
     rng = np.random.default_rng(7)
@@ -59,6 +60,7 @@ def test_the_same_twice_is_a_tie_and_a_tenth_more_is_found(shape):
     assert faster.count("B faster") >= 95
 
 
+@pytest.mark.simulations
 @pytest.mark.parametrize("shape", MACHINES.values(), ids=MACHINES)
 def test_the_interval_holds_the_true_quotient_whatever_the_noise(shape):
     """Also where the second place costs far more. At the coverage of 96 % the chance of fewer than 93 % of 400 is 0.2 %."""

@@ -343,6 +343,7 @@ def test_materialised_softmax_is_refused_by_arithmetic_where_it_cannot_fit(monke
     assert grid_of().refusal(cell) == "OOM: by arithmetic at least 4096 bytes, of 4095"
 
 
+@pytest.mark.process
 def test_a_real_measurement_of_two_lengths():
     small: dict[str, Any] = {"lengths": [16, 32], "rounds": 6, "time_limit": 300.0, "seconds": 600.0}
     found, again = measured(**small), measured(**small)

@@ -125,6 +125,7 @@ def test_decoders_see_no_future_and_generate_without_a_cache(name):
         model(ids, use_cache=True)
 
 
+@pytest.mark.kernels
 def test_a_convolved_model_of_transformers_compiles_whole_and_is_checkpointed():
     model, batch = drawn(replace_attention(tiny.build("bert"), "luna", short_convolution=4)), tiny.inputs("bert", "left")
     compiled: Any = torch.compile(model, backend="eager", fullgraph=True)

@@ -158,6 +158,7 @@ def test_models_are_pickled_copied_saved_and_loaded(name, tmp_path):
     torch.testing.assert_close(other(images()), expected, rtol=0, atol=0)
 
 
+@pytest.mark.kernels
 def test_a_compiled_model_answers_alike():
     built = vit(bound("linformer"), depth=1).eval()
     compiled = torch.compile(built, backend="aot_eager", fullgraph=True)

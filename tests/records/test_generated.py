@@ -144,6 +144,7 @@ few = settings(max_examples=FEW, deadline=None, derandomize=True, suppress_healt
 many = settings(max_examples=MANY, deadline=None, suppress_health_check=SLOW, database=None)
 
 
+@pytest.mark.process
 def test_damaged_records_end_no_command():
     few(given(damaged())(check_damaged))()
 

@@ -32,6 +32,7 @@ def packed(folder):
     return path
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", reference.SETS)
 def test_the_reference_records_are_the_committed_ones(name):
     wanted, path = records_in(name), reference.packed_file(name)
@@ -105,6 +106,7 @@ def test_a_packed_file_is_told_by_its_name(tmp_path):
         pack([], tmp_path / "records.json")
 
 
+@pytest.mark.docs
 def test_the_reference_is_shown_without_a_folder_of_ones_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     first = reference.shipped()[0]

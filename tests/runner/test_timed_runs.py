@@ -93,6 +93,7 @@ def test_a_timed_run_cut_short_ends_where_the_whole_would(after, tmp_path, monke
     assert record.measured["train_seconds"] == 6.0
 
 
+@pytest.mark.process
 def test_the_clock_of_the_main_process_ends_all_and_sets_their_rates():
     """The other process's steps take ten times as long by its own clock."""
     alone = run(spec(), Quiet())

@@ -165,6 +165,7 @@ for kind in (Tokens.wordpiece, Tokens.bpe):
 """
 
 
+@pytest.mark.process
 def test_learned_tokens_are_the_same_in_every_process():
     """The library's own WordPiece trainer numbers characters in the order of a table that differs from process to process."""
     pytest.importorskip("tokenizers")
