@@ -18,6 +18,7 @@ from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.leaderboard.plots import draw
+from attn_zoo.leaderboard.plots.axes import layer_axes
 from attn_zoo.leaderboard.render.separation import render_separations
 from attn_zoo.leaderboard.separation import separates
 from attn_zoo.records import RunRecord, Store
@@ -55,6 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--legend", action="store_true", help="how to read every column")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help=_PLOTS)
+    layers = "with --plots: curves against time and memory of a layer as well, which attn-zoo measure output=FILE measured"
+    parser.add_argument("--layers", type=Path, metavar="FILE", help=layers)
     parser.set_defaults(handler=_leaderboard)
 
 
@@ -114,7 +117,8 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     _refuse(parsed)
     parsed.records = records_root(parsed)
     if parsed.plots:
-        drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots)
+        layers = layer_axes(parsed.layers) if parsed.layers else []
+        drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots, layers)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
     if parsed.output:
         print(f"writes {parsed.output} from the records in {parsed.records}", file=sys.stderr, flush=True)
@@ -149,6 +153,8 @@ def _refuse(parsed: argparse.Namespace) -> None:
         raise ValueError(f"--costs stands beside the heat map of --format terminal, html or svg; there is none in {format}")
     if (narrow := given("wide", "legend")) and format != "terminal":
         raise ValueError(f"{narrow[0]} is of --format terminal; --format {format} shows all of it")
+    if parsed.layers and not parsed.plots:
+        raise ValueError("--layers adds curves to the pictures of --plots FOLDER; name a folder, or leave it out")
     alone = [*given("overview", "published"), *([f"--format {format}"] if format in ("csv", "svg") else [])]
     if parsed.at and alone:
         raise ValueError(f"--at adds a table to those of each task, which {alone[0]} does not show; leave one of them out")

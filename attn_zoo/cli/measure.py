@@ -65,7 +65,7 @@ def measure(words: Sequence[str]) -> int:
     name, given = compose(words)
     grid = EXPERIMENTS[name](**given)
     if grid.read is not None:
-        found = _read(name, Path(grid.read))
+        found = Measurement.read("read", name, Path(grid.read))
         show(grid.report(found))
         grid.draw(found)
         return 0
@@ -123,21 +123,6 @@ def compose(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     given = read_keys("measure", words, ["experiment", *(f.name for f in fields(kind))], owner=owner)
     given.pop("experiment", None)
     return name, typed_options(owner, kind, given)
-
-
-def _read(name: str, file: Path) -> Measurement:
-    """Read the file of an earlier measurement of an experiment."""
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"read must be a file that output= wrote; {file} holds no JSON ({error})") from error
-    experiment = data.get("experiment") if isinstance(data, dict) else None
-    if experiment != name:
-        raise ValueError(f"read must be a file that output= of experiment={name} wrote; {file} is of another kind")
-    try:
-        return Measurement.from_dict(data)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{file} is not a whole measurement: {type(error).__name__}: {error}; measure it again") from error
 
 
 def _limits(grid: Grid) -> dict[str, Any]:

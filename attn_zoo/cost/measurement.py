@@ -113,6 +113,29 @@ class Measurement:
                 found.values.setdefault(row["quantity"], []).append(row["value"])
         return made
 
+    @classmethod
+    def read(cls, key: str, experiment: str, file: Path) -> Measurement:
+        """Return the measurement of ``experiment`` that a file holds.
+
+        Args:
+            key: word of the command line that names the file, for errors.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it holds none, one of another experiment, or a part of one.
+        """
+        try:
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{key} must be a file that output= wrote; {file} holds no JSON ({error})") from error
+        kind = data.get("experiment") if isinstance(data, dict) else None
+        if kind != experiment:
+            raise ValueError(f"{key} must be a file that output= of experiment={experiment} wrote; {file} is of another kind")
+        try:
+            return cls.from_dict(data)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{file} is not a whole measurement: {type(error).__name__}: {error}; measure it again") from error
+
     def write(self, file: Path) -> None:
         """Write the file atomically, a line for each cell and each row."""
         plain = self.to_dict()

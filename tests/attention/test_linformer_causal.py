@@ -41,23 +41,24 @@ def validity(keys: int) -> Tensor:
 @cache
 def written_out(causal: bool, padded: bool, keys: int) -> Tensor:
     """For each query: its own block's keys up to it, and for every other block it may see, E K and F V of the real tokens."""
-    built, (query, key, value), valid = build(causal), draw(keys), validity(keys) if padded else None
+    built, (query, key, value) = build(causal), draw(keys)
+    valid = validity(keys) if padded else None
     out, n, c = torch.zeros_like(query), key.shape[2], built.block
     for b, h, i in product(range(query.shape[0]), range(query.shape[1]), range(n)):
         real = [j for j in range(n) if valid is None or bool(valid[b, j])]
-        keys, values = [], []
+        rows, values = [], []
         for first in range(0, n, c):
             inside = [j for j in real if first <= j < first + c]
             if first <= i < first + c:
                 seen = [j for j in inside if j <= i or not built.geometry.causal]
-                keys += [key[b, h, j] for j in seen]
+                rows += [key[b, h, j] for j in seen]
                 values += [value[b, h, j] for j in seen]
             elif inside and (first < i or not built.geometry.causal):
                 columns = [j - first for j in inside]
-                keys += mixed(built.key_projection[:, columns], [key[b, h, j] for j in inside])
+                rows += mixed(built.key_projection[:, columns], [key[b, h, j] for j in inside])
                 values += mixed(built.value_projection[:, columns], [value[b, h, j] for j in inside])
-        if keys:
-            out[b, h, i] = (torch.stack(keys) @ query[b, h, i] / 8**0.5).softmax(0) @ torch.stack(values)
+        if rows:
+            out[b, h, i] = (torch.stack(rows) @ query[b, h, i] / 8**0.5).softmax(0) @ torch.stack(values)
     return out
 
 

@@ -30,6 +30,7 @@ from attn_zoo.cli.plan import plan
 from attn_zoo.cost.experiments import report
 from attn_zoo.cost.measurement import Measurement
 from attn_zoo.leaderboard import tables
+from attn_zoo.leaderboard.plots.axes import RECORDED
 from attn_zoo.leaderboard.plots.tradeoff import curves_of
 from attn_zoo.records import Store
 
@@ -137,7 +138,7 @@ def test_a_sweep_holds_several_settings_of_one_mechanism_which_make_a_curve(tmp_
     assert found == {("linformer", 4, "auto"), ("linformer", 8, "auto"), ("linformer", 4, "sdpa"), ("softmax", None, "auto")}
     assert {str(r.environment["command"]).split()[3] for r in records} == {rows}
     (table,) = tables(records)
-    (curve,) = curves_of(table, "FLOPs")
+    (curve,) = curves_of(table, RECORDED["FLOPs"])
     assert (curve.name, curve.varied, len(curve.rows)) == ("linformer", "projected_length 4 to 8", 2)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import matplotlib
 import pytest
@@ -11,14 +13,20 @@ from make import make_record
 from matplotlib.figure import Figure
 from synthetic import dialled_records
 
+from attn_zoo.cli.main import main
+from attn_zoo.cost.bench import Subject
+from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.leaderboard import Table, tables
 from attn_zoo.leaderboard.page import html_page
 from attn_zoo.leaderboard.plots import draw, tradeoffs
+from attn_zoo.leaderboard.plots.axes import MECHANISM, RECORDED, layer_axes
 from attn_zoo.leaderboard.plots.style import style_of
-from attn_zoo.leaderboard.plots.tradeoff import CURVES, PANELS, curves_of, draw_tradeoff, log_ticks, size_of
+from attn_zoo.leaderboard.plots.tradeoff import CURVES, PANELS, columns_of, curves_of, draw_tradeoff, log_ticks, size_of
 from attn_zoo.plotting.labels import overlap
 from attn_zoo.plotting.theme import SERIES, settings
 from attn_zoo.records import RunRecord, Tuning
+
+FLOPS = RECORDED["FLOPs"]
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +35,12 @@ def nine() -> list[Table]:
     return tables(dialled_records())
 
 
-def drawn(found: list[Table], cost: str = "FLOPs"):
+def drawn(found: list[Table]):
     """A figure of the tables, and its panels."""
     with matplotlib.rc_context(settings("tradeoff", outlined=False)):
-        figure = Figure(figsize=size_of(len(found)))
-        draw_tradeoff(figure, found, cost, style_of(found), 0.96)
+        columns = columns_of(len(found))
+        figure = Figure(figsize=size_of(len(found), columns))
+        draw_tradeoff(figure, [(table, FLOPS) for table in found], columns, style_of(found), 0.96)
     return figure, figure.axes
 
 
@@ -43,10 +52,10 @@ def test_a_curve_joins_the_settings_of_a_mechanism_by_ascending_cost():
     records = [dialled("linformer", flops, test) for flops, test in ((300, 0.9), (100, 0.5), (200, 0.8))]
     records += [dialled("performer", 100, 0.6), dialled("uniform", 50, 0.1), dialled("uniform", 60, 0.2)]
     (table,) = tables(records)
-    (curve,) = curves_of(table, "FLOPs")
+    (curve,) = curves_of(table, FLOPS)
     assert curve.name == "linformer" and [row.costs.flops_per_example for row in curve.rows] == [100, 200, 300]
     assert curve.varied == "dial 100 to 300"
-    assert curves_of(table, "memory") == [], "all rows took the same memory"
+    assert curves_of(table, RECORDED["memory"]) == [], "all rows took the same memory"
 
 
 def tuned(flops: int, test: float, *more: str) -> RunRecord:
@@ -58,7 +67,7 @@ def tuned(flops: int, test: float, *more: str) -> RunRecord:
 def test_settings_may_each_be_tuned_but_no_searched_hyperparameter_is_a_point():
     (table,) = tables([tuned(100, 0.8), tuned(200, 0.8), tuned(300, 0.9, "attention.dial")])
     assert len(table.rows) == 3
-    (curve,) = curves_of(table, "FLOPs")
+    (curve,) = curves_of(table, FLOPS)
     assert curve.name == "linformer" and [row.costs.flops_per_example for row in curve.rows] == [100, 200]
     (picture,) = [p for p in tradeoffs([table]) if p.along == "FLOPs"]
     assert "each setting with its own budget.learning_rate, chosen on validation" in picture.caption
@@ -68,14 +77,14 @@ def test_what_failed_is_not_joined_and_a_named_implementation_has_its_own_curve(
     plain = [dialled("linformer", 100, 0.5), dialled("linformer", 200, 0.8), dialled("linformer", 300, 0.9, status="diverged")]
     named = [replace(r, spec=replace(r.spec, implementation="sdpa"), implementation="sdpa") for r in plain[:2]]
     (table,) = tables([*plain, *named])
-    curves = {curve.name: curve for curve in curves_of(table, "FLOPs")}
+    curves = {curve.name: curve for curve in curves_of(table, FLOPS)}
     assert set(curves) == {"linformer", "linformer (sdpa)"}
     assert all([row.costs.flops_per_example for row in curve.rows] == [100, 200] for curve in curves.values())
 
 
 def test_of_many_curves_those_of_the_best_rows_are_drawn():
     records = [dialled(f"m{at:02}", flops, at / 100 + flops / 1e6) for at in range(20) for flops in (100, 200)]
-    found = curves_of(tables(records)[0], "FLOPs")
+    found = curves_of(tables(records)[0], FLOPS)
     assert len(found) == CURVES and {curve.attention for curve in found} == {f"m{at:02}" for at in range(12, 20)}
 
 
@@ -101,7 +110,7 @@ def test_a_panel_holds_every_score_the_line_of_softmax_and_the_band_of_the_best_
     _, panels = drawn(nine)
     table, axes = nine[0], panels[0]
     held = {(round(float(x), 6), round(float(y), 6)) for line in axes.lines for x, y in line.get_xydata()}
-    for curve in curves_of(table, "FLOPs"):
+    for curve in curves_of(table, FLOPS):
         for row in curve.rows:
             assert row.scores.test and (row.costs.flops_per_example, round(100 * row.scores.test.mean, 6)) in held, (
                 f"{row.label} is not drawn"
@@ -135,7 +144,7 @@ def test_no_name_covers_another_or_leaves_the_figure(nine, tasks):
 
 def test_curves_differ_in_colour_and_shape(nine):
     style = style_of(nine)
-    names = {curve.attention for table in nine for curve in curves_of(table, "FLOPs")}
+    names = {curve.attention for table in nine for curve in curves_of(table, FLOPS)}
     assert len({style.colours[name] for name in names}) == len({style.shapes[name] for name in names}) == len(names) == 5
     many = tables([dialled(f"m{at:02}", flops, 0.5) for at in range(36) for flops in (1, 2)])
     looks = style_of(many)
@@ -183,3 +192,59 @@ def test_ticks_are_round_few_and_within(low, high):
     ticks = log_ticks(low, high)
     assert ticks == sorted(ticks) and all(low <= tick <= high for tick in ticks)
     assert 2 <= len(ticks) <= 8
+
+
+def measured(file: Path, **changes) -> Path:
+    """A measurement of linformer at two projected lengths and two lengths, 3 rounds each."""
+    found = Measurement(
+        "growth",
+        {"dim": 64, "heads": 2},
+        None,
+        {"cpu": "this processor", "gpu": None, "threads": 2, "torch": "2.15"},
+        complete=True,
+    )
+    for k, length, kind in itertools.product((8, 16), (1024, 4096), ("forward", "training")):
+        options = {"projected_length": k, "sharing": "headwise"}
+        cell = Cell(f"linformer[projected_length={k}]", kind, length, subject=Subject("linformer", options))
+        found.of(cell).values = {"seconds": [k * length / 1e6, 0.1, k * length / 1e7], "peak_bytes": [k * length * 1024]}
+    found.write(file)
+    if changes:
+        file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
+    return file
+
+
+def test_measured_costs_of_a_layer_are_axes_at_each_length(tmp_path):
+    axes = {axis.name: axis for axis in layer_axes(measured(tmp_path / "layers.json"))}
+    assert list(axes) == ["time-1024", "memory-1024", "time-4096", "memory-4096"]
+    records = [
+        make_record(
+            "linformer", test=k / 20, spec_options={"projected_length": k, "dropout": 0.0}, counted={"mechanism_flops_4096": k}
+        )
+        for k in (8, 16, 32)
+    ]
+    (table,) = tables([*records, make_record("performer")])
+    by_k = {row.options.get("projected_length"): row for row in table.rows}
+    assert axes["time-4096"].of(by_k[8]) == pytest.approx(1e3 * 8 * 4096 / 1e6), "the median of three rounds, in ms"
+    assert axes["memory-1024"].of(by_k[16]) == pytest.approx(16), "MiB"
+    assert axes["time-4096"].of(by_k[32]) is None and axes["time-4096"].of(by_k[None]) is None, "not measured"
+    assert MECHANISM.of(by_k[8]) == 8
+    (picture,) = [p for p in tradeoffs([table], list(axes.values())) if p.name == "tradeoff-layer"]
+    assert picture.size == size_of(5, 1) and "width 64 with 2 heads" in picture.caption and "this processor" in picture.caption
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"experiment": "cost"}, "of experiment=growth wrote"),
+        ({"complete": False}, "not finished"),
+        ({"cells": None}, "not a whole"),
+    ],
+)
+def test_other_measurements_are_refused(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        layer_axes(measured(tmp_path / "layers.json", **changes))
+
+
+def test_layers_are_of_plots(tmp_path, capsys):
+    assert main(["leaderboard", "--records", str(tmp_path), "--layers", "x.json"]) == 2
+    assert "--plots FOLDER" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from typing import Any
 from attn_zoo.leaderboard.heatmap.costs import measured_columns, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import HeatMap, heat_map
 from attn_zoo.leaderboard.plots import cost, curves, overall, tradeoff
+from attn_zoo.leaderboard.plots.axes import MECHANISM, RECORDED, CostAxis
 from attn_zoo.leaderboard.plots.style import SIZE, Style, style_of
 from attn_zoo.leaderboard.render.text import seed_count
 from attn_zoo.leaderboard.rows import COUNTED, Row, Table
@@ -43,15 +44,18 @@ class Picture:
     tables: tuple[Table, ...] = ()
 
 
-def draw(tables: Sequence[Table], folder: Path) -> list[Path]:
+def draw(tables: Sequence[Table], folder: Path, layers: Sequence[CostAxis] = ()) -> list[Path]:
     """Draw every figure into ``folder`` as PNG and as SVG; files of the same names are replaced.
+
+    Args:
+        layers: measured costs of a layer, for curves over hyperparameters.
 
     Raises:
         ValueError: there is nothing to draw.
         OSError: the folder cannot be written.
     """
     columns = [*recorded_columns(tables), *measured_columns(tables)]
-    wanted = [*overalls(heat_map(tables, columns)), *tradeoffs(tables)]
+    wanted = [*overalls(heat_map(tables, columns)), *tradeoffs(tables, layers)]
     wanted += [picture for number in range(len(tables)) for picture in pictures(tables, number)]
     if not wanted:
         raise ValueError("no plots: none of the records holds a score with its cost, or a learning curve")
@@ -97,19 +101,45 @@ def pictures(tables: Sequence[Table], number: int) -> Iterator[Picture]:
             yield Picture(f"{stem}-curve-{name}", "curve", name, said, title, caption, SIZE, fill, (table,))
 
 
-def tradeoffs(tables: Sequence[Table]) -> Iterator[Picture]:
-    """The figures of scores against each cost as curves, ``tradeoff.PANELS`` tasks in each; none where no mechanism has several
-    settings."""
-    for name, (said, _) in cost.AXES.items():
-        drawn = [table for table in tables if tradeoff.curves_of(table, name)]
-        for first in range(0, len(drawn), tradeoff.PANELS):
-            panels = tuple(drawn[first : first + tradeoff.PANELS])
-            many = len(drawn) > tradeoff.PANELS
-            stem = f"tradeoff-{name.lower()}" + (f"-{first // tradeoff.PANELS + 1}" if many else "")
-            axis = said + (f", tasks {first + 1} to {first + len(panels)}" if many else "")
-            title = f"Score against {said}, by hyperparameter"
-            size, fill = tradeoff.size_of(len(panels)), partial(tradeoff.draw_tradeoff, tables=panels, cost=name)
-            yield Picture(stem, "tradeoff", name, axis, title, _tradeoff_caption(name, panels), size, fill, panels)
+def tradeoffs(tables: Sequence[Table], layers: Sequence[CostAxis] = ()) -> Iterator[Picture]:
+    """The figures of scores against each recorded cost as curves, ``tradeoff.PANELS`` tasks in each, and of costs of a layer, one
+    column a task; none where no mechanism has several settings.
+
+    Args:
+        layers: measured costs of a layer, which are drawn below FLOPs at 4,096 tokens.
+    """
+    for axis in RECORDED.values():
+        drawn = [table for table in tables if tradeoff.curves_of(table, axis)]
+        for numbers, part in _parts(drawn, tradeoff.PANELS):
+            stem = f"tradeoff-{axis.name.lower()}{_number(numbers, tradeoff.PANELS)}"
+            yield _tradeoff(stem, axis.name, axis.said, numbers, part, [axis])
+    axes = [MECHANISM, *layers]
+    drawn = [table for table in tables if layers and all(tradeoff.curves_of(table, axis) for axis in axes)]
+    for numbers, part in _parts(drawn, tradeoff.COLUMNS):
+        stem = f"tradeoff-layer{_number(numbers, tradeoff.COLUMNS)}"
+        yield _tradeoff(stem, "layer", "costs of a layer", numbers, part, axes)
+
+
+def _tradeoff(stem: str, along: str, said: str, numbers: range, tables: Sequence[Table], axes: Sequence[CostAxis]) -> Picture:
+    """The picture with a panel for each of the tables and axes; ``numbers`` tell the tables from those of other pictures."""
+    panels = [(table, axis) for axis in axes for table in tables]
+    columns = tradeoff.columns_of(len(tables)) if len(axes) == 1 else len(tables)
+    fill = partial(tradeoff.draw_tradeoff, panels=panels, columns=columns)
+    words = f"{said}, tasks {numbers[0] + 1} to {numbers[-1] + 1}" if numbers else said
+    title, size = f"Score against {said}, by hyperparameter", tradeoff.size_of(len(panels), columns)
+    return Picture(stem, "tradeoff", along, words, title, _tradeoff_caption(panels), size, fill, tuple(tables))
+
+
+def _number(numbers: range, most: int) -> str:
+    """Number of a picture in the name of its file; none where it is the only one."""
+    return f"-{numbers[0] // most + 1}" if numbers else ""
+
+
+def _parts(tables: Sequence[Table], most: int) -> Iterator[tuple[range, Sequence[Table]]]:
+    """Tables in parts of at most ``most``, with their numbers; empty numbers where there is one part."""
+    for first in range(0, len(tables), most):
+        part = tables[first : first + most]
+        yield range(first, first + len(part)) if len(tables) > most else range(0), part
 
 
 def write(picture: Picture, style: Style, folder: Path) -> list[Path]:
@@ -148,19 +178,22 @@ def _figure(picture: Picture, style: Style, *, titled: bool) -> Any:
     return figure
 
 
-def _tradeoff_caption(name: str, panels: Sequence[Table]) -> str:
-    found = [curve for table in panels for curve in tradeoff.curves_of(table, name)]
+def _tradeoff_caption(panels: Sequence[tuple[Table, CostAxis]]) -> str:
+    found = [curve for table, axis in panels for curve in tradeoff.curves_of(table, axis)]
     rows = [row for curve in found for row in curve.rows]
     parts = [f"One curve a mechanism over its hyperparameter, mean of {_seeds(rows)}"]
     parts += ["bars: 95 % interval"] if any(row.scores.test and row.scores.test.half_width for row in rows) else []
     parts.append("dotted: softmax; grey band: the best control (c) with its interval")
-    parts.append("counted, the same on every machine" if name in COUNTED else f"median over seeds, measured on {_machines(rows)}")
+    for axis in dict.fromkeys(axis for _, axis in panels):
+        measured = axis.source or f"median over seeds, measured on {_machines(rows)}"
+        parts.append(f"{axis.said}: counted, the same on every machine" if axis.counted else measured)
     tuned = sorted({key for row in rows if row.provenance.tuning for key in row.provenance.tuning.space})
     parts += [f"each setting with its own {', '.join(tuned)}, chosen on validation"] if tuned else []
     varied: dict[str, dict[str, None]] = {}
     for curve in found:
         varied.setdefault(curve.name, {})[curve.varied] = None
-    return f"{'; '.join(parts)}. " + "; ".join(f"{curve}: {' or '.join(said)}" for curve, said in sorted(varied.items())) + "."
+    told = "; ".join(f"{curve}: {' or '.join(said)}" for curve, said in sorted(varied.items()))
+    return f"{'; '.join(dict.fromkeys(parts))}. {told}."
 
 
 def _cost_caption(name: str, told: Sequence[Row], scored: Sequence[Row]) -> str:

@@ -1,4 +1,4 @@
-"""Scores against cost as curves: a mechanism over its hyperparameters, one panel a task."""
+"""Scores against cost as curves: a mechanism over its hyperparameters, a panel for each task and cost."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attn_zoo.leaderboard.plots.cost import AXES, cost_of
+from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.plots.style import Style, bar, interval, limits, near_bounds, scale_of, score_axis
-from attn_zoo.leaderboard.rows import COUNTED, Block, Row, Table
+from attn_zoo.leaderboard.rows import Block, Row, Table
 from attn_zoo.leaderboard.tuned import searched
 from attn_zoo.plotting.labels import at_ends
 from attn_zoo.plotting.theme import INK, MUTED, plain, short
 
+COLUMNS = 3
 PANELS = 9
-"""Tasks in one figure, in at most three columns."""
+"""Tasks in one figure, in at most ``COLUMNS`` columns."""
 CURVES = 8
 """Curves in one panel: those of the best rows."""
 _PANEL = (4.5, 3.1)
@@ -40,20 +41,20 @@ class Curve:
     """Hyperparameter in which the rows differ: ``projected_length 8 to 128``."""
 
 
-def curves_of(table: Table, cost: str) -> list[Curve]:
-    """The curves of a table against ``cost``: of mechanisms with a score at two costs or more, the ``CURVES`` best of them.
+def curves_of(table: Table, cost: CostAxis) -> list[Curve]:
+    """The curves of a table against a cost: of mechanisms with a score at two costs or more, the ``CURVES`` best of them.
 
     A curve joins rows of one kind of implementation, by a measured cost of one block. Rows whose hyperparameters were themselves
     searched for are no part of it: a study has chosen one point.
     """
     members: dict[tuple[str, str, Block | None], list[Row]] = defaultdict(list)
     for row in table.rows:  # the best first
-        if row.scores.test and not row.control and not searched(row.provenance.tuning, "attention") and cost_of(row, cost):
-            members[row.attention, _name(row), row.block(cost)].append(row)
+        if row.scores.test and not row.control and not searched(row.provenance.tuning, "attention") and cost.of(row):
+            members[row.attention, _name(row), cost.block(row)].append(row)
     found = [
-        Curve(attention, name, tuple(sorted(rows, key=lambda row: (cost_of(row, cost), row.label))), _varied(rows))
+        Curve(attention, name, tuple(sorted(rows, key=lambda row: (cost.of(row) or 0.0, row.label))), _varied(rows))
         for (attention, name, _), rows in members.items()
-        if len({cost_of(row, cost) for row in rows}) > 1
+        if len({cost.of(row) for row in rows}) > 1
     ]
     return found[:CURVES]
 
@@ -63,32 +64,31 @@ def _name(row: Row) -> str:
     return row.attention if row.costs.block.measured_as in ("auto", "eager") else f"{row.attention} ({row.costs.block.measured_as})"
 
 
-def size_of(panels: int) -> tuple[float, float]:
-    """Width and height in inches of a figure of so many panels."""
-    columns = _columns(panels)
+def columns_of(panels: int) -> int:
+    """Columns of a figure of so many panels."""
+    return 2 if panels == 4 else min(panels, COLUMNS)
+
+
+def size_of(panels: int, columns: int) -> tuple[float, float]:
+    """Width and height in inches of a figure of so many panels in so many columns."""
     return columns * _PANEL[0], math.ceil(panels / columns) * _PANEL[1]
 
 
-def draw_tradeoff(figure: Any, tables: Sequence[Table], cost: str, style: Style, top: float) -> None:
-    """Fill ``figure`` with a panel for each of ``tables``, all of which have curves.
+def draw_tradeoff(figure: Any, panels: Sequence[tuple[Table, CostAxis]], columns: int, style: Style, top: float) -> None:
+    """Fill ``figure`` with panels line by line, all of which have curves.
 
     Args:
         top: share of the figure's height that the panels may reach; what is above it is the title's.
     """
-    columns = _columns(len(tables))
-    lines = math.ceil(len(tables) / columns)
+    lines = math.ceil(len(panels) / columns)
     width, height = figure.get_size_inches()
-    for at, table in enumerate(tables):
+    for at, (table, cost) in enumerate(panels):
         line, column = divmod(at, columns)
         panel = top / lines
         left = (column * width / columns + _LEFT) / width
         below = top - (line + 1) * panel + _BELOW / height
         box = (left, below, 1 / columns - (_LEFT + _RIGHT) / width, panel - (_BELOW + _ABOVE) / height)
         _draw_panel(figure, figure.add_axes(box), table, cost, style, (column + 1) / columns)
-
-
-def _columns(panels: int) -> int:
-    return panels if panels < 4 else 2 if panels == 4 else 3
 
 
 def _varied(rows: Sequence[Row]) -> str:
@@ -103,16 +103,16 @@ def _varied(rows: Sequence[Row]) -> str:
     return ", ".join(differing)
 
 
-def _draw_panel(figure: Any, axes: Any, table: Table, cost: str, style: Style, right: float) -> None:
+def _draw_panel(figure: Any, axes: Any, table: Table, cost: CostAxis, style: Style, right: float) -> None:
     curves, scale = curves_of(table, cost), scale_of(table)
-    softmax = next((row for row in table.rows if row.attention == "softmax" and row.scores.test and cost_of(row, cost)), None)
+    softmax = next((row for row in table.rows if row.attention == "softmax" and row.scores.test and cost.of(row)), None)
     control = next((row for row in table.rows if row.label == table.control and row.scores.test), None)
     rows = [row for curve in curves for row in curve.rows] + ([softmax] if softmax else [])
-    xs = [cost_of(row, cost) or math.nan for row in rows]
+    xs = [cost.of(row) or math.nan for row in rows]
     _axes(axes, table, [*rows, *([control] if control else [])], xs, cost)
     ends: list[tuple[float, float]] = []
     for curve in curves:
-        places = [cost_of(row, cost) for row in curve.rows]
+        places = [cost.of(row) for row in curve.rows]
         scores = [row.scores.test for row in curve.rows if row.scores.test]
         means, bars = [score.mean * scale for score in scores], [bar(score, table) for score in scores]
         spreads = [[low[0] for low, _ in bars], [high[0] for _, high in bars]]
@@ -124,7 +124,7 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: str, style: Style, r
     if softmax and softmax.scores.test:
         mean, spread = softmax.scores.test.mean * scale, bar(softmax.scores.test, table)
         axes.axhline(mean, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-        axes.errorbar([cost_of(softmax, cost)], [mean], spread, color=INK, marker="*", markersize=8, elinewidth=0.8, zorder=4)
+        axes.errorbar([cost.of(softmax)], [mean], spread, color=INK, marker="*", markersize=8, elinewidth=0.8, zorder=4)
         ends.append((end, mean))
         labels.append((_name(softmax), INK, "*"))
     if control and control.scores.test:
@@ -137,7 +137,7 @@ def _draw_panel(figure: Any, axes: Any, table: Table, cost: str, style: Style, r
     at_ends(figure, axes, ends, names, colours, marks=shapes, right=right, size=7.5)
 
 
-def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cost: str) -> None:
+def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cost: CostAxis) -> None:
     """Scales, ticks and titles; of a metric of which less is better the axis is turned, so that up is better in every panel."""
     low, high = limits([end for row in rows if row.scores.test for end in interval(row.scores.test, table)], 0.05, 0.05)
     low, high = near_bounds(table, low, high, 102.0)
@@ -146,10 +146,10 @@ def _axes(axes: Any, table: Table, rows: Sequence[Row], xs: Sequence[float], cos
     axes.set_xscale("log")
     axes.set_xlim(least, most)
     axes.set_xticks(log_ticks(least, most), minor=False)
-    axes.xaxis.set_major_formatter(short if cost in COUNTED else plain)
+    axes.xaxis.set_major_formatter(short if cost.counted else plain)
     axes.xaxis.set_minor_locator(_no_ticks())
     axes.set_title(str(table.task["title"]), fontsize=9, loc="left", weight="bold")
-    axes.set_xlabel(AXES[cost][1], fontsize=8)
+    axes.set_xlabel(cost.label, fontsize=8)
     axes.set_ylabel(score_axis(table, "test", "axis turned"), fontsize=8)
     axes.tick_params(labelsize=7.5)
     axes.grid(linewidth=0.6)
