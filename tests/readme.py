@@ -25,10 +25,13 @@ from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.figure3 import Figure, figure3_page, read_figure
 from attn_zoo.leaderboard.figure3.plot import plot_figure3
 from attn_zoo.leaderboard.findings.page import findings
-from attn_zoo.leaderboard.heatmap.costs import recorded_columns
+from attn_zoo.leaderboard.heatmap.costs import LENGTH, recorded_columns
 from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.literature_text import render_published
+from attn_zoo.leaderboard.plots import tradeoffs, write
+from attn_zoo.leaderboard.plots.axes import layer_axes
+from attn_zoo.leaderboard.plots.style import style_of
 from attn_zoo.recommend import Recommendation, recommend
 from attn_zoo.recommend.text import as_text, sentences
 from attn_zoo.records import RunRecord, Store
@@ -67,6 +70,8 @@ PAGES = {
 """Files with generated tables, and which ones each has."""
 FIGURE3 = ROOT / "results" / "linformer_figure3.svg"
 """Picture above the table ``figure3``, where it is recorded."""
+CURVES = ROOT / "results" / "curves.svg"
+"""Scores of ``experiment=curves`` against costs of a layer, where they are recorded."""
 
 
 def tables() -> dict[str, str]:
@@ -124,10 +129,14 @@ def pictures() -> dict[Path, str]:
         ROOT / "results" / "quickstart" / "leaderboard.svg": leaderboard_tables(records_in("quickstart")),
     }
     drawn = {file: heat_map_svg(heat_map(of, recorded_columns(of))).rstrip() + "\n" for file, of in made.items()}
-    if figure3().cells:
-        with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:
+        if figure3().cells:
             (picture,) = plot_figure3(figure3(), Path(folder) / "figure3.svg")
             drawn[FIGURE3] = picture.read_text(encoding="utf-8")
+        if curves := leaderboard_tables(records_in("curves")):
+            layers = [axis for axis in layer_axes(ROOT / "results" / "curves_layers.json") if axis.name.endswith(f"-{LENGTH}")]
+            (found,) = (picture for picture in tradeoffs(curves, layers) if picture.along == "layer")
+            drawn[CURVES] = next(file for file in write(found, style_of(curves), Path(folder)) if file.suffix == ".svg").read_text()
     return drawn
 
 

@@ -62,8 +62,9 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
         rows = shown_rows(table)
         whole = rows["softmax"].costs.mechanism_flops_4096 if "softmax" in rows else None
         for name, row in rows.items():
-            if whole and row.costs.mechanism_flops_4096 is not None:
-                alone.setdefault(name, row.costs.mechanism_flops_4096 / whole)
+            count = row.costs.mechanism_flops_4096
+            if whole and (count or (count == 0 and row.control)):  # of others 0 is no count: see ``findings.costs``
+                alone.setdefault(name, count / whole)
     if alone:
         said = f"FLOPs: forward pass of the mechanisms alone at {LENGTH:,} tokens, at the runs' hyperparameters, times softmax's"
         return [CostColumn("FLOPs", LENGTH, said, alone)]
