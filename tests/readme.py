@@ -8,15 +8,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from tabulate import tabulate
 
 from attn_zoo import reference
 from attn_zoo.cli.analyze import error_table, spectrum_table
 from attn_zoo.cli.compare import place
 from attn_zoo.cli.listing import attention_table, task_table
-from attn_zoo.cli.main import parser
+from attn_zoo.cli.main import main, parser
 from attn_zoo.cli.recommend import required_of
 from attn_zoo.cost.experiments import report
 from attn_zoo.export import table as export_table
@@ -63,7 +67,8 @@ PAGES = {
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
-    ROOT / "docs" / "linformer.md": ("figure3",),
+    ROOT / "docs" / "linformer.md": ("figure3", "limits"),
+    ROOT / "docs" / "profile.md": ("separation",),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
 }
@@ -107,17 +112,19 @@ def tables() -> dict[str, str]:
         "export": export_table(_measured("export")),
         "linformer_table3": report(_measured("linformer_table3")),
         "figure3": figure3_of_the_paper(),
+        "limits": limits(),
+        "separation": printed("leaderboard", "--records", str(ROOT / "results" / "profile"), "--separation", "--format", "github"),
     }
 
 
 def renewed(page: Path, text: str) -> str:
     """The text of a page with every table as it should be."""
-    printed = tables()
+    made = tables()
     for name in PAGES[page]:
         place = re.search(rf"<!-- table: {name} -->\n(.*?)<!-- end -->", text, re.DOTALL)
         if place is None:
             raise ValueError(f"{page.relative_to(ROOT)} has no place for the table {name!r}")
-        table = printed[name].strip()
+        table = made[name].strip()
         text = text[: place.start(1)] + (f"\n{table}\n\n" if table else "") + text[place.end(1) :]
     return text
 
@@ -150,6 +157,26 @@ def figure3_of_the_paper() -> str:
     shown = "![Validation perplexity over training steps, by projected length, sharing and length, in both arms]"
     picture = f"{shown}(generated/{FIGURE3.name})\n\n" if figure3().cells else ""
     return picture + figure3_page(figure3(), "github")
+
+
+def limits() -> str:
+    """Test scores of ``experiment=linformer_limits``, each seed's: settings by tasks, with and without the short convolution."""
+    made = leaderboard_tables(records_in("linformer_limits"))
+    head = [f"{table.task['title']}{', bare' * (not table.model['short_convolution'])} (%)" for table in made]
+    cells: dict[str, dict[int, str]] = {}
+    for at, table in enumerate(made):
+        for row in table.rows:
+            seeds = ", ".join(f"{100 * score:.0f}" for _, score in sorted(row.scores.by_seed.items()))
+            cells.setdefault(row.label + " (c)" * row.control, {})[at] = seeds
+    rows = [[label, *(found.get(at, "") for at in range(len(made)))] for label, found in cells.items()]
+    return tabulate(rows, ["row", *head], tablefmt="github", disable_numparse=True) if made else "Not run yet."
+
+
+def printed(*words: str) -> str:
+    """What a command prints."""
+    with redirect_stdout(StringIO()) as output:
+        main(words)
+    return output.getvalue()
 
 
 def records_in(name: str) -> list[RunRecord]:
