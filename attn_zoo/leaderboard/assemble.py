@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from attn_zoo.leaderboard.boards import boards, boards_at, flops_until, pretrain_seconds
+from attn_zoo.leaderboard.boards import boards, boards_at, flops_until, pretrain_seconds, was_disturbed
 from attn_zoo.leaderboard.comparisons import resolution
 from attn_zoo.leaderboard.pareto import weighed
 from attn_zoo.leaderboard.ranking import ranked
@@ -122,7 +122,8 @@ def _row(members: Sequence[RunRecord], setting: str, chance: float | None) -> Ro
     flops = counted.get("flops_per_example")
     training = counted.get("training_flops_per_example")
     training_flops = training or (None if flops is None else (1 + _BACKWARD) * float(flops))
-    seconds = _figures(r.measured["train_seconds"] + pretrain_seconds(r) for r in done if "train_seconds" in r.measured)
+    steady = [r for r in done if "train_seconds" in r.measured and not was_disturbed(r)]
+    seconds = _figures(r.measured["train_seconds"] + pretrain_seconds(r) for r in steady)
     return Row(
         attention=first.spec.attention,
         setting=setting,

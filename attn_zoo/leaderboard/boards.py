@@ -13,6 +13,10 @@ from attn_zoo.records import RunRecord
 
 UNITS: Mapping[str, str] = {"time": "s", "FLOPs": "FLOPs", "memory": "bytes"}
 _GIVEN = "as asked for"
+DISTURBED = 2.0
+"""Training time over steps at their median beyond which a run was paused or shared its processor."""
+DISTURBANCE = 10.0
+"""Seconds that must be lost as well, as the first step of a short run takes long."""
 
 Look = tuple[float, float]
 """Cost until a look at validation, and the validation score."""
@@ -47,9 +51,19 @@ def boards_at(
 def _seconds(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
     """Seconds of pretraining and training; the step in which the run's own time is over counts as within it."""
     seconds, limit = point.get("train_seconds"), record.spec.budget.seconds
-    if seconds is None or len(row.costs.block.machines) != 1:
+    if seconds is None or len(row.costs.block.machines) != 1 or was_disturbed(record):
         return None
     return (min(seconds, limit) if limit else seconds) + pretrain_seconds(record)
+
+
+def was_disturbed(record: RunRecord) -> bool:
+    """Whether training took more than ``DISTURBED`` times its steps at their median, and seconds more: it was paused, or shared its
+    processor, and its time is no cost of the mechanism."""
+    seconds, step = record.measured.get("train_seconds"), record.measured.get("step_seconds_median")
+    if seconds is None or step is None or not record.curve:
+        return False
+    expected = record.curve[-1]["step"] * step
+    return bool(seconds > DISTURBED * expected and seconds - expected > DISTURBANCE)
 
 
 def pretrain_seconds(record: RunRecord) -> float:
@@ -123,7 +137,7 @@ def _reached(row: Row, seeds: Sequence[Sequence[Look]], budget: float | None, co
         return Entry(row.label, row.control, row.costs.block, estimate([look[1] for look in scores]), amount, over, note)
 
     if budget is None or not seeds or not all(seeds):
-        several = "measured on several machines" if len(row.costs.block.machines) > 1 else "no curve"
+        several = "measured on several machines" if len(row.costs.block.machines) > 1 else "no curve, or its time was disturbed"
         return entry([], several if row.scores.test else "no seed is done")
     within = [[look for look in seen if look[0] <= budget] for seen in seeds]
     if not all(within):

@@ -210,3 +210,16 @@ def test_a_curve_over_seeds_has_the_steps_that_all_of_them_looked_after():
     assert [point.step for point in table.rows[0].scores.curve] == [10, 20], "their last looks are after steps 31 and 32"
     (table,) = tables([timed("softmax", 0.2, 0.4, 0.8, 0.9)])
     assert [point.step for point in table.rows[0].scores.curve] == [10, 20, 31]
+
+
+def test_the_time_of_a_run_that_was_paused_is_no_cost():
+    def timed(seed: int, seconds: float, step: float = 0.1) -> RunRecord:
+        curve = ({"step": 100, "train_seconds": seconds, "train_loss": 1.0, "valid": 0.5},)
+        return make_record("linear", "digits", seed, curve=curve, measured={"train_seconds": seconds, "step_seconds_median": step})
+
+    (table,) = tables([timed(1, 11.0), timed(2, 300.0), timed(3, 12.0)])
+    (row,) = table.rows
+    assert row.costs.train_seconds == 11.5 and row.costs.train_seconds_range == (11.0, 12.0)
+    assert "time" not in table.boards, "what seed 2 reached within a time is not known"
+    (short,) = tables([timed(1, 9.0, step=0.01)])
+    assert short.rows[0].costs.train_seconds == 9.0, "a first step may take seconds"
