@@ -162,7 +162,7 @@ def figure3_of_the_paper() -> str:
 def limits() -> str:
     """Test scores of ``experiment=linformer_limits``, each seed's: settings by tasks, with and without the short convolution."""
     made = leaderboard_tables(records_in("linformer_limits"))
-    head = [f"{table.task['title']}{', bare' * (not table.model['short_convolution'])} (%)" for table in made]
+    head = [f"{table.task['title']}{', bare' * (not table.model.get('short_convolution'))} (%)" for table in made]
     cells: dict[str, dict[int, str]] = {}
     for at, table in enumerate(made):
         for row in table.rows:

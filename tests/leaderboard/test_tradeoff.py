@@ -229,7 +229,7 @@ def test_measured_costs_of_a_layer_are_axes_at_each_length(tmp_path):
     assert axes["time-4096"].of(by_k[32]) is None and axes["time-4096"].of(by_k[None]) is None, "not measured"
     assert MECHANISM.of(by_k[8]) == 8
     (picture,) = [p for p in tradeoffs([table], list(axes.values())) if p.name == "tradeoff-layer"]
-    assert picture.size == size_of(5, 1) and "width 64 with 2 heads" in picture.caption and "this processor" in picture.caption
+    assert picture.size == size_of(5, 3) and "width 64 with 2 heads" in picture.caption and "this processor" in picture.caption
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def tradeoffs(tables: Sequence[Table], layers: Sequence[CostAxis] = ()) -> Itera
 def _tradeoff(stem: str, along: str, said: str, numbers: range, tables: Sequence[Table], axes: Sequence[CostAxis]) -> Picture:
     """The picture with a panel for each of the tables and axes; ``numbers`` tell the tables from those of other pictures."""
     panels = [(table, axis) for axis in axes for table in tables]
-    columns = tradeoff.columns_of(len(tables)) if len(axes) == 1 else len(tables)
+    columns = len(tables) if len(axes) > 1 < len(tables) else tradeoff.columns_of(len(panels))
     fill = partial(tradeoff.draw_tradeoff, panels=panels, columns=columns)
     words = f"{said}, tasks {numbers[0] + 1} to {numbers[-1] + 1}" if numbers else said
     title, size = f"Score against {said}, by hyperparameter", tradeoff.size_of(len(panels), columns)

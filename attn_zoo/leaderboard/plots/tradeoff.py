@@ -36,7 +36,7 @@ class Curve:
     name: str
     """Attention, and an implementation that was asked for by name."""
     rows: tuple[Row, ...]
-    """Settings by ascending cost."""
+    """Settings in the order of their hyperparameter, or by ascending cost where several differ."""
     varied: str
     """Hyperparameter in which the rows differ: ``projected_length 8 to 128``."""
 
@@ -52,7 +52,7 @@ def curves_of(table: Table, cost: CostAxis) -> list[Curve]:
         if row.scores.test and not row.control and not searched(row.provenance.tuning, "attention") and cost.of(row):
             members[row.attention, _name(row), cost.block(row)].append(row)
     found = [
-        Curve(attention, name, tuple(sorted(rows, key=lambda row: (cost.of(row) or 0.0, row.label))), _varied(rows))
+        Curve(attention, name, tuple(_in_order(rows, cost)), _varied(rows))
         for (attention, name, _), rows in members.items()
         if len({cost.of(row) for row in rows}) > 1
     ]
@@ -91,15 +91,27 @@ def draw_tradeoff(figure: Any, panels: Sequence[tuple[Table, CostAxis]], columns
         _draw_panel(figure, figure.add_axes(box), table, cost, style, (column + 1) / columns)
 
 
+def _differing(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Values, row by row, of the options that differ."""
+    names = dict.fromkeys(name for row in rows for name in row.options)
+    known = {name: [row.options.get(name) for row in rows] for name in names}
+    return {name: values for name, values in known.items() if len(set(map(str, values))) > 1}
+
+
+def _in_order(rows: Sequence[Row], cost: CostAxis) -> list[Row]:
+    """Rows by the only option that differs, if it is a number, for measured costs are noisy; else by ascending cost."""
+    differing = list(_differing(rows).values())
+    if len(differing) == 1 and all(isinstance(value, int | float) for value in differing[0]):
+        return [row for _, row in sorted(zip(differing[0], rows, strict=True), key=lambda pair: pair[0])]
+    return sorted(rows, key=lambda row: (cost.of(row) or 0.0, row.label))
+
+
 def _varied(rows: Sequence[Row]) -> str:
     """Names of the options that differ, with the ends of the only one if it is a number."""
-    names = dict.fromkeys(name for row in rows for name in row.options)
-    known = {name: {str(row.options.get(name)) for row in rows} for name in names}
-    differing = [name for name, values in known.items() if len(values) > 1]
-    if len(differing) == 1:
-        values = [value for row in rows if isinstance(value := row.options.get(differing[0]), int | float)]
-        if len(values) == len(rows):
-            return f"{differing[0]} {min(values):g} to {max(values):g}"
+    differing = _differing(rows)
+    for name, values in differing.items():
+        if len(differing) == 1 and all(isinstance(value, int | float) for value in values):
+            return f"{name} {min(values):g} to {max(values):g}"
     return ", ".join(differing)
 
 
