@@ -130,5 +130,7 @@ def do_anew(record: RunRecord, into: Path) -> Iterator[str]:
     if differing:
         yield f"SCORES DIFFER: {', '.join(f'{name} {record.scores.get(name)} → {again.scores.get(name)}' for name in differing)}"
         then, now = record.environment, again.environment
-        changed = [f"{name} {then.get(name)} → {now.get(name)}" for name in _DECIDE if then.get(name) != now.get(name)]
-        yield f"({', '.join(changed) or 'on the same processor, threads and versions'})"
+        pairs = {"implementation": (record.implementation, again.implementation)}
+        pairs |= {name: (then.get(name), now.get(name)) for name in (*_DECIDE, "commit")}
+        changed = [f"{name} {one} → {other}" for name, (one, other) in pairs.items() if one != other]
+        yield f"({', '.join(changed) or 'by the same code on the same processor, threads and versions'})"

@@ -48,11 +48,12 @@ def test_one_changed_bit_is_told_with_both_figures_and_what_changed_around_it(re
     off = math.nextafter(record.scores["valid"], 1.0)
     curve = [{**point, "valid": off} if point["valid"] == record.scores["valid"] else point for point in record.curve]
     changed = {"scores": {**record.scores, "valid": off}, "environment": {**record.environment, "torch": "1.0"}}
-    edited = replace(record, curve=curve, **changed)  # type: ignore[arg-type]
+    edited = replace(record, curve=curve, implementation="tiled", **changed)  # type: ignore[arg-type]
     Store(tmp_path / "edited").add(edited)
     assert rerun(tmp_path / "edited", tmp_path / "again") == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert f"SCORES DIFFER: valid {off} → {record.scores['valid']} (torch 1.0 → {record.environment['torch']})" in out
+    changes = f"implementation tiled → {record.implementation}, torch 1.0 → {record.environment['torch']}"
+    assert f"SCORES DIFFER: valid {off} → {record.scores['valid']} ({changes})" in out
     assert "0 of 1 runs have equal scores" in out
 
 
