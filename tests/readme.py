@@ -19,6 +19,7 @@ from tabulate import tabulate
 from attn_zoo import reference
 from attn_zoo.cli.analyze import error_table, spectrum_table
 from attn_zoo.cli.compare import place
+from attn_zoo.cli.layers import layer_axes
 from attn_zoo.cli.listing import attention_table, task_table
 from attn_zoo.cli.main import main, parser
 from attn_zoo.cli.recommend import required_of
@@ -34,7 +35,6 @@ from attn_zoo.leaderboard.heatmap.model import heat_map
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.plots import tradeoffs, write
-from attn_zoo.leaderboard.plots.axes import layer_axes
 from attn_zoo.leaderboard.plots.style import style_of
 from attn_zoo.recommend import Recommendation, recommend
 from attn_zoo.recommend.text import as_text, sentences

@@ -18,7 +18,7 @@ from attn_zoo.leaderboard.heatmap.terminal import colours_here
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.page import html_page, records_from
 from attn_zoo.leaderboard.plots import draw
-from attn_zoo.leaderboard.plots.axes import layer_axes
+from attn_zoo.leaderboard.plots.axes import CostAxis
 from attn_zoo.leaderboard.render.separation import render_separations
 from attn_zoo.leaderboard.separation import separates
 from attn_zoo.records import RunRecord, Store
@@ -117,7 +117,7 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     _refuse(parsed)
     parsed.records = records_root(parsed)
     if parsed.plots:
-        layers = layer_axes(parsed.layers) if parsed.layers else []
+        layers = _layers(parsed.layers) if parsed.layers else []
         drawn = draw(_tables(parsed, loaded(parsed.records)), parsed.plots, layers)
         print(f"{len(drawn)} files in {parsed.plots}", file=sys.stderr)
     if parsed.output:
@@ -128,6 +128,12 @@ def _leaderboard(parsed: argparse.Namespace) -> int:
     else:
         parsed.output.write_text(text + "\n", encoding="utf-8")
     return 0
+
+
+def _layers(file: Path) -> list[CostAxis]:
+    from attn_zoo.cli.layers import layer_axes  # a second of imports, which no other table needs
+
+    return layer_axes(file)
 
 
 def _refuse(parsed: argparse.Namespace) -> None:

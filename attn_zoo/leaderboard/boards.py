@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,8 @@ DISTURBANCE = 10.0
 
 Look = tuple[float, float]
 """Cost until a look at validation, and the validation score."""
-Spent = Callable[[Row, RunRecord, Mapping[str, float]], float | None]
-"""Cost of a row until a point of the curve of one of its records."""
+Spent = Callable[[Row, RunRecord], Sequence[float | None]]
+"""Costs of a row until each point of the curve of one of its records, None where unknown."""
 
 
 def boards(
@@ -48,12 +49,13 @@ def boards_at(
     return tuple(board for board in made if board)
 
 
-def _seconds(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
+def _seconds(row: Row, record: RunRecord) -> list[float | None]:
     """Seconds of pretraining and training; the step in which the run's own time is over counts as within it."""
-    seconds, limit = point.get("train_seconds"), record.spec.budget.seconds
-    if seconds is None or len(row.costs.block.machines) != 1 or was_disturbed(record):
-        return None
-    return (min(seconds, limit) if limit else seconds) + pretrain_seconds(record)
+    seconds = [point.get("train_seconds") for point in record.curve]
+    if len(row.costs.block.machines) != 1 or was_disturbed(record):
+        return [None] * len(seconds)
+    limit, before = record.spec.budget.seconds or math.inf, pretrain_seconds(record)
+    return [None if until is None else min(until, limit) + before for until in seconds]
 
 
 def was_disturbed(record: RunRecord) -> bool:
@@ -71,8 +73,8 @@ def pretrain_seconds(record: RunRecord) -> float:
     return float(record.measured.get("pretrain_seconds", 0.0))
 
 
-def _flops(row: Row, record: RunRecord, point: Mapping[str, float]) -> float | None:
-    return flops_until(point["step"], record, row.costs.training_flops_per_example)
+def _flops(row: Row, record: RunRecord) -> list[float | None]:
+    return [flops_until(point["step"], record, row.costs.training_flops_per_example) for point in record.curve]
 
 
 def flops_until(step: float, record: RunRecord, training_flops_per_example: float | None) -> float | None:
@@ -126,8 +128,9 @@ def _looks(row: Row, members: Sequence[RunRecord], spending: Spent) -> list[list
     found = []
     for record in members:
         if record.spec.seed in row.scores.by_seed:
-            pairs = [(spending(row, record, point), point.get("valid")) for point in record.curve]
-            found.append([(cost, score) for cost, score in pairs if cost is not None and score is not None])
+            pairs = zip(spending(row, record), record.curve, strict=True)
+            looks = [(cost, point.get("valid")) for cost, point in pairs if cost is not None]
+            found.append([(cost, score) for cost, score in looks if score is not None])
     return found
 
 

@@ -35,8 +35,7 @@ def rows_of_tables(records: Iterable[RunRecord]) -> list[RunRecord]:
 
 def shared_budget(record: RunRecord) -> dict[str, Any]:
     """The budget with the range in place of what was searched over, since rows that were tuned over the same one share a table."""
-    budget: dict[str, Any] = record.spec.to_dict()["budget"]
-    return budget | {name: f"tuned: {text}" for name, text in searched(record.tuning, "budget").items()}
+    return record.spec.budget.to_dict() | {name: f"tuned: {text}" for name, text in searched(record.tuning, "budget").items()}
 
 
 def own_options(record: RunRecord) -> dict[str, Any]:

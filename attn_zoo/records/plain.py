@@ -52,7 +52,7 @@ def parse(text: str) -> Any:
         raise RecordError(f"nested deeper than {MOST_LEVELS} levels") from error
     except ValueError as error:
         raise RecordError(f"not readable as JSON: {error}") from error
-    _check(data, MOST_LEVELS)
+    _check([data], MOST_LEVELS + 1)
     try:
         if "\\u" in text:
             json.dumps(data, ensure_ascii=False).encode()
@@ -82,12 +82,13 @@ def _refuse_constant(name: str) -> NoReturn:
     raise RecordError(f"not readable as JSON: {name} is no number of JSON")
 
 
-def _check(value: Any, levels: int) -> None:
+def _check(values: dict[str, Any] | list[Any], levels: int) -> None:
     """Check that all numbers are finite and that no value lies deeper than ``levels``."""
-    if isinstance(value, dict | list):
-        if not levels:
-            raise RecordError(f"nested deeper than {MOST_LEVELS} levels")
-        for item in value.values() if isinstance(value, dict) else value:
-            _check(item, levels - 1)
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise RecordError("a number is too large for a float")
+    if not levels:
+        raise RecordError(f"nested deeper than {MOST_LEVELS} levels")
+    for value in values.values() if isinstance(values, dict) else values:
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise RecordError("a number is too large for a float")
+        elif isinstance(value, (dict, list)):
+            _check(value, levels - 1)

@@ -22,11 +22,16 @@ class Leaf:
     types: tuple[type, ...]
     least: float = -LARGEST
 
+    def holds(self, value: Any) -> bool:
+        """Return whether a value has no fault."""
+        kind = type(value)
+        return kind in self.types and (kind not in (int, float) or self.least <= value <= LARGEST)
+
     def faults(self, value: Any, where: str) -> Iterator[str]:
         """Faults of a value that stands at the path ``where``."""
         if type(value) not in self.types:
             yield f"{where} is no {self.words} but {_shown(value)}"
-        elif isinstance(value, int | float) and not self.least <= value <= LARGEST:
+        elif not self.holds(value):
             yield f"{where} is no {self.words} between {self.least:g} and {LARGEST:g} but {_shown(value)}"
 
 
@@ -62,6 +67,12 @@ class Fields:
         yield from (f"{where} lacks {name!r}" for name in self.required if name not in value)
         for name, item in value.items():
             kind = self.required.get(name) or self.optional.get(name) or self.others
+            if isinstance(kind, OrNone):
+                if item is None:
+                    continue
+                kind = kind.kind
+            if isinstance(kind, Leaf) and kind.holds(item):
+                continue  # most of a record, and its path need not be spelled
             if kind is None:
                 yield f"{where} has an unknown field {_shown(name)}"
             else:

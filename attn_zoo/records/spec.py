@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, cast
 
 from attn_zoo.checks import check_number, check_types, check_whole
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PROTOCOL = "2.0"
 """Version of the training and timing rules. Results share a table only if their versions are equal.
@@ -28,8 +32,19 @@ def _added_later(default: Any) -> Any:
     return field(default=default, metadata={_ADDED: True})
 
 
+class _Part:
+    """Part of a spec whose fields are numbers, words and truth values."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data. Fields added after the first records are left out at their defaults."""
+        values = ((option, getattr(self, option.name)) for option in fields(cast("DataclassInstance", self)))
+        return {option.name: value for option, value in values if _ADDED not in option.metadata or value != option.default}
+
+
 @dataclass(frozen=True, slots=True)
-class ModelSpec:
+class ModelSpec(_Part):
     """Network around the attention, identical for every row of a table."""
 
     dim: int = 64
@@ -73,7 +88,7 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(_Part):
     """Training budget and optimiser settings, identical for every row of a table."""
 
     steps: int = 400
@@ -137,12 +152,9 @@ class RunSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data. Fields added after the first records are left out at their defaults."""
-        data = asdict(self)
-        for name, part in (("model", self.model), ("budget", self.budget)):
-            for option in fields(part):
-                if _ADDED in option.metadata and data[name][option.name] == option.default:
-                    del data[name][option.name]
-        return data
+        data = {option.name: getattr(self, option.name) for option in fields(self)}
+        copies = {"options": deepcopy(self.options), "task_options": deepcopy(self.task_options)}
+        return data | copies | {"model": self.model.to_dict(), "budget": self.budget.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:

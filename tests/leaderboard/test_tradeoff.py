@@ -13,13 +13,14 @@ from make import make_record
 from matplotlib.figure import Figure
 from synthetic import dialled_records
 
+from attn_zoo.cli.layers import layer_axes
 from attn_zoo.cli.main import main
 from attn_zoo.cost.bench import Subject
 from attn_zoo.cost.measurement import Cell, Measurement
 from attn_zoo.leaderboard import Table, tables
 from attn_zoo.leaderboard.page import html_page
 from attn_zoo.leaderboard.plots import draw, tradeoffs
-from attn_zoo.leaderboard.plots.axes import MECHANISM, RECORDED, layer_axes
+from attn_zoo.leaderboard.plots.axes import MECHANISM, RECORDED
 from attn_zoo.leaderboard.plots.style import style_of
 from attn_zoo.leaderboard.plots.tradeoff import CURVES, PANELS, columns_of, curves_of, draw_tradeoff, log_ticks, size_of
 from attn_zoo.plotting.labels import overlap
