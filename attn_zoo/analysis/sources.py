@@ -1,4 +1,4 @@
-"""Models to analyse and real input for them, by name: from the zoo, timm and Hugging Face."""
+"""Models to analyse and real input for them, by name: from the zoo and its runs, timm and Hugging Face."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attn_zoo.analysis.text import default_text, read_text, stretches
-from attn_zoo.contract import Frames, Tokens, UnsupportedError
+from attn_zoo.contract import Frames, Task, Tokens, UnsupportedError
 from attn_zoo.encoder import build_paired_model
-from attn_zoo.records.spec import ModelSpec
+from attn_zoo.encoder.weights import SUFFIX, read_weights
+from attn_zoo.records.spec import ModelSpec, RunSpec
 from attn_zoo.registry import build_task, task_card
 
 WEIGHTS = ("auto", "pretrained", "random")
@@ -33,7 +34,7 @@ class Request:
     """Request of a user; for None the kind of model sets the value."""
 
     model: str
-    """Model: ``minilm``, ``timm/NAME``, ``task/NAME``, or a folder or hub name of transformers."""
+    """Model: ``minilm``, ``timm/NAME``, ``task/NAME``, a file with weights of a run, or a folder or hub name of transformers."""
     sequences: int
     length: int | None = None
     text: Path | None = None
@@ -65,7 +66,7 @@ def load_subject(request: Request) -> Subject:
 
     Raises:
         ValueError: an option does not apply to this kind of model, or there is too little input.
-        UnknownNameError: no such task.
+        UnknownNameError: no such task or attention.
         OSError: a file is missing, or transformers cannot load the folder.
         UnsupportedError: an optional package is missing; the message names the extra.
     """
@@ -74,6 +75,8 @@ def load_subject(request: Request) -> Subject:
         return _timm_subject(request, name)
     if kind == "task" and name:
         return _task_subject(request, name)
+    if request.model.endswith(SUFFIX):
+        return _run_subject(request)
     return _transformers_subject(request)
 
 
@@ -195,17 +198,45 @@ def _photographs(count: int) -> tuple[list[Any], str]:
 
 def _task_subject(request: Request, name: str) -> Subject:
     """Classifier of the zoo with softmax attention, as initialised by a run of the task's quick level; records hold no weights."""
-    _refuse(request, "text", "reads the task's own examples")
-    _refuse(request, "images", "reads the task's own examples")
     if request.weights == "pretrained":
         raise ValueError("task/NAME builds our network anew, since records keep no weights; leave --weights away")
     card, task = task_card(name), build_task(name)
-    spec, length = task.spec, request.length
+    batches, words = _examples(request, task)
+    size = replace(ModelSpec(), **(card.levels["quick"].model if "quick" in card.levels else {}))
+    model = build_paired_model(task.spec, seed=request.seed, attention="softmax", options={}, **asdict(size))
+    return _subject(request, model, batches, f"task/{name}", False, words)
+
+
+def _run_subject(request: Request) -> Subject:
+    """Network of a run with the weights that it had after some step, on validation examples of its task."""
+    if request.weights != "auto":
+        raise ValueError(f"{request.model} holds the weights of a run; leave --weights away")
+    file = Path(request.model)
+    tensors, facts = read_weights(file)
+    spec, step = RunSpec.from_dict(facts["spec"]), int(facts["step"])
+    if (now := task_card(spec.task).version) != facts["task_version"]:
+        raise ValueError(
+            f"{request.model} was trained on version {facts['task_version']} of {spec.task}, and this is {now}; train it anew"
+        )
+    task = build_task(spec.task, **spec.task_options)
+    batches, words = _examples(request, task)
+    model = build_paired_model(task.spec, seed=spec.seed, attention=spec.attention, options=spec.options, **asdict(spec.model))
+    model.load_state_dict(tensors)
+    weights = f"after {step:,} of {spec.budget.steps:,} steps, seed {spec.seed}"
+    return Subject(model, batches, f"{spec.attention} on {spec.task}", step > 0, weights, words)
+
+
+def _examples(request: Request, task: Task) -> tuple[list[Tensor], str]:
+    """Validation examples without padding, each a batch of its own, and a description of them."""
+    _refuse(request, "text", "reads the task's own examples")
+    _refuse(request, "images", "reads the task's own examples")
+    spec, name, length = task.spec, task.card.name, request.length
     words = f"validation examples of {name}"
     if not isinstance(spec.inputs, Tokens | Frames):
         _refuse(request, "length", "has one position for every patch")
     else:
-        length = spec.length // 2 if length is None else length
+        usual = spec.length // 2 if request.model.startswith("task/") else spec.length
+        length = usual if length is None else length
         words = f"{words} cut to {length} tokens"
         if length > spec.length:
             raise ValueError(f"examples of {name} have at most {spec.length} tokens; got --length {length}")
@@ -217,9 +248,7 @@ def _task_subject(request: Request, name: str) -> Subject:
     inputs = inputs if length is None else inputs[:, :length]
     if len(inputs) < request.sequences:
         raise ValueError(f"there are {len(inputs)} {words}; lower --sentences from {request.sequences}, or --length")
-    size = replace(ModelSpec(), **(card.levels["quick"].model if "quick" in card.levels else {}))
-    model = build_paired_model(spec, seed=request.seed, attention="softmax", options={}, **asdict(size))
-    return _subject(request, model, [row[None] for row in inputs[: request.sequences]], f"task/{name}", False, words)
+    return [row[None] for row in inputs[: request.sequences]], words
 
 
 def _refuse(request: Request, option: str, why: str) -> None:

@@ -44,6 +44,16 @@ class CheckpointConfig:
 
 
 @dataclass
+class WeightsConfig:
+    """Weights of the network that are written in the course of a run, for analyses."""
+
+    after: List[int] = field(default_factory=list)  # noqa: UP006 (OmegaConf's form)
+    """Steps after which they are written; 0 is before training."""
+    folder: str = "weights"
+    """Folder of the files."""
+
+
+@dataclass
 class TrackingConfig:
     """Trackers of the course of a run, beside the record."""
 
@@ -83,7 +93,7 @@ class TuningConfig:
 
 @dataclass
 class Settings:
-    """Settings of runs that are no part of their specs: folder of records, launcher, search, checkpoints, trackers."""
+    """Settings of runs that are no part of their specs: folder of records, launcher, search, checkpoints, weights, trackers."""
 
     records: str = "runs"
     """Folder that records are added to."""
@@ -103,6 +113,7 @@ class Settings:
     """Number of times that missing runs are started again after a worker has died, with a launcher."""
     tuning: TuningConfig = field(default_factory=lambda: TuningConfig())
     checkpoint: CheckpointConfig = field(default_factory=lambda: CheckpointConfig())
+    weights: WeightsConfig = field(default_factory=lambda: WeightsConfig())
     tracking: TrackingConfig = field(default_factory=lambda: TrackingConfig())
 
 

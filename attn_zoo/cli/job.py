@@ -25,6 +25,7 @@ from attn_zoo.runner import Progress, run
 from attn_zoo.runner.checkpoint import Checkpoint
 from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.tracking import Tracking, Watchers, check_trackers
+from attn_zoo.runner.weights import KeptWeights
 from attn_zoo.terminal import show
 
 
@@ -107,7 +108,7 @@ def one_run(order: Order, job: Job) -> RunRecord | None:
         if theirs != run_id:
             raise ValueError("the processes were given different runs; launch each with the same command")
         if known:
-            _say(job, f"recorded already{_by_other_code(known)}")
+            _say(job, f"recorded already{_by_other_code(known)}{_without_weights(order.settings)}")
             return known
         if not ours:
             _say(job, "left to another process, which is at it; the same command will show whether it ended")
@@ -129,6 +130,11 @@ def _by_other_code(record: RunRecord) -> str:
     return f" by an earlier {', '.join(changed)}; records=FOLDER does it anew in another folder" if changed else ""
 
 
+def _without_weights(settings: Settings) -> str:
+    """Note that a recorded run writes no weights, where some are asked for."""
+    return "; no weights were written, and records=FOLDER does it anew in another folder" if settings.weights.after else ""
+
+
 def searched_values(spec: RunSpec, tuning: Tuning) -> str:
     """Values of a spec for the keys that its study searched over."""
     found = ((key.partition(".")[2], setting(spec, key)) for key in tuning.space)
@@ -146,7 +152,8 @@ def with_tuning(record: RunRecord, tuning: Tuning | None) -> RunRecord:
 def _do(order: Order, job: Job) -> RunRecord:
     """Do the run, with checkpoints and trackers as the settings have them; the main process records it."""
     settings, run_id, is_main = order.settings, job.run_id, Processes().is_main
-    keep, told = settings.checkpoint, settings.tracking
+    keep, told, version = settings.checkpoint, settings.tracking, task_card(job.spec.task).version
+    kept = KeptWeights(settings.weights.folder, settings.weights.after, job.spec, version) if settings.weights.after else None
     checkpoint = None
     if keep.every or keep.minutes:
         checkpoint = Checkpoint(settings.records, run_id, keep.every, keep.minutes)
@@ -161,7 +168,7 @@ def _do(order: Order, job: Job) -> RunRecord:
             metric = task_card(job.spec.task).metric
             watchers.append(RunProgress(bool(job.spec.budget.seconds), bar=settings.launcher is None, metric=metric))
         progress = Watchers(*watchers, *([tracking] if tracking else []))
-        record = with_tuning(run(job.spec, progress, job.locations, checkpoint), job.tuning)
+        record = with_tuning(run(job.spec, progress, job.locations, checkpoint, kept), job.tuning)
         record = replace(record, environment={**record.environment, "command": command_line(order.command)})
         if is_main:
             path = _keep(record, Store(settings.records))
@@ -169,6 +176,8 @@ def _do(order: Order, job: Job) -> RunRecord:
                 tracking.finish(record, path)
             if checkpoint:
                 checkpoint.remove()
+            if kept:
+                _say(job, f"weights after {len(kept.after)} steps in {settings.weights.folder!r}")
     return record
 
 

@@ -42,6 +42,7 @@ from attn_zoo.runner.metrics import Measure, constant_score, evaluate, evaluate_
 from attn_zoo.runner.pretrain import pretrain
 from attn_zoo.runner.processes import ElsewhereError, LostProcessError, Processes
 from attn_zoo.runner.train import DivergedError, Progress, TimedOutError, Trained, train
+from attn_zoo.runner.weights import KeptWeights
 
 _PRECISIONS = {"fp32": ("no", torch.float32), "bf16": ("bf16", torch.bfloat16), "fp16": ("fp16", torch.float16)}
 """Name of each precision in accelerate, and dtype of its matrix products."""
@@ -97,7 +98,11 @@ def _resolve_options(spec: RunSpec, locations: Mapping[str, Any]) -> RowName:
 
 
 def run(
-    spec: RunSpec, progress: Progress, locations: Mapping[str, Any] | None = None, checkpoint: Checkpoint | None = None
+    spec: RunSpec,
+    progress: Progress,
+    locations: Mapping[str, Any] | None = None,
+    checkpoint: Checkpoint | None = None,
+    kept: KeptWeights | None = None,
 ) -> RunRecord:
     """Train, select weights on validation, test once, and return the record.
 
@@ -108,6 +113,7 @@ def run(
     Args:
         locations: task options with the locations of data (``TaskCard.locations``).
         checkpoint: checkpoint to resume from and to save to.
+        kept: weights to write after some steps.
 
     Raises:
         ValueError: the batch is smaller than the number of processes.
@@ -123,7 +129,7 @@ def run(
     reason: str | None
     try:
         progress.start(f"{spec.attention} on {spec.task}, seed {spec.seed}", spec.budget.steps)
-        _run(spec, build_task(spec.task, **spec.task_options, **locations), found, progress, checkpoint)
+        _run(spec, build_task(spec.task, **spec.task_options, **locations), found, progress, checkpoint, kept)
         processes.agree()
         status, reason = "done", None
     except (LostProcessError, CheckpointError):
@@ -178,7 +184,9 @@ class _Found:
         return {**environment, "resumed": self.trained.resumed} if self.trained.resumed else environment
 
 
-def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoint: Checkpoint | None) -> None:
+def _run(
+    spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoint: Checkpoint | None, kept: KeptWeights | None
+) -> None:
     found.environment = describe_environment(spec.device)
     if checkpoint is not None:
         checkpoint.environment = found.environment
@@ -202,7 +210,7 @@ def _run(spec: RunSpec, task: Task, found: _Found, progress: Progress, checkpoin
     draws = _draws(spec)
     if reader is not None:
         pretrain(reader, task, splits["train"], spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws)
-    train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws)
+    train(model, task, splits, spec.budget, spec.seed, accelerator, progress, trained, checkpoint, draws, kept)
     model.load_state_dict(trained.best_weights)
     assert trained.best_valid is not None
     scores = {

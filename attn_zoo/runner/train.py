@@ -23,6 +23,7 @@ from attn_zoo.runner.metrics import answers, evaluate, measure_of, to_device
 from attn_zoo.runner.processes import Processes
 from attn_zoo.runner.state import Augment, BatchSource, Criterion, Training
 from attn_zoo.runner.state import Trained as Trained
+from attn_zoo.runner.weights import KeptWeights
 
 
 class Progress(Protocol):
@@ -71,6 +72,7 @@ def train(
     state: Trained,
     checkpoint: Checkpoint | None = None,
     draws: AbstractContextManager[Any] | None = None,
+    kept: KeptWeights | None = None,
 ) -> None:
     """Train in place for ``budget``, with validation every ``budget.evaluate_every`` steps and at the end.
 
@@ -80,6 +82,7 @@ def train(
     Args:
         checkpoint: checkpoint to resume from and to save to; Ctrl-C and SIGTERM then wait for the end of the step and save it.
         draws: context of each forward pass in training.
+        kept: weights to write after some steps; the main process writes them.
 
     Raises:
         DivergedError: a loss is NaN or infinite.
@@ -91,7 +94,9 @@ def train(
     source = batches(splits["train"], budget.batch_size, seed, task.augment)
     training = begun(model, source, budget, budget.steps, accelerator, state, draws, problem=task.spec.problem)
     with resumable(training, checkpoint):
-        _remaining_steps(training, task, splits["valid"], budget, progress, checkpoint)
+        if kept is not None and training.step == 0 and training.processes.is_main:
+            kept.save(model, 0)
+        _remaining_steps(training, task, splits["valid"], budget, progress, checkpoint, kept)
 
 
 def begun(
@@ -140,13 +145,21 @@ def resumable(training: Training, checkpoint: Checkpoint | None) -> Iterator[Non
 
 
 def _remaining_steps(
-    training: Training, task: Task, valid: Examples, budget: Budget, progress: Progress, checkpoint: Checkpoint | None
+    training: Training,
+    task: Task,
+    valid: Examples,
+    budget: Budget,
+    progress: Progress,
+    checkpoint: Checkpoint | None,
+    kept: KeptWeights | None,
 ) -> None:
     """Do the remaining steps. A checkpoint is saved before the step's validation, which draws and changes nothing."""
     measure, state = measure_of(task.card.metric, task.spec), training.state
     for step in range(max(1, training.step), budget.steps + 1):
         if step > training.step:
             next_step(training, budget, checkpoint)
+            if kept is not None and training.processes.is_main:
+                kept.save(training.model, step)
         last = step == budget.steps or (bool(budget.seconds) and state.spent >= 1)
         validates = last or step % budget.evaluate_every == 0
         if validates:

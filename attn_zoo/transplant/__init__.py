@@ -1,10 +1,10 @@
 """Transplants: replace the attention of a trained encoder, distil each layer, fine-tune, and compare with the original."""
 
+from attn_zoo.analysis.starts import Start
 from attn_zoo.transplant.encoder import Teacher, load_teacher
 from attn_zoo.transplant.experiment import STAGES, Bench, check, swap
 from attn_zoo.transplant.material import Material, gather
 from attn_zoo.transplant.setting import Candidate, Setting, Trial
-from attn_zoo.transplant.starts import Start
 
 __all__ = [
     "STAGES",

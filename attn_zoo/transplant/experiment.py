@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from attn_zoo.analysis.starts import Start
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.integrations.transformers import replace_attention, zoo_layers
 from attn_zoo.transplant.cost import counted_flops, spent
@@ -17,7 +18,7 @@ from attn_zoo.transplant.encoder import Teacher, answers_of, embed
 from attn_zoo.transplant.material import Material
 from attn_zoo.transplant.quality import Exam, Quality
 from attn_zoo.transplant.setting import Candidate, Setting, Trial
-from attn_zoo.transplant.starts import Start, second_moments, start, takes_start
+from attn_zoo.transplant.starts import second_moments, start, takes_start
 from attn_zoo.transplant.training import DivergedError, distil, layer_errors, tune
 
 STAGES = ("swap", "distilled", "tuned")

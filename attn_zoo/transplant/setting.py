@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attn_zoo.analysis.starts import Start
 from attn_zoo.transplant.passages import SHORTEST
-from attn_zoo.transplant.starts import Start
 from attn_zoo.transplant.training import Trains
 
 

@@ -7,11 +7,12 @@ from itertools import combinations
 import pytest
 import torch
 
+from attn_zoo.analysis.starts import best_bounds, equal_bounds, initial_rows, means
 from attn_zoo.contract import Geometry, UnsupportedError
 from attn_zoo.registry import build_attention
 from attn_zoo.transplant import Start
 from attn_zoo.transplant.passages import shorten
-from attn_zoo.transplant.starts import best_bounds, equal_bounds, initial_rows, means, second_moments, start
+from attn_zoo.transplant.starts import second_moments, start
 
 N, K = 48, 8
 

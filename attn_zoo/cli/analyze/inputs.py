@@ -13,7 +13,10 @@ from attn_zoo.analysis.sources import WEIGHTS, Request, load_subject
 from attn_zoo.cli.progress import tracked
 from attn_zoo.contract import UnsupportedError
 
-MODELS = "minilm (a pretrained sentence encoder), timm/NAME, task/NAME (our network, untrained), or a folder of transformers"
+MODELS = (
+    "minilm (a pretrained sentence encoder), timm/NAME, task/NAME (our network, untrained), a file that attn-zoo run "
+    "weights.after=[STEP] wrote, or a folder of transformers"
+)
 PLAIN = "analyze compares mechanisms in their plain form"
 _RANDOM: Mapping[str, Any] = {"length": 256, "heads": 4, "head_dim": 64, "scale": 1.0}
 """Sizes of random inputs unless they are given."""

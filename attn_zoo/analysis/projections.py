@@ -1,0 +1,173 @@
+"""Relative error of softmax attention to projected keys and values, by the kind of projection and its length k.
+
+Paper: Wang et al. 2020, arXiv:2006.04768, Theorem 1 and Eq. 7.
+Symbols: n → keys, P = softmax(Q Kᵀ / √d), R, E and F → k × n matrices, ε → relative error.
+Differs: each head has an E and an F of its own. The theorem bounds ‖P̃ w - P w‖ / ‖P w‖ for one column w of V with high
+    probability; here the error is that of the whole output of a head, in the Frobenius norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attn_zoo.analysis.error import exact_attention, relative_error
+from attn_zoo.analysis.inputs import AttentionInputs
+from attn_zoo.analysis.spectrum import cumulative_spectrum
+from attn_zoo.analysis.starts import Start, initial_rows
+
+Matrices = Float[Tensor, "heads k n"]
+Outputs = Float[Tensor, "sequences heads n head_dim"]
+
+_RATE = 3e-3
+"""Learning rate of Adam for learned E and F, whose entries are of the size k / n."""
+
+
+class Kind(Enum):
+    """Kind of projection."""
+
+    theorem = "theorem"
+    """P Rᵀ R V with R from N(0, 1/k), as in Theorem 1; it needs P, and so costs more than softmax attention."""
+    random = "random"
+    """Eq. 7 with E and F from N(0, 1/n), as Linformer starts."""
+    pooling = "pooling"
+    """Eq. 7 with means over k equal segments."""
+    spectrum = "spectrum"
+    """Eq. 7 with the leading k eigenvectors of the second moment of the keys, rotated to be nearest to means."""
+    learned = "learned"
+    """Eq. 7 with E and F fitted to the exact output, from ``pooling`` on."""
+
+
+@dataclass(frozen=True)
+class ProjectionErrors:
+    """Errors on sequences that nothing was fitted to, and the spectrum of P on the same sequences."""
+
+    lengths: tuple[int, ...]
+    """Projected lengths k, the smallest first."""
+    errors: Mapping[Kind, Float[Tensor, "lengths draws layers sequences heads"]]
+    """Relative errors, float64; one draw for kinds in which chance has no part."""
+    shares: Float[Tensor, "lengths layers heads"]
+    """Share of the sum of all singular values of P that the k largest hold, mean over sequences."""
+    uniform: float
+    """Error of the average of all values, which looks at no query and no key."""
+
+    def mean(self, kind: Kind) -> list[float]:
+        """Mean error at each length, over draws, layers, sequences and heads."""
+        return [float(error) for error in self.errors[kind].mean(dim=(1, 2, 3, 4))]
+
+    def exponent(self, kind: Kind) -> float | None:
+        """Exponent a of error ~ k^a by least squares over all lengths; None for a single length."""
+        if len(self.lengths) < 2:
+            return None
+        k = torch.tensor(self.lengths, dtype=torch.float64).log()
+        error = torch.tensor(self.mean(kind), dtype=torch.float64).log()
+        return float(((k - k.mean()) * (error - error.mean())).sum() / (k - k.mean()).square().sum())
+
+
+def measure_projections(
+    layers: Sequence[AttentionInputs], lengths: Sequence[int], *, draws: int = 3, steps: int = 200, seed: int = 0
+) -> ProjectionErrors:
+    """Fit on the first half of the sequences, and measure on the others.
+
+    Args:
+        draws: number of draws of random matrices.
+        steps: steps of Adam for learned E and F.
+
+    Raises:
+        ValueError: there are fewer than two sequences, sequences hold padding or are causal, or a length is not in [1, n).
+    """
+    n = layers[0].geometry.keys
+    if any(not 1 <= k < n for k in lengths) or not lengths:
+        raise ValueError(f"projected lengths lie in 1 to {n - 1}, below the {n} keys; got {', '.join(map(str, lengths)) or 'none'}")
+    if layers[0].query.shape[0] < 2:
+        raise ValueError("projections are fitted on half of the sequences and measured on the others; give at least two")
+    if any(layer.causal or (layer.key_valid is not None and not bool(layer.key_valid.all())) for layer in layers):
+        raise ValueError("projections mix all positions, so that inputs are not causal and hold no padding")
+    ordered = tuple(sorted(set(lengths)))
+    halves = [_halves(layer.double()) for layer in layers]
+    generator = torch.Generator().manual_seed(seed)
+    errors: dict[Kind, list[Tensor]] = {kind: [] for kind in Kind}
+    for k in ordered:
+        for kind, found in errors.items():
+            count = draws if kind in (Kind.theorem, Kind.random) else 1
+            drawn = [torch.stack([_error(kind, k, *half, steps, generator) for half in halves]) for _ in range(count)]
+            found.append(torch.stack(drawn))
+    averages = [(test.value.mean(dim=2, keepdim=True).expand_as(test.query), exact_attention(test)) for _, test in halves]
+    spectra = [cumulative_spectrum(weights_of(test)).mean(dim=0) for _, test in halves]
+    return ProjectionErrors(
+        ordered,
+        {kind: torch.stack(found) for kind, found in errors.items()},
+        torch.stack([torch.stack([spectrum[:, k - 1] for spectrum in spectra]) for k in ordered]),
+        float(torch.stack([relative_error(*pair) for pair in averages]).mean()),
+    )
+
+
+def least_length(n: int, error: float) -> float:
+    """Projected length k = 5 log n / (ε² - ε³) from which Theorem 1 promises a relative error below ε.
+
+    Raises:
+        ValueError: ε is not in (0, 1).
+    """
+    if not 0 < error < 1:
+        raise ValueError(f"a relative error of Theorem 1 lies in (0, 1); got {error}")
+    return 5 * math.log(n) / (error**2 - error**3)
+
+
+def weights_of(inputs: AttentionInputs) -> Float[Tensor, "sequences heads n n"]:
+    """P = softmax(Q Kᵀ / √d)."""
+    return (inputs.query @ inputs.key.mT / inputs.query.shape[-1] ** 0.5).softmax(dim=-1)
+
+
+def project(inputs: AttentionInputs, e: Matrices, f: Matrices) -> Outputs:
+    """Compute Eq. 7: softmax(Q (E K)ᵀ / √d) F V."""
+    ek, fv = (torch.einsum("hkn,bhnd->bhkd", matrix, x) for matrix, x in ((e, inputs.key), (f, inputs.value)))
+    return (inputs.query @ ek.mT / inputs.query.shape[-1] ** 0.5).softmax(dim=-1) @ fv
+
+
+def _halves(layer: AttentionInputs) -> tuple[AttentionInputs, AttentionInputs]:
+    half = layer.query.shape[0] // 2
+    first = AttentionInputs(layer.query[:half], layer.key[:half], layer.value[:half])
+    return first, AttentionInputs(layer.query[half:], layer.key[half:], layer.value[half:])
+
+
+def _error(
+    kind: Kind, k: int, fit: AttentionInputs, test: AttentionInputs, steps: int, generator: torch.Generator
+) -> Float[Tensor, "sequences heads"]:
+    _, heads, n, _ = test.query.shape
+    exact = exact_attention(test)
+    if kind is Kind.theorem:
+        r = torch.randn(heads, k, n, generator=generator, dtype=torch.float64) * k**-0.5
+        return relative_error((weights_of(test) @ r.mT) @ (r @ test.value), exact)
+    if kind is Kind.random:
+        e, f = (torch.randn(heads, k, n, generator=generator, dtype=torch.float64) * n**-0.5 for _ in range(2))
+    elif kind is Kind.learned:
+        e, f = _fitted(fit, k, steps)
+    else:
+        moments = torch.einsum("bhid,bhjd->hij", fit.key, fit.key)
+        e = f = torch.stack([initial_rows(moment, k, Start[kind.name]) for moment in moments])
+    return relative_error(project(test, e, f), exact)
+
+
+def _fitted(fit: AttentionInputs, k: int, steps: int) -> tuple[Matrices, Matrices]:
+    """E and F with the least mean squared relative error on some sequences, by Adam from means on."""
+    _, heads, n, _ = fit.query.shape
+    exact = exact_attention(fit)
+    whole = exact.square().sum(dim=(2, 3))
+    moments = torch.zeros(heads, n, n, dtype=torch.float64)
+    start = torch.stack([initial_rows(moment, k, Start.pooling) for moment in moments])
+    e, f = start.clone().requires_grad_(), start.clone().requires_grad_()
+    optimizer = torch.optim.Adam([e, f], lr=_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = ((project(fit, e, f) - exact).square().sum(dim=(2, 3)) / whole).mean()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return e.detach(), f.detach()

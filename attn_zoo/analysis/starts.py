@@ -1,0 +1,87 @@
+"""Initial E and F for given keys: from the second moments of the keys along the length, or means.
+
+With M = E[K Kᵀ], the n × n second moment over real text, heads and channels, an orthogonal projection P of the keys on k
+directions preserves tr(P M) of tr(M). M's leading eigenvectors U are the best k directions. But softmax gives the k projected
+keys equal prior weight, so that the basis matters. To first order in the scores, softmax(Q (E K)ᵀ) E V equals softmax(Q Kᵀ) V
+with so projected keys and values if E Eᵀ = (k / n) I and E 1 = 1. Means over k segments of n / k positions fulfil both, and so
+does √(k / n) R Uᵀ with a rotation R that equalises the row sums, if 1 lies in the span of U. This is the start ``spectrum``; the
+start ``stretches`` chooses among means, which are averages at any scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Start(Enum):
+    """Initialisation of E and F."""
+
+    stretches = "stretches"
+    """Means over the k segments of positions that preserve most of the second moment."""
+    spectrum = "spectrum"
+    """Leading k eigenvectors of the second moment, rotated to be nearest to means over equal segments."""
+    pooling = "pooling"
+    """Means over equal segments, independent of the text."""
+    random = "random"
+    """Random initialisation of the mechanism itself."""
+
+
+def initial_rows(moment: Float[Tensor, "n n"], k: int, how: Start) -> Float[Tensor, "k n"]:
+    """Initial E for a second moment.
+
+    Raises:
+        ValueError: ``how`` is ``random``, which is left to the mechanism.
+    """
+    n = len(moment)
+    equal = means(equal_bounds(n, k))
+    if how is Start.pooling:
+        return equal
+    if how is Start.stretches:
+        return means(best_bounds(moment, k))
+    if how is Start.spectrum:
+        vectors = torch.linalg.eigh(moment.double()).eigenvectors[:, -k:]
+        left, _, right = torch.linalg.svd(equal @ vectors)
+        return (k / n) ** 0.5 * (left @ right) @ vectors.T
+    raise ValueError("a random start is the mechanism's own")
+
+
+def means(bounds: Sequence[int]) -> Float[Tensor, "k n"]:
+    """Rows of averages over segments, each from one bound to the next."""
+    rows = torch.zeros(len(bounds) - 1, bounds[-1], dtype=torch.float64)
+    for at, (low, high) in enumerate(pairwise(bounds)):
+        rows[at, low:high] = 1 / (high - low)
+    return rows
+
+
+def equal_bounds(n: int, k: int) -> list[int]:
+    """Bounds of k segments of nearly equal length."""
+    return [round(at * n / k) for at in range(k + 1)]
+
+
+def best_bounds(moment: Float[Tensor, "n n"], k: int) -> list[int]:
+    """Bounds of the k segments whose means preserve most of a second moment: Σ over segments of 1ᵀ M 1 / length.
+
+    The maximum is exact, by dynamic programming in k steps over all pairs of bounds.
+    """
+    n = len(moment)
+    corner = torch.zeros(n + 1, n + 1, dtype=torch.float64)
+    corner[1:, 1:] = moment.double().cumsum(0).cumsum(1)
+    diagonal = corner.diagonal()
+    block = diagonal[None, :] - corner - corner.T + diagonal[:, None]  # sum of M over all pairs of positions in a segment
+    at = torch.arange(n + 1)
+    length = at[None, :] - at[:, None]
+    gain = torch.where(length > 0, block / length.clamp(min=1), -torch.inf)
+    best, predecessors = gain[0], []
+    for _ in range(k - 1):
+        best, before = (best[:, None] + gain).max(dim=0)
+        predecessors.append(before)
+    bounds = [n]
+    for before in reversed(predecessors):
+        bounds.append(int(before[bounds[-1]]))
+    return [0, *reversed(bounds)]

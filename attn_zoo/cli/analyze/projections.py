@@ -1,0 +1,119 @@
+"""``attn-zoo analyze projections``: error of projected attention over the projected length, on models or stages of a training."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attn_zoo.analysis.captured import attention_inputs
+from attn_zoo.analysis.inputs import gather
+from attn_zoo.analysis.plot_projections import plot_projections
+from attn_zoo.analysis.projections import Kind, ProjectionErrors, least_length, measure_projections
+from attn_zoo.analysis.sources import Subject, load_subject
+from attn_zoo.cli.analyze.inputs import MODELS, add_model_inputs, request_of
+from attn_zoo.cli.analyze.results import add_results, as_csv, as_json, as_table, show_as, write
+from attn_zoo.cli.progress import tracked
+from attn_zoo.records import describe_environment
+
+_COLUMNS = ("model", "weights", "kind", "k", "error", "over_heads")
+_FRACTIONS = (32, 16, 8, 4, 2)
+"""Lengths over projected lengths, unless these are given."""
+_BEST = 2 / 3
+"""Error ε at which k = 5 log n / (ε² - ε³) is least."""
+
+
+def add_to(analyses: Any) -> None:
+    """Add the command to the other analyses."""
+    parser = analyses.add_parser(
+        "projections",
+        help="error of projected keys and values over the projected length k: random, pooled, from the spectrum, learned",
+        description="||Y - Y_exact|| / ||Y_exact|| of each head of softmax attention to k projected keys and values, on sequences "
+        "that nothing was fitted to, beside the construction of Theorem 1 (Linformer, Section 3). Several models, such as the "
+        "weights of one run after several steps, make a table each and share a picture.",
+    )
+    parser.add_argument("--model", nargs="+", default=["minilm"], help=f"{MODELS} (default: minilm)")
+    add_model_inputs(parser, sentences=32)
+    parser.add_argument("--length", type=int, help="tokens in a sequence (default: 512, or what the model has positions for)")
+    parser.add_argument("--k", type=int, nargs="+", help="projected lengths (default: 1/32 to 1/2 of the length)")
+    parser.add_argument("--steps", type=int, default=200, help="steps in which E and F are learned (default: 200)")
+    parser.add_argument("--draws", type=int, default=3, help="draws of random projections (default: 3)")
+    parser.add_argument("--seed", type=int, default=0, help="of draws and of random weights (default: 0)")
+    add_results(parser, "projections.csv, .json, .png and .svg", ("github", "csv", "json"), _projections)
+
+
+def _projections(parsed: argparse.Namespace) -> int:
+    if parsed.steps < 1 or parsed.draws < 1:
+        raise ValueError(f"--steps and --draws are at least 1; got {parsed.steps} and {parsed.draws}")
+    if parsed.output is not None:
+        parsed.output.mkdir(parents=True, exist_ok=True)
+    models = []
+    for name in parsed.model:
+        subject = load_subject(request_of(parsed, name))
+        batches = tracked(subject.batches, f"queries, keys and values of {subject.name}")
+        layers = gather([attention_inputs(subject.model, batch) for batch in batches])
+        n = layers[0].geometry.keys
+        lengths = parsed.k or sorted({n // part for part in _FRACTIONS if n // part})
+        errors = measure_projections(layers, lengths, draws=parsed.draws, steps=parsed.steps, seed=parsed.seed)
+        models.append(described(subject, errors, n, len(layers[0].query)))
+    found = {"analysis": "projections", "models": models, "environment": describe_environment("cpu")}
+    show_as(projections_table(found, parsed.format), parsed.format)
+    if parsed.output is not None:
+        drawn = plot_projections(found, parsed.output)
+        texts = {"projections.csv": projections_table(found, "csv"), "projections.json": as_json(found)}
+        write(parsed.output, texts, [path.name for path in drawn])
+    return 0
+
+
+def described(subject: Subject, errors: ProjectionErrors, length: int, sequences: int) -> dict[str, Any]:
+    """Errors of one model as plain data, with its inputs."""
+    by_head = {kind: errors.errors[kind].mean(dim=(1, 3)).flatten(1) for kind in Kind}
+    return {
+        "model": subject.name,
+        "weights": subject.weights,
+        "data": subject.data,
+        "sequences": sequences,
+        "length": length,
+        "k": list(errors.lengths),
+        "error": {kind.value: errors.mean(kind) for kind in Kind},
+        "over_heads": {kind.value: by_head[kind].std(dim=1, correction=0).tolist() for kind in Kind},
+        "exponent": {kind.value: errors.exponent(kind) for kind in Kind},
+        "share": errors.shares.mean(dim=(1, 2)).tolist(),
+        "uniform": errors.uniform,
+        "theorem_from": least_length(length, _BEST),
+    }
+
+
+def projections_table(found: Mapping[str, Any], format: str) -> str:
+    """Table of each model: kinds of projection by projected length."""
+    if format == "json":
+        return as_json(found)
+    if format == "csv":
+        return as_csv([_COLUMNS, *(row for model in found["models"] for row in _rows(model))])
+    return "\n\n".join(_table(model, format) for model in found["models"])
+
+
+def _rows(model: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+    return [
+        (model["model"], model["weights"], kind, k, f"{error:.6g}", f"{spread:.6g}")
+        for kind, errors in model["error"].items()
+        for k, error, spread in zip(model["k"], errors, model["over_heads"][kind], strict=True)
+    ]
+
+
+def _table(model: Mapping[str, Any], format: str) -> str:
+    head = [f"{model['model']}, {model['weights']}", *(f"k = {k}" for k in model["k"]), "falls as"]
+    body = [
+        [kind, *(f"{error:.3f}" for error in errors), _power(model["exponent"][kind])] for kind, errors in model["error"].items()
+    ]
+    body.append(["share of singular values", *(f"{share:.3f}" for share in model["share"]), "-"])
+    notes = [
+        f"{model['sequences']} sequences of {model['data']}, half of them to fit, the others to measure; n = {model['length']}",
+        f"relative error, mean over heads, layers and sequences; the average of all values has {model['uniform']:.3f}",
+        f"Theorem 1 promises nothing below k = {model['theorem_from']:.0f}, and from there on an error that falls as k^-0.5",
+    ]
+    return as_table(body, head, format, notes)
+
+
+def _power(exponent: float | None) -> str:
+    return "-" if exponent is None else f"k^{exponent:.2f}"

@@ -1,0 +1,48 @@
+"""Weights of a run in the course of its training, written for analyses after chosen steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+from attn_zoo.encoder.weights import SUFFIX, save_weights
+from attn_zoo.records import RunSpec
+
+
+class KeptWeights:
+    """Files of a run's weights, one for each chosen step.
+
+    Args:
+        folder: folder of the files, made where it is missing.
+        after: steps; 0 is before training.
+        task_version: version of the task, which tells whether its inputs are still the same.
+
+    Raises:
+        ValueError: a step is negative, or the run does not reach it.
+    """
+
+    def __init__(self, folder: str | Path, after: Sequence[int], spec: RunSpec, task_version: str) -> None:
+        if beyond := [step for step in after if not 0 <= step <= spec.budget.steps]:
+            raise ValueError(
+                f"weights.after names steps after which weights are written, 0 to budget.steps={spec.budget.steps}; got {beyond[0]}"
+            )
+        self.after = frozenset(after)
+        self._folder, self._run_id = Path(folder), spec.run_id(task_version)
+        self._facts = {"spec": spec.to_dict(), "task_version": task_version}
+
+    def path(self, step: int) -> Path:
+        """File of the weights after a step."""
+        spec = self._facts["spec"]
+        assert isinstance(spec, dict)
+        return self._folder / f"{spec['attention']}-{spec['task']}-s{spec['seed']}-{self._run_id}-step{step}{SUFFIX}"
+
+    def save(self, model: nn.Module, step: int) -> None:
+        """Write the weights if the step is among the chosen ones.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        if step in self.after:
+            save_weights(model, self.path(step), {**self._facts, "step": step})

@@ -1,0 +1,112 @@
+"""Weights that a run writes while it trains: those of that step, without influence on a result, and enough to build the network."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from attn_zoo.analysis import attention_matrices
+from attn_zoo.analysis.sources import Request, load_subject
+from attn_zoo.cli import main
+from attn_zoo.encoder import build_paired_model
+from attn_zoo.encoder.weights import read_weights
+from attn_zoo.records import RunSpec, Store
+from attn_zoo.registry import build_task
+from attn_zoo.runner.weights import KeptWeights
+
+RUN = ("run", "task=listops", "task.length=24", "task.train=60", "task.valid=20", "task.test=20", "model.dim=16", "model.heads=2")
+BUDGET = ("budget.steps=6", "budget.batch_size=16", "budget.evaluate_every=3", "budget.warmup_steps=1")
+HERE = ("device=cpu", "report=false")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Records of one run, and its weights before training, in it and at its end."""
+    folder = tmp_path_factory.mktemp("kept")
+    words = (f"records={folder}/runs", "weights.after=[0,3,6]", f"weights.folder={folder}/weights")
+    assert main([*RUN, *BUDGET, *HERE, *words]) == 0
+    return folder
+
+
+def files(folder: Path) -> dict[int, Path]:
+    found = (folder / "weights").glob("softmax-listops-s1-*.safetensors")
+    return {int(file.stem.rpartition("step")[2]): file for file in found}
+
+
+def test_a_file_for_each_step_holds_the_weights_of_that_step(folder):
+    by_step = files(folder)
+    assert sorted(by_step) == [0, 3, 6] and len(list((folder / "weights").iterdir())) == 3
+    (record,) = Store(folder / "runs").load()[0]
+    for step, file in by_step.items():
+        _, facts = read_weights(file)
+        assert facts["step"] == step and RunSpec.from_dict(facts["spec"]) == record.spec
+    spec = record.spec
+    task = build_task("listops", **spec.task_options).spec
+    first = build_paired_model(task, seed=1, attention="softmax", options=spec.options, **asdict(spec.model))
+    for name, tensor in load_file(by_step[0]).items():
+        assert torch.equal(tensor, first.state_dict()[name])
+    changed = [name for name, tensor in load_file(by_step[3]).items() if not torch.equal(tensor, load_file(by_step[6])[name])]
+    assert changed
+
+
+def test_a_run_is_the_same_with_and_without(folder, tmp_path):
+    assert main([*RUN, *BUDGET, *HERE, f"records={tmp_path}"]) == 0
+    (with_weights,), (without,) = Store(folder / "runs").load()[0], Store(tmp_path).load()[0]
+    assert with_weights.run_id == without.run_id and with_weights.scores == without.scores
+
+
+def test_they_build_the_network_again_for_analyses(folder):
+    subjects = {step: load_subject(Request(str(file), sequences=2, length=12)) for step, file in files(folder).items()}
+    assert not subjects[0].trained and subjects[6].trained
+    assert subjects[3].weights == "after 3 of 6 steps, seed 1" and subjects[3].name == "softmax on listops"
+    tensors = load_file(files(folder)[6])
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in subjects[6].model.state_dict().items())
+    shapes = {tuple(p.shape) for p in attention_matrices(subjects[6].model, subjects[6].batches[0])}
+    assert len(shapes) == 1 and next(iter(shapes))[:2] == (1, 2)
+
+
+def test_spectra_are_those_of_the_file(folder, capsys):
+    file = str(files(folder)[6])
+    assert main(["analyze", "spectrum", "--model", file, "--length", "12", "--sentences", "2", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.startswith("layer,least,mean,most")
+
+
+def test_a_recorded_run_writes_none_and_says_so(folder, tmp_path, capsys):
+    assert main([*RUN, *BUDGET, *HERE, f"records={folder}/runs", "weights.after=[3]", f"weights.folder={tmp_path}/again"]) == 0
+    assert "no weights were written" in capsys.readouterr().out
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.parametrize("step", [-1, 7])
+def test_a_step_that_is_never_reached_is_refused_before_training(step, tmp_path, capsys):
+    assert main([*RUN, *BUDGET, *HERE, f"records={tmp_path}", f"weights.after=[{step}]"]) == 2
+    assert f"0 to budget.steps=6; got {step}" in capsys.readouterr().err
+    assert not Store(tmp_path).load()[0]
+
+
+def test_files_of_another_kind_are_refused(folder, tmp_path):
+    file = tmp_path / "foreign.safetensors"
+    with pytest.raises(FileNotFoundError, match="no file of weights"):
+        load_subject(Request(str(file), sequences=1))
+    save_file({"weight": torch.zeros(1)}, file)
+    with pytest.raises(ValueError, match="holds no weights of a run"):
+        load_subject(Request(str(file), sequences=1))
+    _, facts = read_weights(files(folder)[0])
+    save_file({"weight": torch.zeros(1)}, file, metadata={"attn_zoo_weights": json.dumps({**facts, "task_version": "0"})})
+    with pytest.raises(ValueError, match="trained on version 0 of listops"):
+        load_subject(Request(str(file), sequences=1))
+    with pytest.raises(ValueError, match="leave --weights away"):
+        load_subject(Request(str(files(folder)[0]), sequences=1, weights="random"))
+    with pytest.raises(ValueError, match="at most 24 tokens"):
+        load_subject(Request(str(files(folder)[0]), sequences=1, length=25))
+
+
+def test_paths_differ_by_step_and_run(folder):
+    (record,) = Store(folder / "runs").load()[0]
+    kept = KeptWeights("here", [1, 2], record.spec, record.task_card["version"])
+    assert kept.path(1) != kept.path(2) and record.run_id in kept.path(1).name
