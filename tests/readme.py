@@ -17,7 +17,7 @@ from typing import Any
 from tabulate import tabulate
 
 from attn_zoo import reference
-from attn_zoo.cli.analyze import error_table, spectrum_table
+from attn_zoo.cli.analyze import error_table, projections_table, spectrum_table
 from attn_zoo.cli.compare import place
 from attn_zoo.cli.layers import layer_axes
 from attn_zoo.cli.listing import attention_table, task_table
@@ -67,7 +67,7 @@ PAGES = {
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
-    ROOT / "docs" / "linformer.md": ("figure3", "limits"),
+    ROOT / "docs" / "linformer.md": ("projections", "figure3", "limits"),
     ROOT / "docs" / "profile.md": ("separation",),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
@@ -97,6 +97,7 @@ def tables() -> dict[str, str]:
         "peers": report(_measured("peers")),
         "error": error_table(_measured("error"), "github"),
         "error_random": error_table(_measured("error_random"), "github"),
+        "projections": projections_table(_measured("projections"), "github"),
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
         "transplant": transplant_table(_measured("transplant"), "github"),
         "findings": findings(

@@ -102,6 +102,8 @@ def _small(words: list[str]) -> list[str]:
     name = words[0]
     if name in ("run", "tune"):
         experiment = next((word.partition("=")[2] for word in words if word.startswith("experiment=")), None)
+        if experiment == "linformer_theorem1":
+            return _with(words, {**FIGURE3, **{key: RUN[key] for key in RUN if key != "level"}, "weights.after": "[0,3]"})
         if experiment == "equal_time":
             return _with(words, {**TIMED, **{key: RUN[key] for key in RUN if key != "level"}})
         if experiment is not None and experiment.startswith("linformer_figure3"):
@@ -129,6 +131,8 @@ def _small(words: list[str]) -> list[str]:
     if words[:2] == ["analyze", "figure3"]:  # which draws recorded runs alone
         return words[: words.index("--output")] if "--output" in words else words
     if name == "analyze":
+        if words[1] == "projections":  # which fits on one sequence and measures on another
+            return [*words, "--length", "16", "--sentences", "2", "--steps", "2", "--k", "4"]
         rows = ["linear" if word == "ROWS" else word for word in words]
         fixed = ["--length"] if any(word.startswith("timm/") for word in words) else []  # by the size of its images
         return rows + [word for key, value in ANALYZE.items() if key not in fixed for word in (key, value)]

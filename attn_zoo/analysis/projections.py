@@ -20,13 +20,15 @@ from torch import Tensor
 from attn_zoo.analysis.error import exact_attention, relative_error
 from attn_zoo.analysis.inputs import AttentionInputs
 from attn_zoo.analysis.spectrum import cumulative_spectrum
-from attn_zoo.analysis.starts import Start, initial_rows
+from attn_zoo.analysis.starts import Start, equal_bounds, initial_rows, means
 
 Matrices = Float[Tensor, "heads k n"]
 Outputs = Float[Tensor, "sequences heads n head_dim"]
 
 _RATE = 3e-3
 """Learning rate of Adam for learned E and F, whose entries are of the size k / n."""
+_BATCH = 8
+"""Sequences in a step of Adam."""
 
 
 class Kind(Enum):
@@ -147,27 +149,28 @@ def _error(
     if kind is Kind.random:
         e, f = (torch.randn(heads, k, n, generator=generator, dtype=torch.float64) * n**-0.5 for _ in range(2))
     elif kind is Kind.learned:
-        e, f = _fitted(fit, k, steps)
+        e, f = _fitted(fit, k, steps, generator)
     else:
         moments = torch.einsum("bhid,bhjd->hij", fit.key, fit.key)
         e = f = torch.stack([initial_rows(moment, k, Start[kind.name]) for moment in moments])
     return relative_error(project(test, e, f), exact)
 
 
-def _fitted(fit: AttentionInputs, k: int, steps: int) -> tuple[Matrices, Matrices]:
-    """E and F with the least mean squared relative error on some sequences, by Adam from means on."""
-    _, heads, n, _ = fit.query.shape
-    exact = exact_attention(fit)
-    whole = exact.square().sum(dim=(2, 3))
-    moments = torch.zeros(heads, n, n, dtype=torch.float64)
-    start = torch.stack([initial_rows(moment, k, Start.pooling) for moment in moments])
+def _fitted(fit: AttentionInputs, k: int, steps: int, generator: torch.Generator) -> tuple[Matrices, Matrices]:
+    """E and F with the least mean squared relative error on some sequences, by Adam in float32 from means on."""
+    sequences, heads, n, _ = fit.query.shape
+    parts = [part.float() for part in (fit.query, fit.key, fit.value, exact_attention(fit))]
+    start = torch.stack([means(equal_bounds(n, k))] * heads).float()
     e, f = start.clone().requires_grad_(), start.clone().requires_grad_()
     optimizer = torch.optim.Adam([e, f], lr=_RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
+        chosen = torch.randperm(sequences, generator=generator)[:_BATCH]
+        query, key, value, exact = (part[chosen] for part in parts)
         optimizer.zero_grad()
-        loss = ((project(fit, e, f) - exact).square().sum(dim=(2, 3)) / whole).mean()
+        gap = project(AttentionInputs(query, key, value), e, f) - exact
+        loss = (gap.square().sum(dim=(2, 3)) / exact.square().sum(dim=(2, 3))).mean()
         loss.backward()
         optimizer.step()
         schedule.step()
-    return e.detach(), f.detach()
+    return e.detach().double(), f.detach().double()

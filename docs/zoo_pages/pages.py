@@ -11,7 +11,10 @@ from zoo_pages.commands import command_page
 from zoo_pages.results import Results
 from zoo_pages.tasks import board, heat_map_picture, overview, task_index, task_page
 
-PICTURES = {"crossover.svg": "attention", "error.svg": "attention", "transplant.svg": ".", "linformer_figure3.svg": "."}
+PICTURES = {
+    **dict.fromkeys(["crossover.svg", "error.svg"], "attention"),
+    **dict.fromkeys(["transplant.svg", "linformer_figure3.svg", "projections.svg"], "."),
+}
 """Of the results, and the folders of the pages that show them."""
 
 

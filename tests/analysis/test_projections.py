@@ -30,7 +30,7 @@ def placed(sequences: int = 24, n: int = 32) -> AttentionInputs:
 def test_projected_attention_is_that_of_the_linformer_with_the_same_matrices():
     inputs = random_inputs(2, 3, 16, 8).double()
     module = build_attention("linformer", Geometry(3, 8, 16, 16), projected_length=4, sharing="none").eval().double()
-    weight = module.maps[0].get_parameter("weight").detach()
+    weight = module.get_parameter("own_maps.0.weight").detach()
     ours = project(inputs, weight[0], weight[-1])
     torch.testing.assert_close(ours, module(inputs.query, inputs.key, inputs.value), rtol=1e-12, atol=1e-12)
 

@@ -73,12 +73,16 @@ def prepared(tmp_path_factory) -> Path:
     for words in (
         f"run attention=linformer[projected_length=16] task=digits {sizes}",
         f"run attention=none task=digits {sizes} records=small",
+        f"run attention=softmax task=listops {sizes} records=stages weights.after=[0,3]",
         "new my_attention --output packages/my_attention",
         "new my_task --task --output packages/my_task",
         "new mine --output packages/mine",
         "measure experiment=counted attentions=[softmax,linformer] lengths=[4096] output=counted.json",
     ):
         assert_fits(on_a_terminal(words.split(), folder, forked=True))
+    for name, step in (("BEFORE", 0), ("AFTER", 3)):
+        (stage,) = (folder / "weights").glob(f"*-step{step}.safetensors")
+        stage.rename(folder / "weights" / f"{name}.safetensors")
     shutil.copy(folder / "packages/mine/src/mine/attention.py", folder / "mine.py")
     texts = made(folder / "texts")
     for at in range(3):

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import TypeVar
 
-from attn_zoo.contract import Cost, Geometry, LengthMap, LengthMappedAttention, UnsupportedError, by_length
+from attn_zoo.contract import Cost, Geometry, LengthMap, LengthMappedAttention, UnsupportedError, added_later, by_length
 from attn_zoo.contract.length_maps import Pair, mapped_cost
 from attn_zoo.contract.stack import read_by_layer
 from attn_zoo.kernels import along_length
@@ -46,6 +46,15 @@ class Sharing(Enum):
     """All layers have one E, also for values, once ``join_layers`` has been called; until then as key_value."""
 
 
+class Init(Enum):
+    """Initialisation of learned E and F."""
+
+    random = "random"
+    """Random entries from N(0, 1/n)."""
+    average = "average"
+    """Random entries from N(1/n, 1/n): a row starts as the average of all tokens, plus as much noise as ``random`` has."""
+
+
 @dataclass
 class LowRankOptions:
     """Options of every attention to projected keys."""
@@ -56,13 +65,17 @@ class LowRankOptions:
     """k by layer and head, in place of ``projected_length``: layers separated by ``/``, heads by ``+``: 64/32, 8+4/4+2."""
     sharing: Sharing = Sharing.headwise
     projection: Projection = Projection.learned
+    init: Init = added_later(Init.random)
+    """Initialisation of learned E and F."""
     frozen: bool = False
     """Keep E and F as they are drawn, while the other weights are trained."""
     allow_full_rank: bool = False
     """Accept as many projected keys as keys, at a higher cost than softmax attention; for exact comparisons of the two."""
 
     def __post_init__(self) -> None:
-        self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
+        self.sharing, self.projection, self.init = Sharing(self.sharing), Projection(self.projection), Init(self.init)
+        if self.init is not Init.random and self.projection is not Projection.learned:
+            raise ValueError(f"init={self.init.value} is of projection=learned; got projection={self.projection.value}")
         layers = self.layers()
         if max(map(len, layers)) > 1 and self.sharing is not Sharing.none:
             raise ValueError(
@@ -87,7 +100,7 @@ L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
 class MatrixMap(LengthMap):
-    """Projections E, ``weight[0]``, and F, ``weight[-1]``: k × n matrices drawn from N(0, 1/n), for each head or for all."""
+    """Projections E, ``weight[0]``, and F, ``weight[-1]``: k × n matrices, for each head or for all."""
 
     weight: Float[Tensor, "roles copies k n"]
 
@@ -95,6 +108,8 @@ class MatrixMap(LengthMap):
         super().__init__(geometry.keys, k, heads)
         self.implementation, n = implementation, geometry.keys
         weight = torch.randn(*options.matrices(len(heads)), k, n) * n**-0.5
+        if options.init is Init.average:
+            weight += 1 / n
         if options.projection is Projection.learned:
             self.weight = nn.Parameter(weight)
         else:

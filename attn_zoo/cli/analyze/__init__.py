@@ -6,6 +6,7 @@ import argparse
 
 from attn_zoo.cli.analyze import error, figure3, matrix, projections, spectrum
 from attn_zoo.cli.analyze.error import error_table as error_table
+from attn_zoo.cli.analyze.projections import projections_table as projections_table
 from attn_zoo.cli.analyze.spectrum import spectrum_table as spectrum_table
 
 
