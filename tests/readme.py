@@ -25,7 +25,7 @@ from attn_zoo.cli.main import main, parser
 from attn_zoo.cli.recommend import required_of
 from attn_zoo.cost.experiments import report
 from attn_zoo.export import table as export_table
-from attn_zoo.leaderboard import leaderboard
+from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.figure3 import Figure, figure3_page, read_figure
 from attn_zoo.leaderboard.figure3.plot import plot_figure3
@@ -67,7 +67,7 @@ PAGES = {
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
-    ROOT / "docs" / "linformer.md": ("projections", "figure3", "limits"),
+    ROOT / "docs" / "linformer.md": ("projections", "figure3", "late", "limits"),
     ROOT / "docs" / "profile.md": ("separation",),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
@@ -113,7 +113,8 @@ def tables() -> dict[str, str]:
         "export": export_table(_measured("export")),
         "linformer_table3": report(_measured("linformer_table3")),
         "figure3": figure3_of_the_paper(),
-        "limits": limits(),
+        "limits": each_seed("linformer_limits"),
+        "late": each_seed("linformer_text"),
         "separation": printed("leaderboard", "--records", str(ROOT / "results" / "profile"), "--separation", "--format", "github"),
     }
 
@@ -160,10 +161,11 @@ def figure3_of_the_paper() -> str:
     return picture + figure3_page(figure3(), "github")
 
 
-def limits() -> str:
-    """Test scores of ``experiment=linformer_limits``, each seed's: settings by tasks, with and without the short convolution."""
-    made = leaderboard_tables(records_in("linformer_limits"))
-    head = [f"{table.task['title']}{', bare' * (not table.model.get('short_convolution'))} (%)" for table in made]
+def each_seed(name: str) -> str:
+    """Test scores of each seed: rows by tasks, by arms of the short convolution and by learning rates, where they differ."""
+    made = leaderboard_tables(records_in(name))
+    rates = {table.budget["learning_rate"] for table in made if isinstance(table.budget["learning_rate"], float)}
+    head = [_headed(table, several=len(rates) > 1) for table in made]
     cells: dict[str, dict[int, str]] = {}
     for at, table in enumerate(made):
         for row in table.rows:
@@ -171,6 +173,12 @@ def limits() -> str:
             cells.setdefault(row.label + " (c)" * row.control, {})[at] = seeds
     rows = [[label, *(found.get(at, "") for at in range(len(made)))] for label, found in cells.items()]
     return tabulate(rows, ["row", *head], tablefmt="github", disable_numparse=True) if made else "Not run yet."
+
+
+def _headed(table: Table, *, several: bool) -> str:
+    bare = "" if table.model.get("short_convolution") else ", bare"
+    rate = f", rate {table.budget['learning_rate']}" if several else ""
+    return f"{table.task['title']}{bare}{rate} (%)"
 
 
 def printed(*words: str) -> str:

@@ -112,6 +112,8 @@ def _small(words: list[str]) -> list[str]:
         if "model.backbone=" in "".join(words):  # a ViT, which takes minutes for CIFAR-10's test images
             words = [word for word in words if not word.startswith("task.patch=")]
             sizes["task"] = "digits"
+        if any(word.startswith("weights.after=") for word in words):
+            sizes["weights.after"] = "[0,3]"
         if any("*" in word for word in words):  # a hybrid whose turn is longer than two layers
             sizes["model.depth"] = "4"
         if any(word.startswith("attention.projected_lengths=") for word in words):  # of four heads

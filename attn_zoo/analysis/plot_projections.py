@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from attn_zoo.analysis.projections import Kind
 from attn_zoo.plotting.theme import MUTED, SERIES, save, settings
 
 _MARKS = ("o", "s", "^", "D", "v")
 _NAMES = {
-    "theorem": "Theorem 1",
-    "random": "random E, F",
-    "pooling": "means",
-    "spectrum": "spectrum of the keys",
-    "learned": "learned E, F",
+    Kind.theorem: "Theorem 1",
+    Kind.random: "random E, F",
+    Kind.pooling: "means",
+    Kind.spectrum: "spectrum of the keys",
+    Kind.learned: "learned E, F",
 }
 
 
@@ -30,9 +31,9 @@ def plot_projections(found: Mapping[str, Any], folder: Path) -> list[Path]:
         panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
         for panel, model in zip(panels, models, strict=True):
             k = model["k"]
-            for at, (kind, errors) in enumerate(model["error"].items()):
+            for at, (kind, name) in enumerate(_NAMES.items()):
                 style = {"color": SERIES[at], "marker": _MARKS[at], "markersize": 4, "linewidth": 1.4}
-                panel.plot(k, errors, label=_NAMES[kind], **style)
+                panel.plot(k, model["error"][kind.value], label=name, **style)
             shape = [model["error"]["theorem"][0] * (length / k[0]) ** -0.5 for length in k]
             panel.plot(k, shape, color=MUTED, linestyle=(0, (4, 3)), label="shape of the bound, $k^{-1/2}$")
             panel.axhline(model["uniform"], color=MUTED, linestyle=":", linewidth=1.2, label="average of all values")

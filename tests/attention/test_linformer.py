@@ -10,8 +10,9 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention.low_rank._projections import MatrixMap
-from attn_zoo.attention.low_rank.linformer import Linformer
+from attn_zoo.attention.low_rank._projections import Init, MatrixMap
+from attn_zoo.attention.low_rank.linformer import Linformer, Options
+from attn_zoo.contract import plain_options
 from attn_zoo.kernels.cpu import projection as tiles
 
 GEOMETRY = Geometry(heads=2, head_dim=8, queries=33, keys=33)
@@ -124,6 +125,18 @@ def test_projections_keep_the_scale_of_keys(projection):
         assert short.std().item() == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.parametrize(("init", "mean"), [("random", 0.0), ("average", 1.0)])
+def test_rows_start_with_the_sum_of_their_initialisation(init, mean):
+    weight = build(Geometry(1, 8, 512, 512), projected_length=256, init=init).get_parameter("own_maps.0.weight")
+    sums = weight.sum(dim=-1)
+    assert sums.mean().item() == pytest.approx(mean, abs=0.15) and sums.std().item() == pytest.approx(1.0, abs=0.15)
+
+
+def test_at_its_default_the_initialisation_is_in_no_spec():
+    assert "init" not in plain_options(Options(projected_length=4))
+    assert plain_options(Options(projected_length=4, init=Init.average))["init"] == "average"
+
+
 @pytest.mark.parametrize("batch", [1, 2, 5])
 @pytest.mark.parametrize(("weighed", "padded"), [(False, False), (True, False), (True, True)])
 def test_product_along_the_length_has_exact_first_and_second_gradients(batch, weighed, padded, monkeypatch):
@@ -201,6 +214,7 @@ def test_resized_convolution_keeps_the_sum_of_its_taps():
         ({"projected_length": 0}, ValueError, "at least 1; got 0"),
         ({"sharing": "per_head"}, ValueError, "per_head"),
         ({"projection": "pooling"}, ValueError, "pooling"),
+        ({"init": "average", "projection": "mean"}, ValueError, "init=average is of projection=learned"),
         ({"dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),
     ],
 )

@@ -95,16 +95,17 @@ def projections_table(found: Mapping[str, Any], format: str) -> str:
 
 def _rows(model: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
     return [
-        (model["model"], model["weights"], kind, k, f"{error:.6g}", f"{spread:.6g}")
-        for kind, errors in model["error"].items()
-        for k, error, spread in zip(model["k"], errors, model["over_heads"][kind], strict=True)
+        (model["model"], model["weights"], kind.value, k, f"{error:.6g}", f"{spread:.6g}")
+        for kind in Kind
+        for k, error, spread in zip(model["k"], model["error"][kind.value], model["over_heads"][kind.value], strict=True)
     ]
 
 
 def _table(model: Mapping[str, Any], format: str) -> str:
     head = [f"{model['model']}, {model['weights']}", *(f"k = {k}" for k in model["k"]), "falls as"]
     body = [
-        [kind, *(f"{error:.3f}" for error in errors), _power(model["exponent"][kind])] for kind, errors in model["error"].items()
+        [kind.value, *(f"{error:.3f}" for error in model["error"][kind.value]), _power(model["exponent"][kind.value])]
+        for kind in Kind
     ]
     body.append(["share of singular values", *(f"{share:.3f}" for share in model["share"]), "-"])
     notes = [
