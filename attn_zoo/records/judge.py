@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from attn_zoo.records.errors import EditedError
 from attn_zoo.records.plain import is_respelled, parse, read_text
@@ -33,9 +34,19 @@ def judged(text: str, source: str | None) -> RunRecord:
         RecordError: the text is no whole record, or was changed after it was written.
     """
     data = parse(text)
-    record = RunRecord.from_dict(data, source)
+    record = whole_record(data, source)
     if data["schema"] >= 5 and is_respelled(text, data):
         raise EditedError("its content is spelled otherwise than a record's: changed after it was written")
+    return record
+
+
+def whole_record(data: Any, source: str | None) -> RunRecord:
+    """Record from plain data, free of contradictions.
+
+    Raises:
+        RecordError: the data are no whole record, or were changed after they were written.
+    """
+    record = RunRecord.from_dict(data, source)
     contradiction = next(contradictions(record), None)
     if contradiction is not None:
         raise EditedError(contradiction)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from attn_zoo.records.errors import RecordError
-from attn_zoo.records.judge import judged
+from attn_zoo.records.judge import whole_record
 from attn_zoo.records.plain import MOST_BYTES, parse
 from attn_zoo.records.record import RunRecord
 
@@ -48,6 +48,6 @@ def unpack(path: Path) -> list[RunRecord]:
         if len(text) > MOST_BYTES:
             raise RecordError(f"more than {MOST_BYTES:,} bytes")
         lines = [parse(line) for line in text.decode().splitlines()]
-        return [judged(json.dumps(line["record"]), line["source"]) for line in lines]
+        return [whole_record(line["record"], line["source"]) for line in lines]
     except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{path.name} is no whole file of packed records ({error}); get it anew") from error
