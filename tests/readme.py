@@ -25,13 +25,13 @@ from attn_zoo.cli.main import main, parser
 from attn_zoo.cli.recommend import required_of
 from attn_zoo.cost.experiments import report
 from attn_zoo.export import table as export_table
-from attn_zoo.leaderboard import Table, leaderboard
+from attn_zoo.leaderboard import leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.figure3 import Figure, figure3_page, read_figure
 from attn_zoo.leaderboard.figure3.plot import plot_figure3
 from attn_zoo.leaderboard.findings.page import findings
 from attn_zoo.leaderboard.heatmap.costs import LENGTH, recorded_columns
-from attn_zoo.leaderboard.heatmap.model import heat_map
+from attn_zoo.leaderboard.heatmap.model import heat_map, titles
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.plots import tradeoffs, write
@@ -162,23 +162,16 @@ def figure3_of_the_paper() -> str:
 
 
 def each_seed(name: str) -> str:
-    """Test scores of each seed: rows by tasks, by arms of the short convolution and by learning rates, where they differ."""
+    """Test scores of each seed: rows by tasks and their settings."""
     made = leaderboard_tables(records_in(name))
-    rates = {table.budget["learning_rate"] for table in made if isinstance(table.budget["learning_rate"], float)}
-    head = [_headed(table, several=len(rates) > 1) for table in made]
     cells: dict[str, dict[int, str]] = {}
     for at, table in enumerate(made):
         for row in table.rows:
             seeds = ", ".join(f"{100 * score:.0f}" for _, score in sorted(row.scores.by_seed.items()))
             cells.setdefault(row.label + " (c)" * row.control, {})[at] = seeds
     rows = [[label, *(found.get(at, "") for at in range(len(made)))] for label, found in cells.items()]
+    head = [f"{title} (%)" for title in titles(made)]
     return tabulate(rows, ["row", *head], tablefmt="github", disable_numparse=True) if made else "Not run yet."
-
-
-def _headed(table: Table, *, several: bool) -> str:
-    bare = "" if table.model.get("short_convolution") else ", bare"
-    rate = f", rate {table.budget['learning_rate']}" if several else ""
-    return f"{table.task['title']}{bare}{rate} (%)"
 
 
 def printed(*words: str) -> str:

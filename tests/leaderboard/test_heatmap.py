@@ -22,7 +22,7 @@ from attn_zoo.leaderboard.heatmap.model import MOST_LINES, HeatMap, heat_map
 from attn_zoo.leaderboard.heatmap.scale import DARK_SHADES, LEVELS, LIGHT_SHADES, contrast, level, luminance
 from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.heatmap.terminal import heat_map_text
-from attn_zoo.records import RunRecord, Store, Tuning
+from attn_zoo.records import Budget, ModelSpec, RunRecord, Store, Tuning
 from attn_zoo.terminal import COLUMNS
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -245,6 +245,16 @@ def test_tasks_of_one_title_are_numbered_and_averaged_where_their_names_differ()
     found = heat_map(tables(records))
     assert [column.title for column in found.columns] == ["Digits #1", "Digits #2"]
     assert "mean" in heat_map_text(found).splitlines()[2]
+
+
+def test_settings_of_one_task_are_named_by_what_differs():
+    records = [
+        make_record("softmax", spec_model=ModelSpec(short_convolution=width), spec_budget=Budget(learning_rate=rate))
+        for width, rate in ((4, 0.002), (0, 0.002), (0, 0.005))
+    ]
+    found = heat_map(tables(records))
+    titles = {column.title.removeprefix(str(column.table.task["title"])) for column in found.columns}
+    assert titles == {"", ", no convolution, rate 0.002", ", no convolution, rate 0.005"}
 
 
 def test_counted_costs_stand_beside_the_scores(tmp_path):

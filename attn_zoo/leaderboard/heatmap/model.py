@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -114,11 +115,27 @@ def heat_map(tables: Sequence[Table], costs: Sequence[CostColumn] = ()) -> HeatM
 
 
 def titles(tables: Sequence[Table]) -> list[str]:
-    """A title for each table: its task's, of several settings of a task the causal ones as such, those still alike numbered."""
+    """A title for each table: its task's, with what tells several settings of a task apart, those still alike numbered."""
     names = [str(table.task["title"]) for table in tables]
-    forms = [f"{name}, causal" if table.task.get("causal") else name for name, table in zip(names, tables, strict=True)]
-    names = [form if names.count(name) > 1 else name for name, form in zip(names, forms, strict=True)]
+    for words in (
+        ["causal" * bool(table.task.get("causal")) for table in tables],
+        ["no convolution" * (not table.model.get("short_convolution")) for table in tables],
+        [_rate(table.budget.get("learning_rate")) for table in tables],
+    ):
+        names = _told_apart(names, words)
     return [name if names.count(name) == 1 else f"{name} #{names[: number + 1].count(name)}" for number, name in enumerate(names)]
+
+
+def _rate(rate: object) -> str:
+    return f"rate {rate:g}" if isinstance(rate, float) else "rate tuned"
+
+
+def _told_apart(names: Sequence[str], words: Sequence[str]) -> list[str]:
+    """Names with their words where equal names have different ones."""
+    of: dict[str, set[str]] = defaultdict(set)
+    for name, word in zip(names, words, strict=True):
+        of[name].add(word)
+    return [f"{name}, {word}" if word and len(of[name]) > 1 else name for name, word in zip(names, words, strict=True)]
 
 
 def _repeated(table: Table) -> set[str]:
