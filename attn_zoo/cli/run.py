@@ -111,7 +111,7 @@ def run_help(words: Sequence[str] = ()) -> str:
         f"task={spec.task} with": _pairs("task", spec.task_options),
         "network": _pairs("model", asdict(spec.model)),
         "training": [*_pairs("budget", asdict(spec.budget)), *_pairs("", {key: getattr(spec, key) for key in _OWN})],
-        "command": [*_pairs("", asdict(settings)), "data.root=$ATTN_ZOO_DATA", "workers=CORES (with launch=)", "plugin=PATH"],
+        "command": [*_pairs("", asdict(settings)), *_UNSET],
     }
     keys = "\n".join(_keys(title, pairs, "  ") for title, pairs in parts.items())
     return (
@@ -125,6 +125,13 @@ def run_help(words: Sequence[str] = ()) -> str:
         + f"\n\ngroups:\n{groups}\n\nkeys with their defaults (with task=NAME --help, those of another task):"
         f"\n{keys}"
     )
+
+
+_UNSET = (
+    *("weights.after=[STEP,...]", "tracking.to=[tensorboard,mlflow,wandb]", "data.root=$ATTN_ZOO_DATA"),
+    *("workers=CORES (with launch=)", "plugin=PATH"),
+)
+"""Keys that have no value unless they are given."""
 
 
 def _pairs(prefix: str, values: Mapping[str, Any]) -> list[str]:
