@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from attn_zoo.contract.attention import OptionsT
 from attn_zoo.contract.claims import Cost, Geometry
@@ -172,3 +173,12 @@ def resample(rows: Float[Tensor, "*front n"], length: int) -> Float[Tensor, "*fr
     finer = finer * (before / length)
     finer = finer + (flat.sum(dim=-1, keepdim=True) - finer.sum(dim=-1, keepdim=True)) / length
     return finer.view(*rows.shape[:-1], length)
+
+
+Mapped = TypeVar("Mapped", bound=LengthMappedAttention)
+
+
+def with_identity(built: Mapped) -> Mapped:
+    """Set the matrices of a map with as many results as keys to the identity, which turns Linformer into softmax attention."""
+    built.maps[0].get_parameter("weight").data.copy_(torch.eye(built.geometry.keys))
+    return built

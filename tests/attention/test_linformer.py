@@ -10,7 +10,7 @@ from torch import Tensor
 from written_out import projected
 
 from attn_zoo import Geometry, UnsupportedError, build_attention
-from attn_zoo.attention.low_rank._projections import Init, MatrixMap
+from attn_zoo.attention.low_rank._projections import MatrixMap
 from attn_zoo.attention.low_rank.linformer import Linformer, Options
 from attn_zoo.contract import plain_options
 from attn_zoo.kernels.cpu import projection as tiles
@@ -134,7 +134,7 @@ def test_rows_start_with_the_sum_of_their_initialisation(init, mean):
 
 def test_at_its_default_the_initialisation_is_in_no_spec():
     assert "init" not in plain_options(Options(projected_length=4))
-    assert plain_options(Options(projected_length=4, init=Init.average))["init"] == "average"
+    assert plain_options(Options(projected_length=4, init="average"))["init"] == "average"
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
@@ -214,7 +214,7 @@ def test_resized_convolution_keeps_the_sum_of_its_taps():
         ({"projected_length": 0}, ValueError, "at least 1; got 0"),
         ({"sharing": "per_head"}, ValueError, "per_head"),
         ({"projection": "pooling"}, ValueError, "pooling"),
-        ({"init": "average", "projection": "mean"}, ValueError, "init=average is of projection=learned"),
+        ({"init": "average", "projection": "mean"}, ValueError, "init is random, or average with projection=learned"),
         ({"dropout": 1.0}, ValueError, r"lies in \[0, 1\)"),
     ],
 )

@@ -46,15 +46,6 @@ class Sharing(Enum):
     """All layers have one E, also for values, once ``join_layers`` has been called; until then as key_value."""
 
 
-class Init(Enum):
-    """Initialisation of learned E and F."""
-
-    random = "random"
-    """Random entries from N(0, 1/n)."""
-    average = "average"
-    """Random entries from N(1/n, 1/n): a row starts as the average of all tokens, plus as much noise as ``random`` has."""
-
-
 @dataclass
 class LowRankOptions:
     """Options of every attention to projected keys."""
@@ -65,17 +56,17 @@ class LowRankOptions:
     """k by layer and head, in place of ``projected_length``: layers separated by ``/``, heads by ``+``: 64/32, 8+4/4+2."""
     sharing: Sharing = Sharing.headwise
     projection: Projection = Projection.learned
-    init: Init = added_later(Init.random)
-    """Initialisation of learned E and F."""
+    init: str = added_later("random")
+    """Initialisation of learned E and F: ``random`` from N(0, 1/n), or ``average`` from N(1/n, 1/n)."""
     frozen: bool = False
     """Keep E and F as they are drawn, while the other weights are trained."""
     allow_full_rank: bool = False
     """Accept as many projected keys as keys, at a higher cost than softmax attention; for exact comparisons of the two."""
 
     def __post_init__(self) -> None:
-        self.sharing, self.projection, self.init = Sharing(self.sharing), Projection(self.projection), Init(self.init)
-        if self.init is not Init.random and self.projection is not Projection.learned:
-            raise ValueError(f"init={self.init.value} is of projection=learned; got projection={self.projection.value}")
+        self.sharing, self.projection = Sharing(self.sharing), Projection(self.projection)
+        if self.init != "random" and (self.init, self.projection) != ("average", Projection.learned):
+            raise ValueError(f"init is random, or average with projection=learned; got {self.init!r}, {self.projection.value}")
         layers = self.layers()
         if max(map(len, layers)) > 1 and self.sharing is not Sharing.none:
             raise ValueError(
@@ -95,7 +86,6 @@ class LowRankOptions:
         return 2 if self.sharing in (Sharing.none, Sharing.headwise) else 1, heads if self.sharing is Sharing.none else 1
 
 
-A = TypeVar("A", bound=LengthMappedAttention)
 L = TypeVar("L", bound=LowRankOptions, default=LowRankOptions)
 
 
@@ -108,7 +98,7 @@ class MatrixMap(LengthMap):
         super().__init__(geometry.keys, k, heads)
         self.implementation, n = implementation, geometry.keys
         weight = torch.randn(*options.matrices(len(heads)), k, n) * n**-0.5
-        if options.init is Init.average:
+        if options.init == "average":
             weight += 1 / n
         if options.projection is Projection.learned:
             self.weight = nn.Parameter(weight)
@@ -169,12 +159,6 @@ def low_rank_cost(geometry: Geometry, options: LowRankOptions, compare: Callable
     """Cost of E K and F V, and of attention to r projected keys: ``compare(heads, r)`` gives its FLOPs, forward and backward."""
     with torch.device("meta"):
         return mapped_cost(length_maps(geometry, options), geometry.head_dim, compare)
-
-
-def with_identity(built: A) -> A:
-    """Set E = F = identity where there are as many projected keys as keys, which turns Eq. 7 into softmax attention."""
-    built.maps[0].get_parameter("weight").data.copy_(torch.eye(built.geometry.keys))
-    return built
 
 
 class LowRankAttention(LengthMappedAttention[L]):

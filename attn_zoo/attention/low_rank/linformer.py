@@ -12,9 +12,9 @@ from attn_zoo.attention.low_rank._projections import (
     LowRankOptions,
     MatrixMap,
     low_rank_cost,
-    with_identity,
 )
 from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, softmax_over_valid
+from attn_zoo.contract.length_maps import with_identity
 from attn_zoo.kernels.sdpa import sdpa_over_valid
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries

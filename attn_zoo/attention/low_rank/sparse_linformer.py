@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 
 from attn_zoo.attention.dense._normalisers import ALPHA, entmax_by_bisection, entmax_over_valid
-from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost, with_identity
+from attn_zoo.attention.low_rank._projections import LowRankAttention, LowRankOptions, low_rank_cost
 from attn_zoo.contract import Capabilities, Cost, DropoutOptions, Geometry, bounded
+from attn_zoo.contract.length_maps import with_identity
 from attn_zoo.kernels.cpu.entmax import entmax_attention
 from attn_zoo.registry import register_attention
 from attn_zoo.shapes import Compressed, CompressedValid, Keys, KeyValid, Queries
