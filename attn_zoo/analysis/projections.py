@@ -100,13 +100,14 @@ def measure_projections(
             count = draws if kind in (Kind.theorem, Kind.random) else 1
             drawn = [torch.stack([_error(kind, k, *half, steps, generator) for half in halves]) for _ in range(count)]
             found.append(torch.stack(drawn))
-    averages = [(test.value.mean(dim=2, keepdim=True).expand_as(test.query), exact_attention(test)) for _, test in halves]
+    exact = [exact_attention(test) for _, test in halves]
+    averages = [test.value.mean(dim=2, keepdim=True).expand_as(out) for (_, test), out in zip(halves, exact, strict=True)]
     spectra = [cumulative_spectrum(weights_of(test)).mean(dim=0) for _, test in halves]
     return ProjectionErrors(
         ordered,
         {kind: torch.stack(found) for kind, found in errors.items()},
         torch.stack([torch.stack([spectrum[:, k - 1] for spectrum in spectra]) for k in ordered]),
-        float(torch.stack([relative_error(*pair) for pair in averages]).mean()),
+        float(torch.stack([relative_error(*pair) for pair in zip(averages, exact, strict=True)]).mean()),
     )
 
 

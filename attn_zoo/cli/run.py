@@ -128,7 +128,7 @@ def run_help(words: Sequence[str] = ()) -> str:
 
 
 _UNSET = (
-    *("weights.after=[STEP,...]", "tracking.to=[tensorboard,mlflow,wandb]", "data.root=$ATTN_ZOO_DATA"),
+    *("weights.after=[STEP,...]", "tracking.to=[TRACKER,...]", "data.root=$ATTN_ZOO_DATA"),
     *("workers=CORES (with launch=)", "plugin=PATH"),
 )
 """Keys that have no value unless they are given."""

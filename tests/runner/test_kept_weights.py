@@ -20,7 +20,7 @@ from attn_zoo.registry import build_task
 from attn_zoo.runner.weights import KeptWeights
 
 RUN = ("run", "task=listops", "task.length=24", "task.train=60", "task.valid=20", "task.test=20", "model.dim=16", "model.heads=2")
-BUDGET = ("budget.steps=6", "budget.batch_size=16", "budget.evaluate_every=3", "budget.warmup_steps=1")
+BUDGET = ("budget.steps=6", "budget.batch_size=16", "budget.evaluate_every=3", "budget.warmup_steps=1", "budget.schedule=constant")
 HERE = ("device=cpu", "report=false")
 
 
@@ -50,8 +50,14 @@ def test_a_file_for_each_step_holds_the_weights_of_that_step(folder):
     first = build_paired_model(task, seed=1, attention="softmax", options=spec.options, **asdict(spec.model))
     for name, tensor in load_file(by_step[0]).items():
         assert torch.equal(tensor, first.state_dict()[name])
-    changed = [name for name, tensor in load_file(by_step[3]).items() if not torch.equal(tensor, load_file(by_step[6])[name])]
-    assert changed
+
+
+def test_weights_after_a_step_are_those_of_a_run_of_that_length(folder, tmp_path):
+    shorter = ("budget.steps=3", f"records={tmp_path}/runs", "weights.after=[3]", f"weights.folder={tmp_path}/weights")
+    assert main([*RUN, *(word for word in BUDGET if "budget.steps" not in word), *HERE, *shorter]) == 0
+    held, end, later = load_file(files(folder)[3]), load_file(files(tmp_path)[3]), load_file(files(folder)[6])
+    assert all(torch.equal(held[name], end[name]) for name in held | end)
+    assert not all(torch.equal(held[name], later[name]) for name in held)
 
 
 def test_a_run_is_the_same_with_and_without(folder, tmp_path):
