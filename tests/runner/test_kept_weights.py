@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
+from together import Quiet
 
 from attn_zoo.analysis import attention_matrices
 from attn_zoo.analysis.sources import Request, load_subject
 from attn_zoo.cli import main
+from attn_zoo.contract import Examples, Split
 from attn_zoo.encoder import build_paired_model
 from attn_zoo.encoder.weights import read_weights
 from attn_zoo.records import RunSpec, Store
 from attn_zoo.registry import build_task
+from attn_zoo.runner.train import Trained, train
 from attn_zoo.runner.weights import KeptWeights
 
 RUN = ("run", "task=listops", "task.length=24", "task.train=60", "task.valid=20", "task.test=20", "model.dim=16", "model.heads=2")
@@ -52,12 +56,20 @@ def test_a_file_for_each_step_holds_the_weights_of_that_step(folder):
         assert torch.equal(tensor, first.state_dict()[name])
 
 
-def test_weights_after_a_step_are_those_of_a_run_of_that_length(folder, tmp_path):
-    shorter = ("budget.steps=3", f"records={tmp_path}/runs", "weights.after=[3]", f"weights.folder={tmp_path}/weights")
-    assert main([*RUN, *(word for word in BUDGET if "budget.steps" not in word), *HERE, *shorter]) == 0
-    held, end, later = load_file(files(folder)[3]), load_file(files(tmp_path)[3]), load_file(files(folder)[6])
-    assert all(torch.equal(held[name], end[name]) for name in held | end)
-    assert not all(torch.equal(held[name], later[name]) for name in held)
+def test_weights_after_the_last_step_are_those_that_training_leaves(folder, tmp_path):
+    (record,) = Store(folder / "runs").load()[0]
+    spec = record.spec
+    task = build_task("listops", **spec.task_options)
+    model = build_paired_model(task.spec, seed=1, attention="softmax", options=spec.options, **asdict(spec.model))
+    splits: dict[Split, Examples] = {"train": task.examples("train"), "valid": task.examples("valid")}
+    budget = replace(spec.budget, steps=3)
+    kept = KeptWeights(tmp_path, [3], replace(spec, budget=budget), "1")
+    torch.manual_seed(1)
+    train(model, task, splits, budget, 1, Accelerator(cpu=True), Quiet(), Trained(), kept=kept)
+    left, held, later = model.state_dict(), load_file(kept.path(3)), load_file(files(folder)[6])
+    assert all(torch.equal(left[name], held[name]) for name in left)
+    assert all(torch.equal(left[name], tensor) for name, tensor in load_file(files(folder)[3]).items())
+    assert not all(torch.equal(left[name], later[name]) for name in left)
 
 
 def test_a_run_is_the_same_with_and_without(folder, tmp_path):
