@@ -17,7 +17,7 @@ from attn_zoo.contract import SPLITS, DataSet, Examples, Level, Split, Task, Tas
 from attn_zoo.contract import Tokens as TokenInputs
 from attn_zoo.data import cached, data_root
 from attn_zoo.data.digests import dataset_digests
-from attn_zoo.data.labelled_text import Parts
+from attn_zoo.data.labelled_text import LabelledText, Parts
 from attn_zoo.registry import register_task
 
 from .datasets.glue import MRPC, QNLI, QNLI_DEV, QQP, SST2
@@ -131,6 +131,16 @@ class Sentences(Task):
         o = self.options
         chosen = (o.length, o.tokens, o.ids, o.tokenizer, o.valid)
         return _splits(self.source.name, data_root(o.root), chosen, o.train)[SPLITS.index(split)]
+
+    def rows(self, split: Split) -> list[LabelledText]:
+        """Rows of a split before tokens, for networks with a tokeniser of their own; rows are equal here if their texts are.
+
+        Raises:
+            FileNotFoundError: the data are missing; the message states which files are needed.
+            ValueError: a file is damaged or incomplete.
+        """
+        rows = divided(self.source.load(data_root(self.options.root)), self.options.valid)[split]
+        return rows[: self.options.train or None] if split == "train" else rows
 
 
 Chosen = tuple[int, Tokens, int, str, int]

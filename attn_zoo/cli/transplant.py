@@ -15,10 +15,12 @@ from attn_zoo.contract import UnknownNameError
 from attn_zoo.cost.grid import option
 from attn_zoo.plotting.theme import check_plot
 from attn_zoo.records import describe_environment
-from attn_zoo.registry import card, stated_options
-from attn_zoo.rows import RowName, hyperparameters, rows_of, typed_options
+from attn_zoo.registry import build_task, card, stated_options, task_card
+from attn_zoo.rows import RowName, hyperparameters, read_rows, rows_of, split, typed_options
 from attn_zoo.terminal import show
 from attn_zoo.transplant import Bench, Candidate, Material, Setting, Start, Teacher, Trial, check, gather, load_teacher
+from attn_zoo.transplant.classification_table import classification_table
+from attn_zoo.transplant.classify import labelled
 from attn_zoo.transplant.plot import plot_transplant
 from attn_zoo.transplant.record import begin, earlier, joined, read_record, write_record
 from attn_zoo.transplant.table import transplant_table
@@ -36,13 +38,14 @@ class Keys(Setting):
     train: list[str] = option([], "text to learn from, files or folders, as many passages of each")
     test: list[str] = option([], "text to test on ([]: Python's language reference, as for train)")
     pairs: str | None = option(None, "pairs to test on: JSON lines with sentence1, sentence2, perhaps label")
+    classify: str = option("", "TASK,TASK to fine-tune each student on: sst2, mrpc, imdb, qnli; NAME or NAME[OPTION=VALUE,...]")
     format: str = option("terminal", "terminal or github")
     output: str | None = option(None, "JSON file for the record, to which the same setting adds")
     plot: str | None = option(None, "also draw the curves, into a file .svg or .png")
     read: list[str] = option([], "only show these records, together")
 
 
-_SWEPT = ("attention", "init", "seed")
+_TEXTS = ("attention", "init", "seed", "classify")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +73,7 @@ def transplant_command(words: Sequence[str]) -> int:
     names = [word.partition("=")[0] for word in words]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{twice[0]} is given twice")
-    given = read_keys("transplant", words, [key.name for key in fields(Keys)], texts=_SWEPT)
+    given = read_keys("transplant", words, [key.name for key in fields(Keys)], texts=_TEXTS)
     keys = Keys(**typed_options("transplant", Keys, given))
     starts, seeds = list(map(_start, keys.init.split(","))), list(map(_seed, keys.seed.split(",")))
     if len(set(starts)) < len(starts) or len(set(seeds)) < len(seeds):
@@ -114,19 +117,24 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
     output, pairs = (None if given is None else Path(given) for given in (keys.output, keys.pairs))
     if output is not None:
         check_output("output", output)
+    named_tasks = _tasks(keys.classify)
     train, test = ([Path(text) for text in texts] for texts in (keys.train, keys.test))
     for path in [*train, *test, *([] if pairs is None else [pairs])]:
         if not path.exists():
             raise FileNotFoundError(f"no text at {path}: it is neither a file nor a folder")
     teacher = load_teacher(setting.model, setting.length, weights=setting.weights)
-    takes = check(teacher, candidates, starts, setting, pairs is not None)
+    takes = check(teacher, candidates, starts, setting, padded=pairs is not None or bool(keys.classify))
     trials = [
         Trial(candidate, how, seed)
         for candidate, taking in zip(candidates, takes, strict=True)
         for how in (starts if taking else [None])
         for seed in seeds
     ]
-    material = gather(setting, teacher.tokenizer, train, test, pairs)
+    tasks = [
+        labelled(name, task.data_title, task.rows("train"), task.rows("test"), teacher.tokenizer, setting)
+        for name, task in named_tasks
+    ]
+    material = gather(setting, teacher.tokenizer, train, test, pairs, tasks)
     found = begin(setting, teacher, material, describe_environment("cpu"))
     found = found if output is None else earlier(output, found)
     done = {(point["label"], point["init"], point["seed"]) for point in found["points"]}
@@ -136,6 +144,20 @@ def _work(keys: Keys, rows: Sequence[RowName], starts: Sequence[Start], seeds: S
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"what was done is in {output}" if output and found["points"] else "") from None
     return _show(found, keys)
+
+
+def _tasks(text: str) -> list[tuple[str, Any]]:
+    """Tasks of ``classify`` with their names."""
+    tasks = []
+    for row in [row for part in split(text) for row in read_rows(part)]:
+        kind = task_card(row.attention)
+        named = replace(row, options={name: value for name, value in row.options.items() if name not in kind.locations})
+        tasks.append((str(named), build_task(row.attention, **typed_options(f"task {row.attention}", kind.options, row.options))))
+        if not hasattr(tasks[-1][1], "rows"):
+            raise ValueError(f"classify takes tasks of labelled texts, such as sst2, mrpc, imdb and qnli; got {row.attention}")
+    if len({name for name, _ in tasks}) < len(tasks):
+        raise ValueError("classify takes different tasks")
+    return tasks
 
 
 def _do(
@@ -159,6 +181,8 @@ def _show(found: Mapping[str, Any], keys: Keys) -> int:
     if keys.plot is not None:  # first, as a reader of the table, head say, may have seen enough
         plot_transplant(found, Path(keys.plot))
     table = transplant_table(found, _STYLES[keys.format])
+    if "tasks" in found["data"]:
+        table += "\n\n" + classification_table(found, _STYLES[keys.format])
     if keys.format == "terminal":
         show(table)
     else:

@@ -60,10 +60,15 @@ def load_teacher(model: str, length: int, *, weights: str = "auto", seed: int = 
 
 
 def embedding(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
-    """Normalised mean of the last hidden states over real tokens: the sentence embedding of all-MiniLM and similar models."""
+    """Normalised ``mean_hidden``: the sentence embedding of all-MiniLM and similar models."""
+    return F.normalize(mean_hidden(model, passages), dim=-1)
+
+
+def mean_hidden(model: Any, passages: Passages) -> Float[Tensor, "passages dim"]:
+    """Mean of the last hidden states over real tokens."""
     hidden = model(**passages.call()).last_hidden_state
     weight = passages.valid[..., None].to(hidden.dtype)
-    return F.normalize((hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1), dim=-1)
+    return (hidden * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1)
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ import torch
 from attn_zoo.analysis.starts import Start
 from attn_zoo.contract import UnsupportedError
 from attn_zoo.integrations.transformers import replace_attention, zoo_layers
+from attn_zoo.transplant.classify import classify, timed
 from attn_zoo.transplant.cost import counted_flops, spent
 from attn_zoo.transplant.encoder import Teacher, answers_of, embed
 from attn_zoo.transplant.material import Material
@@ -35,8 +36,13 @@ def swap(teacher: Teacher, candidate: Candidate, length: int, seed: int) -> Any:
     return student.eval()
 
 
-def check(teacher: Teacher, candidates: Sequence[Candidate], starts: Sequence[Start], setting: Setting, pairs: bool) -> list[bool]:
+def check(
+    teacher: Teacher, candidates: Sequence[Candidate], starts: Sequence[Start], setting: Setting, *, padded: bool
+) -> list[bool]:
     """Check that a student of every candidate can be built.
+
+    Args:
+        padded: whether there are padded passages beside those of ``setting.short``.
 
     Returns:
         For each candidate, True if it has matrices E and F to initialise, a hybrid in some of its layers.
@@ -47,8 +53,10 @@ def check(teacher: Teacher, candidates: Sequence[Candidate], starts: Sequence[St
     takes = []
     for candidate in candidates:
         stack = zoo_layers(swap(teacher, candidate, setting.length, seed=0))
-        if (setting.short > 0 or pairs) and not all(mechanism.card.can.key_padding for mechanism in stack):
-            raise UnsupportedError(f"{candidate.label} does not claim padding; set short=0 and leave pairs away, or leave it out")
+        if (setting.short > 0 or padded) and not all(mechanism.card.can.key_padding for mechanism in stack):
+            raise UnsupportedError(
+                f"{candidate.label} does not claim padding; set short=0 and leave pairs and classify away, or leave it out"
+            )
         takes.append(any(map(takes_start, stack)))
     if any(how is not Start.stretches for how in starts) and not any(takes):
         raise UnsupportedError("init is of mechanisms with matrices E and F along the length, and there is none; leave it away")
@@ -83,6 +91,7 @@ class Bench:
         self.targets = embed(teacher.model, self.learn, trim=True)
         self.moments = second_moments(teacher.model, self.learn) if any(trial.start for trial in trials) else []
         self.exam = Exam(teacher.model, material.test, material.pairs, material.same)
+        self.test, self.tasks = material.test, material.tasks
         self.one = material.test[:1]
         teacher.model.set_attn_implementation("eager")  # the counter does not count fused attention
         self.teacher_flops = counted_flops(teacher.model, self.one)
@@ -94,7 +103,10 @@ class Bench:
         return self.exam.teacher
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Results as plain data, one point for each trial; a diverged one has its reason in ``failed`` and its earlier stages."""
+        """Results as plain data, one point for each trial; a diverged one has its reason in ``failed`` and its earlier stages.
+
+        A student of plain softmax computes what the teacher does, so it is neither distilled nor fine-tuned on embeddings.
+        """
         for at, trial in enumerate(self.trials, 1):
             self.tell(f"{at} of {len(self.trials)}: {named(trial)}")
             yield self._point(trial)
@@ -104,6 +116,7 @@ class Bench:
         student = swap(self.teacher, candidate, setting.length, trial.seed)
         stack = zoo_layers(student)
         trim = all(mechanism.card.can.any_length or mechanism.card.can.shorter for mechanism in stack)
+        same = all(mechanism.card.name == "softmax" and mechanism.options == mechanism.card.options() for mechanism in stack)
         kept = None
         if trial.start is not None:
             layers = [(mechanism, moment) for mechanism, moment in zip(stack, self.moments, strict=True) if takes_start(mechanism)]
@@ -126,15 +139,26 @@ class Bench:
         generator = torch.Generator().manual_seed(trial.seed)
         try:
             for stage in STAGES:
-                if stage != "swap":
+                if stage != "swap" and not same:
                     began = time.perf_counter()
                     self._train(student, stage, generator)
                     point["seconds"][stage] = time.perf_counter() - began
                 point["layer_errors"][stage] = layer_errors(student, self.held_answers, self.held)
                 point["stages"][stage] = asdict(self.exam.grade(student, trim=trim))
+            if self.tasks:
+                self._classify(point, student, trim)
         except DivergedError as error:
             point["failed"] = str(error)
         return point
+
+    def _classify(self, point: dict[str, Any], student: Any, trim: bool) -> None:
+        """Add to a point the accuracy on every task of classification, and the seconds of forward passes."""
+        point["passes"], point["accuracy"] = timed(self.teacher.model, student, self.test), {}
+        for task in self.tasks:
+            self.tell(f"{point['label']}, seed {point['seed']}: classification, {task.name}")
+            began = time.perf_counter()
+            point["accuracy"][task.name] = classify(student, task, self.setting, trim=trim, seed=point["seed"])
+            point["seconds"][task.name] = time.perf_counter() - began
 
     def _train(self, student: Any, stage: str, generator: torch.Generator) -> None:
         s = self.setting

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from attn_zoo.analysis.text import default_text, stretches
+from attn_zoo.transplant.classify import Labelled
 from attn_zoo.transplant.passages import Passages, cut, digest_of, join, read_in, shorten, without
 from attn_zoo.transplant.quality import Pair, read_pairs, read_texts
 from attn_zoo.transplant.setting import Setting
@@ -28,9 +29,18 @@ class Material:
     """Sentence pairs: all first sentences, then all second ones."""
     same: list[bool] | None
     facts: Mapping[str, Any]
+    tasks: Sequence[Labelled] = ()
+    """Tasks of classification."""
 
 
-def gather(setting: Setting, tokenizer: Any, train: Sequence[Path], test: Sequence[Path], pairs: Path | None) -> Material:
+def gather(
+    setting: Setting,
+    tokenizer: Any,
+    train: Sequence[Path],
+    test: Sequence[Path],
+    pairs: Path | None,
+    tasks: Sequence[Labelled] = (),
+) -> Material:
     """Read all texts and cut them into passages. Every file or folder of ``train`` gives equally many passages.
 
     Lines of the training texts that also occur in the test text or in the pairs are left out and counted.
@@ -54,14 +64,18 @@ def gather(setting: Setting, tokenizer: Any, train: Sequence[Path], test: Sequen
     test_passages = cut(test_text, tokenizer, setting.length, setting.tests // 2, following=2, what=f"test ({test_name})")
     sentences = None if not sentence_pairs else read_in(_in_order(sentence_pairs), tokenizer, setting.length)
     all_passages = {"learn": learn, "test": test_passages} | ({} if sentences is None else {"pairs": sentences})
-    facts = {
+    for task in tasks:
+        all_passages |= {f"{task.name} train": task.train, f"{task.name} test": task.test}
+    facts: dict[str, Any] = {
         "train": train_names,
         "test": test_name,
         "pairs": None if pairs is None else _short(pairs),
         "lines_left_out": sum(count for _, count in cleaned),
         "digest": digest_of(all_passages),
     }
-    return Material(learn, test_passages, sentences, _same(sentence_pairs), facts)
+    if tasks:
+        facts["tasks"] = {task.name: task.facts for task in tasks}
+    return Material(learn, test_passages, sentences, _same(sentence_pairs), facts, tasks)
 
 
 def _texts(train: Sequence[Path], test: Sequence[Path]) -> tuple[list[str], str, list[str], str]:

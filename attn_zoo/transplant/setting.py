@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from attn_zoo.analysis.starts import Start
 from attn_zoo.transplant.passages import SHORTEST
 from attn_zoo.transplant.training import Trains
+
+_LEAST = {"classify_steps": 1, "classify_batch": 1, "classify_train": 2, "classify_tests": 2}
+CLASSIFY = (*_LEAST, "classify_rate")
+"""Keys of classification, which records hold only where they differ from their defaults."""
 
 
 def _key(default: Any, help: str) -> Any:
@@ -50,9 +54,14 @@ class Setting:
     distil_rate: float = _key(1e-3, "peak learning rate of distillation")
     tune_rate: float = _key(3e-5, "peak learning rate of fine-tuning")
     mechanism_factor: float = _key(5.0, "rate of a mechanism's own parameters over these")
+    classify_steps: int = _key(100, "of fine-tuning on each task of classify")
+    classify_batch: int = _key(16, "rows of such a step")
+    classify_rate: float = _key(1e-4, "peak learning rate of it")
+    classify_train: int = _key(4096, "rows to learn from, at most")
+    classify_tests: int = _key(1000, "rows to test on, at most")
 
     def __post_init__(self) -> None:
-        for name, least in {"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1}.items():
+        for name, least in {"length": SHORTEST, "passages": 2, "tests": 4, "pair_count": 2, "batch": 1, **_LEAST}.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
         if self.tests % 2:
@@ -61,14 +70,16 @@ class Setting:
             raise ValueError(f"short is a share of the passages, so it lies in [0, 1]; got {self.short}")
         if self.distil_steps < 0 or self.tune_steps < 0:
             raise ValueError(f"steps are counted from 0, for none; got {self.distil_steps} and {self.tune_steps}")
-        for name in ("distil_rate", "tune_rate", "mechanism_factor"):
+        for name in ("distil_rate", "tune_rate", "mechanism_factor", "classify_rate"):
             if not 0.0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is a positive number; got {getattr(self, name)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with the last part of a folder's path only."""
+        """Plain data, with the last part of a folder's path only, and keys of classification that differ from their defaults."""
         model = Path(self.model).name if Path(self.model).is_dir() else self.model
-        figures = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        figures = {
+            key.name: value for key in fields(self) if (value := getattr(self, key.name)) != key.default or key.name not in CLASSIFY
+        }
         return {**figures, "model": model, "trains": self.trains.value}
 
 

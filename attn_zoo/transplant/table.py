@@ -79,7 +79,12 @@ def transplant_table(found: Mapping[str, Any], style: str = "simple") -> str:
     body = [_teacher_line(reference, with_pairs, labelled), *(_line(row, with_pairs, labelled) for row in rows)]
     align = ["left", "left", *["right"] * (len(head) - 2)]
     table = tabulate(body, head, tablefmt=style, disable_numparse=True, colalign=align)
-    return table + "\n\n" + "\n".join(f"- {note}" for note in _notes(found, rows))
+    return with_notes(table, _notes(found, rows))
+
+
+def with_notes(table: str, notes: Sequence[str]) -> str:
+    """A table with a list of notes beneath."""
+    return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
 
 
 def _teacher_line(quality: Mapping[str, Any], with_pairs: bool, labelled: bool) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -111,25 +111,64 @@ def tune(
     Raises:
         DivergedError: a loss is not finite.
     """
+
+    def loss(rows: Tensor) -> Tensor:
+        return (1 - (embedding(student, passages[rows]) * targets[rows]).sum(dim=-1)).mean()
+
+    fit(
+        student,
+        loss,
+        len(passages),
+        what="fine-tuning",
+        steps=steps,
+        batch=batch,
+        rate=rate,
+        mechanism_rate=mechanism_rate,
+        generator=generator,
+    )
+
+
+def fit(
+    student: Any,
+    loss: Callable[[Tensor], Tensor],
+    count: int,
+    *,
+    what: str,
+    steps: int,
+    batch: int,
+    rate: float,
+    mechanism_rate: float,
+    generator: torch.Generator,
+    head: nn.Module | None = None,
+) -> None:
+    """Train the student, except its embedding tables, on a loss of the rows with these indices.
+
+    Args:
+        count: number of rows to draw from.
+        what: name of the training, for the error.
+        head: a module that is trained at ``mechanism_rate``, as parameters of mechanisms are.
+
+    Raises:
+        DivergedError: a loss is not finite.
+    """
     if steps == 0:
         return
     own = {id(p): p for site in sites(student) for p in _added(site) if p.requires_grad}
     tables = {id(p) for module in student.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     rest = [p for p in student.parameters() if id(p) not in own and id(p) not in tables]
-    all_groups: list[dict[str, Any]] = [{"params": list(own.values()), "lr": mechanism_rate}, {"params": rest, "lr": rate}]
+    fresh = [*own.values(), *(head.parameters() if head is not None else [])]
+    all_groups: list[dict[str, Any]] = [{"params": fresh, "lr": mechanism_rate}, {"params": rest, "lr": rate}]
     groups = [group for group in all_groups if group["params"]]
     optimiser = torch.optim.Adam(groups)
     with _trainable(student, [p for group in groups for p in group["params"]]):
-        for at, rows in enumerate(_draws(len(passages), batch, steps, generator)):
+        for at, rows in enumerate(_draws(count, batch, steps, generator)):
             _set_rates(optimiser, at / steps)
-            student_embeddings = embedding(student, passages[rows])
-            _step(optimiser, (1 - (student_embeddings * targets[rows]).sum(dim=-1)).mean(), f"fine-tuning, step {at + 1}")
+            _step(optimiser, loss(rows), f"{what}, step {at + 1}")
 
 
 def _added(site: Site) -> list[nn.Parameter]:
     attached = attached_to(site.module)
-    assert attached is not None
-    return list(attached.parameters())
+    return [] if attached is None else list(attached.parameters())
 
 
 def _gap(out: Tensor, target: Tensor, valid: Tensor) -> Tensor:

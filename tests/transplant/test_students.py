@@ -196,14 +196,14 @@ def test_passages_follow_each_other_two_by_two(material, teacher):
 def test_candidates_are_refused_before_the_work(setting, teacher):
     fourier = Candidate("fnet", {}, None, "fnet")
     with pytest.raises(UnsupportedError, match="does not claim padding; set short=0"):
-        check(teacher, [fourier], [Start.stretches], setting, pairs=False)
-    assert check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), pairs=False) == [False]
+        check(teacher, [fourier], [Start.stretches], setting, padded=False)
+    assert check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), padded=False) == [False]
     with pytest.raises(UnsupportedError, match="does not claim padding"):
-        check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), pairs=True)
+        check(teacher, [fourier], [Start.stretches], replace(setting, short=0.0), padded=True)
     with pytest.raises(UnsupportedError, match="init is of mechanisms with matrices"):
-        check(teacher, [PERFORMER], [Start.random], setting, pairs=False)
+        check(teacher, [PERFORMER], [Start.random], setting, padded=False)
     with pytest.raises(UnsupportedError, match="not below the 24 keys"):
-        check(teacher, [Candidate("linformer", {"projected_length": 24}, None, "l")], [Start.random], setting, pairs=False)
+        check(teacher, [Candidate("linformer", {"projected_length": 24}, None, "l")], [Start.random], setting, padded=False)
 
 
 def test_any_mechanism_goes_the_same_way(setting, teacher, material):
@@ -216,7 +216,7 @@ def test_any_mechanism_goes_the_same_way(setting, teacher, material):
 
 def test_a_hybrid_starts_the_layers_with_matrices_and_costs_what_its_layers_do(setting, teacher, material, points):
     candidate = Candidate("linformer+softmax", {"linformer.projected_length": 6}, None, "linformer[projected_length=6]+softmax")
-    assert check(teacher, [candidate], [Start.pooling], setting, pairs=False) == [True]
+    assert check(teacher, [candidate], [Start.pooling], setting, padded=False) == [True]
     short = replace(setting, distil_steps=2, tune_steps=1)
     (point,) = points_of(short, teacher, material, Trial(candidate, Start.stretches, 1))
     assert point["failed"] is None and not point["control"] and point["moment_kept"] == points[0]["moment_kept"][:1]

@@ -1,0 +1,117 @@
+"""Classification by a student: fine-tuned on labelled texts with a linear layer on top, as in Table 2 of the Linformer paper."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from attn_zoo.data.labelled_text import LabelledText
+from attn_zoo.transplant.encoder import BATCH, mean_hidden
+from attn_zoo.transplant.passages import Passages
+from attn_zoo.transplant.setting import Setting
+from attn_zoo.transplant.training import fit
+
+ROUNDS = 7
+"""Rounds of timing of each student, in which it and the teacher take turns."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled:
+    """Rows of one task as passages, with their classes."""
+
+    name: str
+    title: str
+    classes: int
+    train: Passages
+    train_labels: Int[Tensor, " train"]
+    test: Passages
+    test_labels: Int[Tensor, " test"]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Numbers of rows, and the accuracy of always answering the most frequent class of the test rows."""
+        majority = float(self.test_labels.bincount().max()) / len(self.test_labels)
+        return {"title": self.title, "train": len(self.train), "test": len(self.test), "majority": majority}
+
+
+def labelled(
+    name: str, title: str, train: Sequence[LabelledText], test: Sequence[LabelledText], tokenizer: Any, setting: Setting
+) -> Labelled:
+    """Tokenise the first rows of a task. Training rows with the tokens of a test row are left out.
+
+    Of two texts the longer is cut; both have segment 0, as sentence encoders are trained with.
+    """
+    tests, learned = test[: setting.classify_tests], train[: setting.classify_train]
+    test_passages, train_passages = _encoded(tests, tokenizer, setting.length), _encoded(learned, tokenizer, setting.length)
+    tested = set(map(tuple, test_passages.ids.tolist()))
+    new = torch.tensor([tuple(row) not in tested for row in train_passages.ids.tolist()])
+    labels = torch.tensor([row.label for row in learned])[new]
+    answers = torch.tensor([row.label for row in tests])
+    classes = 1 + max(int(labels.max()), int(answers.max()))
+    return Labelled(name, title, classes, train_passages[new], labels, test_passages, answers)
+
+
+def _encoded(rows: Sequence[LabelledText], tokenizer: Any, length: int) -> Passages:
+    tokenizer.padding_side = "right"
+    sides = [list(side) for side in zip(*(row.texts for row in rows), strict=True)]
+    found = tokenizer(*sides, truncation=True, max_length=length, padding="max_length", return_tensors="pt")
+    return Passages(found["input_ids"], found["attention_mask"].bool())
+
+
+def classify(student: Any, task: Labelled, setting: Setting, *, trim: bool, seed: int) -> float:
+    """Accuracy on the test rows of a copy of the student with a linear layer on its mean hidden state, trained together.
+
+    Args:
+        trim: drop the padding that a whole batch shares, for mechanisms that run at any length.
+
+    Raises:
+        DivergedError: a loss is not finite.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    own = copy.deepcopy(student)
+    head = nn.Linear(own.config.hidden_size, task.classes)
+    nn.init.normal_(head.weight, std=own.config.hidden_size**-0.5, generator=generator)
+    nn.init.zeros_(head.bias)
+
+    def logits(passages: Passages) -> Tensor:
+        return head(mean_hidden(own, passages.trimmed() if trim else passages))
+
+    fit(
+        own,
+        lambda rows: F.cross_entropy(logits(task.train[rows]), task.train_labels[rows]),
+        len(task.train),
+        what=f"classification, {task.name}",
+        head=head,
+        steps=setting.classify_steps,
+        batch=setting.classify_batch,
+        rate=setting.classify_rate,
+        mechanism_rate=setting.classify_rate * setting.mechanism_factor,
+        generator=generator,
+    )
+    order = task.test.valid.sum(dim=1).argsort(stable=True)
+    with torch.no_grad():
+        answers = torch.cat([logits(batch).argmax(dim=-1) for batch in task.test[order].batches(BATCH)])
+    return float((answers == task.test_labels[order]).double().mean())
+
+
+@torch.no_grad()
+def timed(teacher: Any, student: Any, passages: Passages) -> Mapping[str, list[float]]:
+    """Seconds of a forward pass of teacher and student over the same passages, in turn, after one pass that is not timed."""
+    call = passages[:BATCH].call()
+    seconds: dict[str, list[float]] = {"teacher": [], "student": []}
+    for at in range(ROUNDS + 1):
+        turn = [("teacher", teacher), ("student", student)]
+        for name, model in turn if at % 2 else reversed(turn):
+            began = time.perf_counter()
+            model(**call)
+            if at:
+                seconds[name].append(time.perf_counter() - began)
+    return seconds
