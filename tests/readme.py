@@ -36,11 +36,13 @@ from attn_zoo.leaderboard.heatmap.svg import heat_map_svg
 from attn_zoo.leaderboard.literature_text import render_published
 from attn_zoo.leaderboard.plots import tradeoffs, write
 from attn_zoo.leaderboard.plots.style import style_of
+from attn_zoo.published import SCORE, averages, figures
 from attn_zoo.recommend import Recommendation, recommend
 from attn_zoo.recommend.text import as_text, sentences
 from attn_zoo.records import RunRecord, Store
 from attn_zoo.records.packed import pack, unpack
 from attn_zoo.registry import attentions, card
+from attn_zoo.transplant.classification_table import classification_table
 from attn_zoo.transplant.table import transplant_table
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +69,7 @@ PAGES = {
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
-    ROOT / "docs" / "linformer.md": ("projections", "figure3", "late", "limits"),
+    ROOT / "docs" / "linformer.md": ("projections", "figure3", "table2", "table2_published", "late", "limits"),
     ROOT / "docs" / "profile.md": ("separation",),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
@@ -113,6 +115,8 @@ def tables() -> dict[str, str]:
         "export": export_table(_measured("export")),
         "linformer_table3": report(_measured("linformer_table3")),
         "figure3": figure3_of_the_paper(),
+        "table2": classification_table(_measured("linformer_table2"), "github"),
+        "table2_published": table2_published(),
         "limits": each_seed("linformer_limits"),
         "late": each_seed("linformer_text"),
         "separation": printed("leaderboard", "--records", str(ROOT / "results" / "profile"), "--separation", "--format", "github"),
@@ -159,6 +163,19 @@ def figure3_of_the_paper() -> str:
     shown = "![Validation perplexity over training steps, by projected length, sharing and length, in both arms]"
     picture = f"{shown}(generated/{FIGURE3.name})\n\n" if figure3().cells else ""
     return picture + figure3_page(figure3(), "github")
+
+
+def table2_published() -> str:
+    """Table 2 of the Linformer paper, with its means over tasks."""
+    printed = [one for one in figures(metric=SCORE) if (one.source.name, one.where) == ("linformer", "Table 2")]
+    columns = list(dict.fromkeys(one.column for one in printed))
+    means = {one.model: one.printed["Table 2"] for one in averages() if (one.source.name, one.where) == ("linformer", "Table 2")}
+    rows: dict[str, list[str]] = {}
+    for one in printed:
+        rows.setdefault(one.model, []).append(one.printed)
+    body = [[model, *values, means[model]] for model, values in rows.items()]
+    align = ["left", *["right"] * (len(columns) + 1)]
+    return tabulate(body, ["model", *columns, "mean"], tablefmt="github", disable_numparse=True, colalign=align)
 
 
 def each_seed(name: str) -> str:

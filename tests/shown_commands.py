@@ -67,7 +67,7 @@ MEASURE: Mapping[str, str] = {
 """Sizes of a measurement, for the experiments that have such a key."""
 ANALYZE = {"--length": "32", "--sentences": "1"}
 TRANSPLANT = {"length": "72", "passages": "16", "tests": "8", "pair_count": "8", "distil_steps": "2", "tune_steps": "2"}
-PUBLISHED_TEXT = ("train", "test", "pairs")
+PUBLISHED_TEXT = ("train", "test", "pairs", "classify")
 """Keys of transplant with files of published text; without them it reads Python's language reference."""
 
 

@@ -53,6 +53,12 @@ def test_the_quickstart_table_is_whole():
     assert len(records) == len(planned.specs)
 
 
+def test_run_ids_on_the_pages_are_recorded():
+    recorded = {part for path in (ROOT / "results").rglob("*.json") for part in path.stem.split("-")}
+    named = {name for page in (ROOT / "docs").glob("*.md") for name in re.findall(r"\b[0-9a-f]{16}\b", page.read_text("utf-8"))}
+    assert named and named <= recorded
+
+
 def test_records_name_no_machine_and_no_person():
     for path in (ROOT / "results").rglob("*.json"):
         assert not re.search(r"/(home|root|work|tmp|Users)/", path.read_text(encoding="utf-8")), path.name

@@ -6,6 +6,7 @@ import contextlib
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from attn_zoo.cli.job import with_tuning
 from attn_zoo.cli.plan import plan
 from attn_zoo.cli.search import draws, objective
 from attn_zoo.cli.tune import plan_searches, read_request
-from attn_zoo.records import RunRecord, Store, Tuning
+from attn_zoo.records import RunRecord, RunSpec, Store, Tuning
 from attn_zoo.records.tuning import trials_of
 
 SMALL = ["task=digits", "budget.steps=4", "budget.evaluate_every=2", "model.dim=16", "model.heads=2", "threads=1"]
@@ -230,6 +231,21 @@ def test_photographs_are_asked_of_the_named_mechanisms_and_controls(groups):
     rows = {(plan.study.base.task, plan.study.base.attention) for plan in searches if plan.study}
     named = {"softmax", "linformer", "performer", "longformer", "reformer", "linear", "nystrom", "pooling"}
     assert rows == {("cifar10", name) for name in named | {"none", "uniform", "convolution"}}
+
+
+def test_the_bare_arm_differs_from_the_profile_in_the_convolution_alone(groups):
+    names, tasks = ("softmax", "none", "uniform", "linformer", "longformer", "performer", "reformer"), ("copying", "mqar")
+
+    def bases(*words: str) -> dict[tuple[str, str], RunSpec]:
+        found = [search.study.base for search in plan_searches(read_request(list(words))) if search.study]
+        return {(base.attention, base.task): base for base in found}
+
+    bare = bases("experiment=profile_bare")
+    whole = bases("experiment=profile_encoder", f"attention={','.join(names)}", f"task={','.join(tasks)}")
+    assert bare.keys() == whole.keys() == set(product(names, tasks))
+    for key, spec in bare.items():
+        assert (whole[key].model.short_convolution, spec.model.short_convolution) == (4, 0)
+        assert replace(spec, model=replace(spec.model, short_convolution=4)) == whole[key]
 
 
 def rows(*words: str) -> list[str]:
