@@ -11,8 +11,8 @@ import torch
 from attn_zoo import MultiHeadAttention, build_attention, join_layers
 from attn_zoo.attention.dense.softmax import Softmax
 from attn_zoo.contract import Frames, Geometry, Patches, TaskSpec, Tokens
-from attn_zoo.leaderboard import leaderboard
-from attn_zoo.records import Budget, ModelSpec
+from attn_zoo.leaderboard import leaderboard, tables
+from attn_zoo.records import Budget, ModelSpec, RunSpec
 from attn_zoo.registry import build_task, card, register_attention, register_task, task_card
 
 GEOMETRY = Geometry(2, 8, 16, 16)
@@ -95,6 +95,10 @@ CALLS = {
     "at": lambda: leaderboard("nowhere", at=[math.nan]),
     "at ": lambda: leaderboard("nowhere", at="10"),  # type: ignore[arg-type]
     "equal": lambda: leaderboard("nowhere", equal={"time": -1.0}),
+    "records": lambda: tables(None),  # type: ignore[arg-type]
+    "records ": lambda: tables(["linformer"]),  # type: ignore[list-item]
+    "a spec": lambda: RunSpec.from_dict({"attention": "softmax"}),
+    "a spec ": lambda: RunSpec.from_dict(None),  # type: ignore[arg-type]
 }
 
 

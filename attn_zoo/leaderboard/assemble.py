@@ -41,7 +41,13 @@ def tables(
     Args:
         equal: budgets of the boards by cost (``time`` in seconds, ``FLOPs``, ``memory`` in bytes) in place of the usual ones.
         at: seconds of training of ``Table.at``.
+
+    Raises:
+        ValueError: ``records`` holds something else.
     """
+    records = list(records) if isinstance(records, Iterable) else [records]
+    if strangers := [record for record in records if not isinstance(record, RunRecord)]:
+        raise ValueError(f"records are RunRecords, as Store(FOLDER).load() reads them; got {strangers[0]!r:.80}")
     chosen = rows_of_tables(record for record in records if task is None or record.spec.task == task)
     groups = [_counted_once(group) for group in _comparable(chosen)]
     settings = _settings([{key: record for (key, _), record in group.items()} for group in groups])

@@ -158,7 +158,14 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunSpec:
-        """Spec from the plain data of ``to_dict``."""
+        """Spec from the plain data of ``to_dict``.
+
+        Raises:
+            ValueError: a field is missing, or a value breaks its rule.
+        """
+        required = ("attention", "task", "model", "budget")
+        if not isinstance(data, Mapping) or any(name not in data for name in required):
+            raise ValueError(f"a spec is what RunSpec.to_dict writes, with {', '.join(required)}; got {data!r:.80}")
         return cls(**{**data, "model": ModelSpec(**data["model"]), "budget": Budget(**data["budget"])})
 
     def run_id(self, task_version: str, protocol: str = PROTOCOL) -> str:

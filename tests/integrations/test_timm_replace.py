@@ -291,3 +291,9 @@ def test_sizes_that_cannot_be_set_are_refused():
     with pytest.raises(UnsupportedError, match=r"blocks.0.attn cannot go over to 2 tokens.*not below the 2 keys"):
         set_input_size(shared, patch_size=8)
     assert shared(images()).shape == (2, 3) and tokens_of(shared) == 5
+
+
+@pytest.mark.parametrize("model", [None, "vit_tiny_patch16_224"])
+def test_what_is_no_model_is_refused(model):
+    with pytest.raises(TypeError, match="takes a model of timm"):
+        replace_attention(model, "linformer")

@@ -117,7 +117,10 @@ def replace_attention(
             fewer layers than the turn of a hybrid.
         UnsupportedError: the model has no such attention, has one that the layer cannot reproduce, or does not state its number of
             tokens; or the mechanism does not support an argument.
+        TypeError: ``model`` is no model.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"replace_attention takes a model of timm, an nn.Module; got {type(model).__name__}")
     places = _places(model)
     if length is not None and example is not None:
         raise ValueError("length and example both say how many tokens there are; give one of them")
