@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +26,7 @@ from attn_zoo.cli.main import main, parser
 from attn_zoo.cli.recommend import required_of
 from attn_zoo.cost.experiments import report
 from attn_zoo.export import table as export_table
-from attn_zoo.leaderboard import leaderboard
+from attn_zoo.leaderboard import Table, leaderboard
 from attn_zoo.leaderboard import tables as leaderboard_tables
 from attn_zoo.leaderboard.figure3 import Figure, figure3_page, read_figure
 from attn_zoo.leaderboard.figure3.plot import plot_figure3
@@ -81,6 +82,7 @@ CURVES = ROOT / "results" / "curves.svg"
 """Scores of ``experiment=curves`` against costs of a layer, where they are recorded."""
 
 
+@cache
 def tables() -> dict[str, str]:
     """Text of every generated table by its name."""
     return {
@@ -103,7 +105,7 @@ def tables() -> dict[str, str]:
         "spectrum": spectrum_table(_measured("spectrum"), "github"),
         "transplant": transplant_table(_measured("transplant"), "github"),
         "findings": findings(
-            leaderboard_tables(records_in("profile")),
+            boards_of("profile"),
             _measured("transplant"),
             format="github",
             recurrent=[name for name in attentions() if card(name).can.stepwise],
@@ -138,15 +140,15 @@ def renewed(page: Path, text: str) -> str:
 def pictures() -> dict[Path, str]:
     """Pictures beside the tables, by their files: heat maps, and Figure 3 of the Linformer paper where it is recorded."""
     made = {
-        ROOT / "results" / "profile.svg": leaderboard_tables(records_in("profile")),
-        ROOT / "results" / "quickstart" / "leaderboard.svg": leaderboard_tables(records_in("quickstart")),
+        ROOT / "results" / "profile.svg": boards_of("profile"),
+        ROOT / "results" / "quickstart" / "leaderboard.svg": boards_of("quickstart"),
     }
     drawn = {file: heat_map_svg(heat_map(of, recorded_columns(of))).rstrip() + "\n" for file, of in made.items()}
     with TemporaryDirectory() as folder:
         if figure3().cells:
             (picture,) = plot_figure3(figure3(), Path(folder) / "figure3.svg")
             drawn[FIGURE3] = picture.read_text(encoding="utf-8")
-        if curves := leaderboard_tables(records_in("curves")):
+        if curves := boards_of("curves"):
             layers = [axis for axis in layer_axes(ROOT / "results" / "curves_layers.json") if axis.name.endswith(f"-{LENGTH}")]
             (found,) = (picture for picture in tradeoffs(curves, layers) if picture.along == "layer")
             drawn[CURVES] = next(file for file in write(found, style_of(curves), Path(folder)) if file.suffix == ".svg").read_text()
@@ -180,7 +182,7 @@ def table2_published() -> str:
 
 def each_seed(name: str) -> str:
     """Test scores of each seed: rows by tasks and their settings."""
-    made = leaderboard_tables(records_in(name))
+    made = boards_of(name)
     cells: dict[str, dict[int, str]] = {}
     for at, table in enumerate(made):
         for row in table.rows:
@@ -198,8 +200,15 @@ def printed(*words: str) -> str:
     return output.getvalue()
 
 
+@cache
 def records_in(name: str) -> list[RunRecord]:
     return Store(ROOT / "results" / name).load()[0]
+
+
+@cache
+def boards_of(name: str) -> list[Table]:
+    """Leaderboards of the records in a folder of ``results``."""
+    return leaderboard_tables(records_in(name))
 
 
 FIVE_NEEDS = {
@@ -225,12 +234,12 @@ def five_needs() -> str:
 def _answer(words: str) -> Recommendation:
     """Answer of ``attn-zoo recommend`` to these arguments on a CPU."""
     parsed = parser("recommend").parse_args(["recommend", "--device", "cpu", *words.split()])
-    return recommend(required_of(parsed), leaderboard_tables(records_in("profile")), _measured("transplant"))
+    return recommend(required_of(parsed), boards_of("profile"), _measured("transplant"))
 
 
 def places() -> str:
     """Last lines of ``attn-zoo compare performer``, whose runs are those of the quickstart."""
-    made = leaderboard_tables(records_in("quickstart"))
+    made = boards_of("quickstart")
     return "\n".join(place(row, table) for table in made for row in table.rows if row.attention == "performer")
 
 
