@@ -6,10 +6,12 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -29,6 +31,9 @@ from attn_zoo.leaderboard.render.costs import machine_names
 from attn_zoo.leaderboard.render.notes import footnotes
 from attn_zoo.leaderboard.rows import Table
 from attn_zoo.records import Damaged, RunRecord
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 __all__ = ["html_page", "records_from"]
 
@@ -64,15 +69,6 @@ def html_page(
         records_at: how to get from the page to the folder of records, see ``records_from``; None links no files.
         costs: columns beside the heat map; those that the records hold where there are none.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("attn_zoo.leaderboard", "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     here = files("attn_zoo.leaderboard.page")
     script = here.joinpath("script.js").read_text(encoding="utf-8")
     styles = here.joinpath("style.css").read_text(encoding="utf-8")
@@ -84,30 +80,48 @@ def html_page(
     unplotted = ""
     if len(tables) > _DRAWN_TASKS:
         unplotted = f"plots are drawn of the first {_DRAWN_TASKS} tables; attn-zoo leaderboard --plots FOLDER draws all"
-    return environment.get_template("template.html.j2").render(
-        summary=summary(tables, records),
-        overview=overview(found, made, style),
-        heat=found,
-        metrics=[metric(column) for column in found.columns],
-        heat_notes=heat_notes(found),
-        shades={"light": LIGHT_SHADES, "dark": DARK_SHADES},
-        sections=made,
-        attentions=attentions(tables, style),
-        implementations=sorted(
-            {row.provenance.implementation for table in tables for row in table.rows}, key=lambda name: (name != "eager", name)
-        ),
-        overalls=[_drawn(picture, style) for picture in overalls(found)],
-        tradeoffs=[_drawn(picture, style) for picture in tradeoffs(tables)],
-        figures=_figures(tables, made, style),
-        environments=runs.environments,
-        damaged=[(item.path.name, item.reason) for item in damaged],
-        notes=footnotes(tables, machines, False),
-        unplotted=unplotted,
-        variables=variables(),
-        style=styles,
-        script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        version=version("attn-zoo"),
+    return (
+        _environment()
+        .get_template("template.html.j2")
+        .render(
+            summary=summary(tables, records),
+            overview=overview(found, made, style),
+            heat=found,
+            metrics=[metric(column) for column in found.columns],
+            heat_notes=heat_notes(found),
+            shades={"light": LIGHT_SHADES, "dark": DARK_SHADES},
+            sections=made,
+            attentions=attentions(tables, style),
+            implementations=sorted(
+                {row.provenance.implementation for table in tables for row in table.rows}, key=lambda name: (name != "eager", name)
+            ),
+            overalls=[_drawn(picture, style) for picture in overalls(found)],
+            tradeoffs=[_drawn(picture, style) for picture in tradeoffs(tables)],
+            figures=_figures(tables, made, style),
+            environments=runs.environments,
+            damaged=[(item.path.name, item.reason) for item in damaged],
+            notes=footnotes(tables, machines, False),
+            unplotted=unplotted,
+            variables=variables(),
+            style=styles,
+            script=script,
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            version=version("attn-zoo"),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    """Environment of the template, which is compiled once in a process."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("attn_zoo.leaderboard", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 
