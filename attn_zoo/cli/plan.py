@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,7 +116,20 @@ def _sweep(words: Sequence[str], typed: Sequence[Override]) -> list[DictConfig]:
     keys = {override.key_or_group for override in typed}
     written = [override for override in parse_overrides(words) if override.key_or_group not in keys]
     jobs = [job for batch in BasicSweeper.split_arguments([*written, *typed], max_batch_size=None) for job in batch]
-    return [hydra.compose("run", overrides=unfold_row(job)) for job in jobs]
+    made: dict[tuple[str, ...], DictConfig] = {}
+    return [_composed(unfold_row(job), made) for job in jobs]
+
+
+def _composed(words: Sequence[str], made: dict[tuple[str, ...], DictConfig]) -> DictConfig:
+    """Configuration of one run of a grid. Seeds share what ``made`` holds for the other words, as Hydra takes long for each."""
+    seeds = [word for word in words if re.fullmatch(r"seed=\d+", word)]
+    others = tuple(word for word in words if word not in seeds)
+    if others not in made:
+        made[others] = hydra.compose("run", overrides=[*others])
+    config = deepcopy(made[others])
+    for seed in seeds:
+        config.seed = int(seed.removeprefix("seed="))
+    return config
 
 
 def _refuse_shared_runs(settings: Settings) -> None:
