@@ -122,7 +122,7 @@ def _sweep(words: Sequence[str], typed: Sequence[Override]) -> list[DictConfig]:
 
 def _composed(words: Sequence[str], made: dict[tuple[str, ...], DictConfig]) -> DictConfig:
     """Configuration of one run of a grid. Seeds share what ``made`` holds for the other words, as Hydra takes long for each."""
-    seeds = [word for word in words if re.fullmatch(r"seed=\d+", word)]
+    seeds = [word for word in words if re.fullmatch("seed=(0|[1-9][0-9]*)", word)]
     others = tuple(word for word in words if word not in seeds)
     if others not in made:
         made[others] = hydra.compose("run", overrides=[*others])

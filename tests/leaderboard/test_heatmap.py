@@ -285,6 +285,8 @@ def test_without_a_file_costs_are_those_of_the_records():
     (column,) = recorded_columns(tables([short[0], *settings]))
     assert column.written("linformer") == "0.7×", "of the setting that the map shows"
     assert recorded_columns(tables([make_record("linformer")])) == []
+    nowhere = {**short[0].task_card, "length": None}
+    assert recorded_columns(tables([replace(record, task_card=nowhere) for record in short])) == []
 
 
 def test_records_that_count_mechanisms_alone_show_them_at_one_length():

@@ -68,7 +68,7 @@ def recorded_columns(tables: Sequence[Table]) -> list[CostColumn]:
     if alone:
         said = f"FLOPs: forward pass of the mechanisms alone at {LENGTH:,} tokens, at the runs' hyperparameters, times softmax's"
         return [CostColumn("FLOPs", LENGTH, said, alone)]
-    known = [table for table in tables if table.softmax_flops]
+    known = [table for table in tables if table.softmax_flops and table.task["length"]]
     if not known:
         return []
     table = max(known, key=lambda table: (sum(row.costs.flops_per_example is not None for row in table.rows), table.task["length"]))
