@@ -59,7 +59,7 @@ def _notes(found: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         f"linear layer on its mean hidden state, at a peak rate of {s['classify_rate']:g}.",
         f"Rows to learn from and to test on: {sizes}.",
         f"Speed: seconds of the teacher's forward pass in those of the student's, above 1 where the student is faster; "
-        f"{setting['length']} tokens, rounds in turn, {environment['threads']} threads of {environment['cpu']}; {METHOD}.",
+        f"{setting['length']} tokens, rounds in turn, threads: {environment['threads']}, {environment['cpu']}; {METHOD}.",
     ]
     if any(row.attention == "softmax" for row in rows):
         notes.append("softmax is the teacher itself, fine-tuned on each task with the same steps, rates and seeds.")
