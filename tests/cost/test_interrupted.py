@@ -72,7 +72,11 @@ def starts(process: psutil.Process, file: Path) -> bool:
 
 def works(process: psutil.Process, file: Path) -> bool:
     """Tell whether a worker is at its cells, of which one is done."""
-    return file.exists() and '"cells": [\n' in file.read_text(encoding="utf-8") and bool(family(process))
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:  # also between a check that it can be written and the first cell
+        return False
+    return '"cells": [\n' in text and bool(family(process))
 
 
 def compiles(process: psutil.Process, file: Path) -> bool:

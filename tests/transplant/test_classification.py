@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from attn_zoo.tasks.sentences import Sst2
 
 from attn_zoo.cli import main
 from attn_zoo.cli import transplant as command
@@ -15,7 +16,6 @@ from attn_zoo.transplant.classification_table import accuracies, classification_
 from attn_zoo.transplant.classify import Labelled, classify, labelled
 from attn_zoo.transplant.record import read_record
 from attn_zoo.transplant.table import rows_of
-from tasks.sentences import Sst2
 
 WORDS = ("object", "class", "value", "name", "list", "type", "line", "string")
 SOFTMAX = Candidate("softmax", {}, None, "softmax")
