@@ -44,7 +44,8 @@ def layer_axes(file: Path) -> list[CostAxis]:
             if costs:
                 said = f"{words} at {length:,} tokens"
                 name = f"{words.split()[-1]}-{length}"
-                made.append(CostAxis(name, said, f"{said} ({unit})", partial(_of, costs=costs), lambda row: None, source=source))
+                of = partial(_of, costs=costs, heads=grid["heads"])
+                made.append(CostAxis(name, said, f"{said} ({unit})", of, lambda row: None, source=source))
     return made
 
 
@@ -53,9 +54,10 @@ def _value(found: Measurement, cell: Cell, quantity: str, factor: float) -> floa
     return factor * median(values) if values else None
 
 
-def _of(row: Row, costs: Mapping[Cell, float]) -> float | None:
-    """Cost of the layer that is built as the row's, where the row takes the implementation that a device offers by itself."""
-    if row.costs.block.measured_as not in ("auto", "eager"):
+def _of(row: Row, costs: Mapping[Cell, float], heads: int) -> float | None:
+    """Cost of the layer that is built as the row's, where the row takes the implementation that a device offers by itself; a row
+    that names its heads has those of the layer."""
+    if row.costs.block.measured_as not in ("auto", "eager") or row.heads not in (None, heads):
         return None
     return next((cost for cell, cost in costs.items() if cell.subject and _is_of(cell.subject, row)), None)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,14 +59,15 @@ def tables(
 
 
 def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
-    """Records that share a table: of equal protocol, task, network, budget, precision, device and data.
+    """Records that share a table: of equal protocol, task, network but for its heads, budget, precision, device and data.
 
     A run that failed before its data were read stands with most of its spec's others.
     """
     by_spec: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         spec = record.spec
-        shared = [spec.task, spec.task_options, spec.model, shared_budget(record), spec.precision, spec.device]
+        network = {**spec.model.to_dict(), "heads": None}  # a setting of rows, as what a mechanism computes depends on their width
+        shared = [spec.task, spec.task_options, network, shared_budget(record), spec.precision, spec.device]
         by_spec[key_of([record.protocol, record.task_card["version"], *shared])][key_of(record.data) if record.data else ""].append(
             record
         )
@@ -93,7 +94,8 @@ def _table(
     whole = next((r for r in group.values() if r.status == "done"), next(iter(group.values())))
     higher = bool(whole.task_card.get("higher_is_better", True))
     sign = -1 if higher else 1
-    rows = [_row(found, setting, whole.chance) for (_, setting), found in members.items()]
+    told = _told_by_heads(group.values())
+    rows = [_row(found, setting, whole.chance, name in told) for (name, setting), found in members.items()]
     runs = {row.label: found for row, found in zip(rows, members.values(), strict=True)}
     rows.sort(key=lambda row: (row.control, sign * row.scores.test.mean if row.scores.test else math.inf, row.label))
     control = next((row for row in rows if row.control and row.scores.test), None)
@@ -105,7 +107,7 @@ def _table(
         task=whole.task_card,
         task_options=whole.spec.task_options,
         data=whole.data,
-        model=whole.spec.to_dict()["model"],
+        model={**whole.spec.model.to_dict(), "heads": _usual_heads(group.values())},
         budget=shared_budget(whole),
         protocol=whole.protocol,
         precision=whole.spec.precision,
@@ -121,7 +123,7 @@ def _table(
     )
 
 
-def _row(members: Sequence[RunRecord], setting: str, chance: float | None) -> Row:
+def _row(members: Sequence[RunRecord], setting: str, chance: float | None, by_heads: bool) -> Row:
     first = members[0]
     done = [r for r in members if r.status == "done" and _is_figure(r.scores["test"])]
     counted = next((r.counted for r in members if r.counted), {})
@@ -134,6 +136,7 @@ def _row(members: Sequence[RunRecord], setting: str, chance: float | None) -> Ro
         attention=first.spec.attention,
         setting=setting,
         options=first.spec.options,
+        heads=first.spec.model.heads if by_heads else None,
         control=bool(first.attention_card.get("control")),
         warnings=tuple(dict.fromkeys(said.removeprefix(f"{r.spec.attention}: ") for r in members for said in r.warnings)),
         scores=_scores(members, done, chance, training_flops),
@@ -225,10 +228,12 @@ def _told(members: Sequence[RunRecord], name: str) -> tuple[str, ...]:
 
 
 def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
-    """Setting of each row among its attention's others: an implementation asked for by name, options in which the rows differ.
+    """Setting of each row among its attention's others: an implementation asked for by name, options in which the rows differ,
+    and heads where they are not the usual ones of a table.
 
     A tuned row says so where the records also hold rows of its attention that are not.
     """
+    by_heads = {name for members in tables for name in _told_by_heads(members.values())}
     by_attention: dict[str, dict[str, RunRecord]] = defaultdict(dict)
     for key, record in ((key, record) for members in tables for key, record in members.items()):
         by_attention[record.spec.attention][key] = record
@@ -241,8 +246,21 @@ def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
             kernel = [] if record.spec.implementation in ("auto", "eager") else [f"({record.spec.implementation})"]
             own = own_options(record)
             told = [f"{option}={own[option]}" for option in differing if option in own]
+            told += [f"heads={record.spec.model.heads}"] if record.spec.attention in by_heads else []
             settings[key] = " ".join([*kernel, *told, *(["(tuned)"] if record.tuning and plain else [])])
     return _told_apart(settings, tables)
+
+
+def _usual_heads(records: Iterable[RunRecord]) -> int:
+    """Heads of most records, the fewest of several such numbers."""
+    counts = Counter(record.spec.model.heads for record in records)
+    return min(counts, key=lambda heads: (-counts[heads], heads))
+
+
+def _told_by_heads(records: Collection[RunRecord]) -> set[str]:
+    """Attentions of a table with other heads than most records of it."""
+    usual = _usual_heads(records)
+    return {record.spec.attention for record in records if record.spec.model.heads != usual}
 
 
 def _values(option: str, records: Iterable[RunRecord]) -> set[str]:
@@ -264,7 +282,7 @@ def _told_apart(settings: Mapping[str, str], tables: Sequence[Mapping[str, RunRe
 
 def _row_key(record: RunRecord) -> str:
     tuned = [] if record.tuning is None else [record.tuning.study]
-    return key_of([record.spec.attention, own_options(record), record.spec.implementation, *tuned])
+    return key_of([record.spec.attention, own_options(record), record.spec.implementation, record.spec.model.heads, *tuned])
 
 
 def key_of(value: Any) -> str:

@@ -126,7 +126,7 @@ def facts(table: Table, row: Row) -> Facts:
         length=table.task["length"],
         depth=model["depth"],
         dim=model["dim"],
-        heads=model["heads"],
+        heads=row.heads or model["heads"],
         ffn=round(model["dim"] * model["mlp_ratio"]),
         steps=row.scores.curve[-1].step if budget.get("seconds") and row.scores.curve else budget["steps"],
         batch_size=budget["batch_size"],

@@ -189,8 +189,10 @@ class Row:
 
     attention: str
     setting: str
-    """Implementation and options in which the row differs from its attention's others; empty where there are none."""
+    """Implementation, options and heads in which the row differs from its attention's others; empty where there are none."""
     options: Mapping[str, Any]
+    heads: int | None
+    """Heads of the layers where the table has rows of this attention with other heads than ``Table.model`` says; else None."""
     control: bool
     warnings: tuple[str, ...]
     """Recorded warnings about the setting, without the name of the attention; and that it costs more than softmax."""
@@ -278,13 +280,14 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows that may be compared: same task, data, network, budget, precision and kind of device."""
+    """Rows that may be compared: same task, data, network but for its heads, budget, precision and kind of device."""
 
     task: Mapping[str, Any]
     """The task's card as it was recorded."""
     task_options: Mapping[str, Any]
     data: Mapping[str, Mapping[str, Any]]
     model: Mapping[str, Any]
+    """Network around the attention; its heads are those of most rows."""
     budget: Mapping[str, Any]
     """Budget of training; a setting that was tuned by row is the range of its search, as text."""
     protocol: str

@@ -96,6 +96,20 @@ def test_labels_show_only_options_that_differ():
     assert {row.label for row in table.rows} == {"linformer k=8", "linformer k=16", "softmax (sdpa)"}
 
 
+def test_heads_are_a_setting_of_rows_where_those_of_a_table_differ():
+    four, two = ModelSpec(), ModelSpec(heads=2)
+    same = [make_record(name, spec_model=two) for name in ("softmax", "linear")]
+    assert [row.label for row in tables(same)[0].rows] == ["linear", "softmax"] and tables(same)[0].model["heads"] == 2
+    elsewhere = make_record("performer", "mqar", spec_model=two)
+    found = tables([*same, make_record("linear", spec_model=four), make_record("linear", "mqar", spec_model=two), elsewhere])
+    assert {table.task["name"]: ({row.label for row in table.rows}, table.model["heads"]) for table in found} == {
+        "digits": ({"softmax", "linear heads=2", "linear heads=4"}, 2),
+        "mqar": ({"linear heads=2", "performer"}, 2),
+    }
+    assert {row.heads for row in found[0].rows} == {None, 2, 4} and {row.heads for row in found[1].rows} == {None}
+    assert len(tables([*same, make_record(spec_model=ModelSpec(dim=32))])) == 2
+
+
 def test_controls_stand_last_and_the_margin_is_over_the_best_of_them():
     records = [
         make_record("none", test=0.1),

@@ -25,7 +25,7 @@ from attn_zoo.leaderboard.plots.style import style_of
 from attn_zoo.leaderboard.plots.tradeoff import CURVES, PANELS, columns_of, curves_of, draw_tradeoff, log_ticks, size_of
 from attn_zoo.plotting.labels import overlap
 from attn_zoo.plotting.theme import SERIES, settings
-from attn_zoo.records import RunRecord, Tuning
+from attn_zoo.records import ModelSpec, RunRecord, Tuning
 
 FLOPS = RECORDED["FLOPs"]
 
@@ -57,6 +57,13 @@ def test_a_curve_joins_the_settings_of_a_mechanism_by_ascending_cost():
     assert curve.name == "linformer" and [row.costs.flops_per_example for row in curve.rows] == [100, 200, 300]
     assert curve.varied == "dial 100 to 300"
     assert curves_of(table, RECORDED["memory"]) == [], "all rows took the same memory"
+
+
+def test_heads_make_a_curve_as_a_hyperparameter_does():
+    records = [dialled("linear", 100 * heads, 0.9 - heads / 100, spec_model=ModelSpec(heads=heads)) for heads in (1, 4, 2)]
+    (table,) = tables([replace(r, spec=replace(r.spec, options={})) for r in records])
+    (curve,) = curves_of(table, FLOPS)
+    assert curve.varied == "heads 1 to 4" and [row.heads for row in curve.rows] == [1, 2, 4]
 
 
 def tuned(flops: int, test: float, *more: str) -> RunRecord:
@@ -229,6 +236,10 @@ def test_measured_costs_of_a_layer_are_axes_at_each_length(tmp_path):
     assert axes["memory-1024"].of(by_k[16]) == pytest.approx(16), "MiB"
     assert axes["time-4096"].of(by_k[32]) is None and axes["time-4096"].of(by_k[None]) is None, "not measured"
     assert MECHANISM.of(by_k[8]) == 8
+    two = replace(records[0].spec, model=ModelSpec(heads=2))
+    (varied,) = tables([records[0], replace(records[0], spec=two)])
+    of = {row.heads: axes["time-4096"].of(row) for row in varied.rows}
+    assert of == {2: axes["time-4096"].of(by_k[8]), 4: None}, "the layer has two heads"
     (picture,) = [p for p in tradeoffs([table], list(axes.values())) if p.name == "tradeoff-layer"]
     assert picture.size == size_of(5, 3) and "width 64 with 2 heads" in picture.caption and "this processor" in picture.caption
 

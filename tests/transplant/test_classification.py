@@ -97,7 +97,14 @@ def test_the_table_holds_means_over_tasks_and_seeds(easy):
 
     def point(seed: int, accuracy: dict[str, float]) -> dict[str, object]:
         passes = {"student": [1.0] * 7, "teacher": [2.0] * 7}
-        same = {"label": "linformer", "attention": "linformer", "options": {}, "dial": None, "control": False, "init": None}
+        same: dict[str, object] = {
+            "label": "linformer",
+            "attention": "linformer",
+            "options": {},
+            "dial": None,
+            "control": False,
+            "init": None,
+        }
         rest = {"moment_kept": None, "cost": cost, "stages": {}, "layer_errors": {}, "failed": None}
         return {**same, **rest, "seed": seed, "accuracy": accuracy, "passes": passes}
 

@@ -92,9 +92,9 @@ def draw_tradeoff(figure: Any, panels: Sequence[tuple[Table, CostAxis]], columns
 
 
 def _differing(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Values, row by row, of the options that differ."""
-    names = dict.fromkeys(name for row in rows for name in row.options)
-    known = {name: [row.options.get(name) for row in rows] for name in names}
+    """Values, row by row, of the options that differ, heads among them."""
+    settings = [{**row.options, "heads": row.heads} for row in rows]
+    known = {name: [found.get(name) for found in settings] for name in dict.fromkeys(name for found in settings for name in found)}
     return {name: values for name, values in known.items() if len(set(map(str, values))) > 1}
 
 
