@@ -74,7 +74,7 @@ def test_data_formats_hold_rows_flat_with_failures_and_blocks_as_text(records):
     (table,) = json.loads(render(made, "json"))
     row = next(row for row in table["rows"] if row["attention"] == "linformer")
     parts = [{field.name for field in fields(kind)} for kind in (Scores, Costs, Provenance, Standing)]
-    named = {"label", "attention", "options", "control", "warnings", "seeds", "machines", "measured_as", "score"}
+    named = {"label", "attention", "options", "heads", "control", "warnings", "seeds", "machines", "measured_as", "score"}
     assert set(row) == named | set().union(*parts) - {"test"}
     assert sum(map(len, parts)) == len(set().union(*parts)), "no part has a name of another"
     assert row["failures"] == ["out_of_memory with seed 3: because of out_of_memory"]

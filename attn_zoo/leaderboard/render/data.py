@@ -67,7 +67,7 @@ def _flat(row: Row) -> dict[str, Any]:
 
 def _names() -> list[str]:
     names = ["task", "task_version", "task_options", "metric", "higher_is_better", "data", "protocol", "precision", "device"]
-    names += [*_PLAIN, "options", "score_by_seed", "seeds_done", "chance", "best_control", "best_control_score"]
+    names += [*_PLAIN, "options", "heads", "score_by_seed", "seeds_done", "chance", "best_control", "best_control_score"]
     names += [f"{name}_{part}" for name in _ESTIMATES for part in ("mean", "half_width_95")]
     names += ["trials", "study", "tuned", "best_valid_of_trials"]
     names += ["train_seconds_least", "train_seconds_most", "no_ranks", *_LISTS]
@@ -92,6 +92,7 @@ def _line(row: Row, table: Table) -> dict[str, Any]:
         "precision": table.precision,
         "device": table.device,
         "options": dict(row.options),
+        "heads": row.heads,
     }
     line |= {"score_by_seed": dict(row.scores.by_seed), "seeds_done": len(row.scores.seeds), "chance": table.chance}
     line |= {"best_control": table.control, "best_control_score": table.best_control, "no_ranks": table.ranking.reason}
