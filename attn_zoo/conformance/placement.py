@@ -94,7 +94,8 @@ def _place_enters(subject: Subject, geometry: Geometry) -> str | None:
         return "the first places have inputs of their own"
     request = eager.draw(module, batch=2)
     with torch.no_grad():
-        gap = max(_gap_when_permuted(module, request, seed) for seed in range(4))
+        before = request(module)
+        gap = max(_gap_when_permuted(module, request, before, seed) for seed in range(4))
     if gap <= subject.tolerance or _has_neutral_token(eager, geometry):
         return None
     if geometry.causal and subject.card.can.stepwise:
@@ -102,13 +103,12 @@ def _place_enters(subject: Subject, geometry: Geometry) -> str | None:
     return f"permuting the tokens moves the outputs by {gap:.2g} of the largest"
 
 
-def _gap_when_permuted(module: Attention, request: Request, seed: int) -> float:
-    """Largest change of an output, relative to the largest, by a random permutation of the tokens."""
+def _gap_when_permuted(module: Attention, request: Request, before: Tensor, seed: int) -> float:
+    """Largest change of an output, ``before`` in the order drawn, by a random permutation of the tokens, relative to the largest."""
     device = request.value.device
     order = torch.randperm(request.positions, generator=torch.Generator().manual_seed(seed)).to(device)
-    before = request(module)[:, :, order]
     after = request.changed(lambda _, tensor: tensor[:, :, order])(module)
-    return ((after - before).abs().max() / before.abs().max().clamp(min=1e-30)).item()
+    return ((after - before[:, :, order]).abs().max() / before.abs().max().clamp(min=1e-30)).item()
 
 
 @torch.no_grad()
