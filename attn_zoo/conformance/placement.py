@@ -104,7 +104,7 @@ def _place_enters(subject: Subject, geometry: Geometry) -> str | None:
 
 
 def _gap_when_permuted(module: Attention, request: Request, before: Tensor, seed: int) -> float:
-    """Largest change of an output, ``before`` in the order drawn, by a random permutation of the tokens, relative to the largest."""
+    """Largest change of an output by a random permutation of the tokens, relative to the largest; ``before`` is as they were."""
     device = request.value.device
     order = torch.randperm(request.positions, generator=torch.Generator().manual_seed(seed)).to(device)
     after = request.changed(lambda _, tensor: tensor[:, :, order])(module)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -17,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attn_zoo.conformance.another_process import digests_elsewhere
 from attn_zoo.conformance.harness import Case, NotApplicable, Report, Violation, require, run_cases
 from attn_zoo.contract import (
     METRICS,
@@ -318,16 +316,6 @@ def examples_are_reproducible(task: Task) -> str:
     return f"test digest {digests[2][:12]}"
 
 
-_ANOTHER_PROCESS = """
-import pickle, sys
-try:
-    kind, options = pickle.load(sys.stdin.buffer)
-except (ImportError, AttributeError) as error:
-    sys.exit(f"cannot be imported: {error}")
-print("digests", *(kind(options).examples(split).digest() for split in sys.argv[1:]))
-"""
-
-
 @task_check
 def another_process_agrees(task: Task) -> None:
     """A new process, with other hashes and another order of sets, computes the same digests."""
@@ -337,15 +325,10 @@ def another_process_agrees(task: Task) -> None:
         sent = pickle.dumps((type(task), task.options))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise NotApplicable(f"the task cannot be sent to another process: {error}") from error
-    salt = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", _ANOTHER_PROCESS, *SPLITS]
-    done = subprocess.run(command, input=sent, capture_output=True, env=environment, check=False)
-    message = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-    if message[0].startswith("cannot be imported"):
-        raise NotApplicable(f"in another process the task {message[0]}")
-    require(done.returncode == 0, f"another process fails to make the examples: {message[0]}")
-    theirs = done.stdout.decode().splitlines()[-1].split()[1:]
+    status, theirs, message = digests_elsewhere(sent)
+    if message.startswith("cannot be imported"):
+        raise NotApplicable(f"in another process the task {message}")
+    require(status == 0, f"another process fails to make the examples: {message}")
     ours = [task.examples(split).digest() for split in SPLITS]
     differing = [split for split, one, other in zip(SPLITS, ours, theirs, strict=True) if one != other]
     require(not differing, f"another process finds other content in {', '.join(differing)}; draw from a seeded generator alone")

@@ -1,0 +1,81 @@
+"""A process with other hashes, and so another order of sets, in which the kit makes the examples of tasks again.
+
+It is started once and forks for each task, which spares the seconds of its imports; where there is no fork, it ends after one.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from attn_zoo.contract import SPLITS
+
+_PROGRAM = """
+import os, pickle, sys
+import attn_zoo.registry
+
+while True:
+    try:
+        folder, path, environment, files, sent, splits = pickle.load(sys.stdin.buffer)
+    except EOFError:
+        sys.exit()
+    if (child := os.fork() if hasattr(os, "fork") else 0) == 0:
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+for descriptor, file in enumerate(files, start=1):
+    os.dup2(os.open(file, os.O_WRONLY), descriptor)
+os.chdir(folder)
+sys.path[:] = path
+for name in os.environ.keys() - environment.keys():
+    del os.environ[name]
+os.environ.update(environment)
+try:
+    kind, options = pickle.loads(sent)
+except (ImportError, AttributeError) as error:
+    sys.exit(f"cannot be imported: {error}")
+print("digests", *(kind(options).examples(split).digest() for split in splits))
+"""
+
+
+def digests_elsewhere(sent: bytes) -> tuple[int, list[str], str]:
+    """Digests of the splits that another process computes.
+
+    Args:
+        sent: the pickled class of a task and its options.
+
+    Returns:
+        Its status, the digests where that is 0, and the last line of its errors.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    with tempfile.TemporaryDirectory() as folder:
+        out, errors = files = Path(folder, "out"), Path(folder, "errors")
+        for file in files:
+            file.touch()
+        process = _process(os.getpid())
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            pickle.dump((os.getcwd(), sys.path, environment, [str(file) for file in files], sent, SPLITS), process.stdin)
+            process.stdin.flush()
+            told = process.stdout.readline()
+        except BrokenPipeError:
+            told = b""
+        if not told:
+            _process.cache_clear()
+        status = int(told) if told else process.wait()
+        digests = [] if status else out.read_text(errors="replace").splitlines()[-1].split()[1:]
+        return status, digests, (errors.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+
+
+@lru_cache(maxsize=1)
+def _process(owner: int) -> subprocess.Popen[bytes]:
+    """The process, one for each of those that ask; it ends when the owner does."""
+    salt = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    environment = {**os.environ, "PYTHONHASHSEED": salt, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", _PROGRAM]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
