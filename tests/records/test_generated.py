@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,20 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(text)
 
 
-def check_damaged(content: bytes) -> None:
-    """Check that every reader takes a folder with this file, and reads what ``verify`` accepts."""
+@cache
+def sound_files() -> dict[str, bytes]:
+    """Files of two sound records, by name."""
     with tempfile.TemporaryDirectory() as folder:
         for seed in (1, 2):
             Store(folder).add(make_record(seed=seed))
+        return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+def check_damaged(content: bytes) -> None:
+    """Check that every reader takes a folder with this file, and reads what ``verify`` accepts."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, sound in sound_files().items():
+            (Path(folder) / name).write_bytes(sound)
         (Path(folder) / f"performer-{WHOLE['run_id']}.json").write_bytes(content)
         records, left_out = Store(folder).load()
         assert len(records) + len(left_out) == 3
