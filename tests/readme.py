@@ -71,7 +71,7 @@ PAGES = {
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
     ROOT / "docs" / "linformer.md": ("projections", "figure3", "table2", "table2_published", "late", "limits"),
-    ROOT / "docs" / "profile.md": ("separation",),
+    ROOT / "docs" / "profile.md": ("separation", "bare"),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
 }
@@ -119,8 +119,9 @@ def tables() -> dict[str, str]:
         "figure3": figure3_of_the_paper(),
         "table2": classification_table(_measured("linformer_table2"), "github"),
         "table2_published": table2_published(),
-        "limits": each_seed("linformer_limits"),
-        "late": each_seed("linformer_text"),
+        "limits": each_seed(boards_of("linformer_limits")),
+        "late": each_seed(boards_of("linformer_text")),
+        "bare": two_arms(),
         "separation": printed("leaderboard", "--records", str(ROOT / "results" / "profile"), "--separation", "--format", "github"),
     }
 
@@ -180,9 +181,20 @@ def table2_published() -> str:
     return tabulate(body, ["model", *columns, "mean"], tablefmt="github", disable_numparse=True, colalign=align)
 
 
-def each_seed(name: str) -> str:
+def two_arms() -> str:
+    """Scores of ``experiment=profile_bare`` beside those of the same rows and tasks of the profile."""
+
+    def cell(record: RunRecord) -> tuple[str, ...]:
+        spec = record.spec
+        return (spec.attention, str(spec.options), spec.task, str(spec.task_options))
+
+    bare = records_in("profile_bare")
+    cells = set(map(cell, bare))
+    return each_seed(leaderboard_tables([*bare, *(record for record in records_in("profile") if cell(record) in cells)]))
+
+
+def each_seed(made: Sequence[Table]) -> str:
     """Test scores of each seed: rows by tasks and their settings."""
-    made = boards_of(name)
     cells: dict[str, dict[int, str]] = {}
     for at, table in enumerate(made):
         for row in table.rows:
