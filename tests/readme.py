@@ -70,7 +70,7 @@ PAGES = {
     ),
     ROOT / "docs" / "export.md": ("export",),
     ROOT / "docs" / "transplant.md": ("transplant",),
-    ROOT / "docs" / "linformer.md": ("projections", "figure3", "table2", "table2_published", "late", "limits"),
+    ROOT / "docs" / "linformer.md": ("projections", "figure3_pilot", "figure3", "table2", "table2_published", "late", "limits"),
     ROOT / "docs" / "profile.md": ("separation", "bare"),
     ROOT / "docs" / "findings.md": ("findings",),
     ROOT / "docs" / "recommend.md": ("recommend",),
@@ -117,6 +117,7 @@ def tables() -> dict[str, str]:
         "export": export_table(_measured("export")),
         "linformer_table3": report(_measured("linformer_table3")),
         "figure3": figure3_of_the_paper(),
+        "figure3_pilot": by_part(boards_of("linformer_figure3_pilot")),
         "table2": classification_table(_measured("linformer_table2"), "github"),
         "table2_published": table2_published(),
         "limits": each_seed(boards_of("linformer_limits")),
@@ -203,6 +204,19 @@ def each_seed(made: Sequence[Table]) -> str:
     rows = [[label, *(found.get(at, "") for at in range(len(made)))] for label, found in cells.items()]
     head = [f"{title} (%)" for title in titles(made)]
     return tabulate(rows, ["row", *head], tablefmt="github", disable_numparse=True) if made else "Not run yet."
+
+
+def by_part(made: Sequence[Table]) -> str:
+    """Mean test scores of one table, whole and by part."""
+    (table,) = made
+    parts = sorted({name for row in table.rows for name in row.scores.parts})
+    rows = [
+        [row.label + " (c)" * row.control]
+        + [f"{score.mean:.1f}" if score else "" for score in (row.scores.test, *map(row.scores.parts.get, parts))]
+        for row in table.rows
+    ]
+    head = ["row", f"test {table.task['metric']}", *parts]
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True, colalign=["left", *["right"] * (len(head) - 1)])
 
 
 def printed(*words: str) -> str:
