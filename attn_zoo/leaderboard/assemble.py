@@ -8,6 +8,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from attn_zoo.leaderboard.boards import boards, boards_at, flops_until, pretrain_seconds, was_disturbed
@@ -17,7 +18,7 @@ from attn_zoo.leaderboard.ranking import ranked
 from attn_zoo.leaderboard.rows import Block, Costs, CurvePoint, Failure, Provenance, Row, Scores, Table
 from attn_zoo.leaderboard.statistics import Estimate, estimate, paired
 from attn_zoo.leaderboard.tuned import found_settings, own_options, rows_of_tables, shared_budget
-from attn_zoo.records import RunRecord
+from attn_zoo.records import ModelSpec, RunRecord
 
 _PART = "test: "
 """Begins the names of scores of parts of the test."""
@@ -66,8 +67,7 @@ def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     by_spec: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         spec = record.spec
-        network = {**spec.model.to_dict(), "heads": None}  # a setting of rows, as what a mechanism computes depends on their width
-        shared = [spec.task, spec.task_options, network, shared_budget(record), spec.precision, spec.device]
+        shared = [spec.task, spec.task_options, _around(spec.model), shared_budget(record), spec.precision, spec.device]
         by_spec[key_of([record.protocol, record.task_card["version"], *shared])][key_of(record.data) if record.data else ""].append(
             record
         )
@@ -77,6 +77,12 @@ def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
         members = sorted(by_data.values(), key=len, reverse=True) or [[]]
         groups += [before_data + members[0], *members[1:]]
     return groups
+
+
+@lru_cache
+def _around(model: ModelSpec) -> ModelSpec:
+    """The network without its heads, which are a setting of rows, as what a mechanism computes depends on their width."""
+    return replace(model, heads=1)
 
 
 def _counted_once(records: Iterable[RunRecord]) -> dict[tuple[str, int], RunRecord]:
