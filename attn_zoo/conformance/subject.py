@@ -105,8 +105,7 @@ class Subject:
         options = self.options if options is None else options
         if reason := self._refused(geometry, options):
             raise NotApplicable(reason)
-        # Modules are drawn on the CPU; torch.manual_seed keeps its caller's stack, too, for GPUs that are not in use yet.
-        (torch if self.device.type == "cuda" else torch.default_generator).manual_seed(seed)
+        torch.manual_seed(seed)
         built = self.card.build(geometry, copy.deepcopy(options), self.implementation).to(self.device, dtype or self.dtype).eval()
         return move_parameters(built, self.moved)
 

@@ -67,7 +67,7 @@ def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     by_spec: dict[str, dict[str, list[RunRecord]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         spec = record.spec
-        shared = [spec.task, spec.task_options, _around(spec.model), shared_budget(record), spec.precision, spec.device]
+        shared = [spec.task, spec.task_options, _without_heads(spec.model), shared_budget(record), spec.precision, spec.device]
         by_spec[key_of([record.protocol, record.task_card["version"], *shared])][key_of(record.data) if record.data else ""].append(
             record
         )
@@ -80,7 +80,7 @@ def _comparable(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
 
 
 @lru_cache
-def _around(model: ModelSpec) -> ModelSpec:
+def _without_heads(model: ModelSpec) -> ModelSpec:
     """The network without its heads, which are a setting of rows, as what a mechanism computes depends on their width."""
     return replace(model, heads=1)
 
@@ -100,7 +100,8 @@ def _table(
     whole = next((r for r in group.values() if r.status == "done"), next(iter(group.values())))
     higher = bool(whole.task_card.get("higher_is_better", True))
     sign = -1 if higher else 1
-    told = _told_by_heads(group.values())
+    firsts = [found[0] for found in members.values()]
+    told = _told_by_heads(firsts)
     rows = [_row(found, setting, whole.chance, name in told) for (name, setting), found in members.items()]
     runs = {row.label: found for row, found in zip(rows, members.values(), strict=True)}
     rows.sort(key=lambda row: (row.control, sign * row.scores.test.mean if row.scores.test else math.inf, row.label))
@@ -113,7 +114,7 @@ def _table(
         task=whole.task_card,
         task_options=whole.spec.task_options,
         data=whole.data,
-        model={**whole.spec.model.to_dict(), "heads": _usual_heads(group.values())},
+        model={**whole.spec.model.to_dict(), "heads": _usual_heads(firsts)},
         budget=shared_budget(whole),
         protocol=whole.protocol,
         precision=whole.spec.precision,
@@ -257,16 +258,16 @@ def _settings(tables: Sequence[Mapping[str, RunRecord]]) -> dict[str, str]:
     return _told_apart(settings, tables)
 
 
-def _usual_heads(records: Iterable[RunRecord]) -> int:
-    """Heads of most records, the fewest of several such numbers."""
-    counts = Counter(record.spec.model.heads for record in records)
+def _usual_heads(rows: Iterable[RunRecord]) -> int:
+    """Heads of most rows, by a record of each; the fewest of several such numbers."""
+    counts = Counter(record.spec.model.heads for record in rows)
     return min(counts, key=lambda heads: (-counts[heads], heads))
 
 
-def _told_by_heads(records: Collection[RunRecord]) -> set[str]:
-    """Attentions of a table with other heads than most records of it."""
-    usual = _usual_heads(records)
-    return {record.spec.attention for record in records if record.spec.model.heads != usual}
+def _told_by_heads(rows: Collection[RunRecord]) -> set[str]:
+    """Attentions that have a row with other heads than most rows of the table, by a record of each."""
+    usual = _usual_heads(rows)
+    return {record.spec.attention for record in rows if record.spec.model.heads != usual}
 
 
 def _values(option: str, records: Iterable[RunRecord]) -> set[str]:

@@ -41,7 +41,7 @@ def details(shown: Shown, checks: str) -> Iterator[tuple[str, str]]:
 
 def _facts(shown: Shown) -> str:
     table, row = shown.table, shown.row
-    card, task, model = row.provenance.card, table.task, table.model
+    card, task, model = row.provenance.card, table.task, {**table.model, "heads": row.heads or table.model["heads"]}
     origin = [str(card[name]) for name in ("title", "paper", "equation", "origin") if card.get(name)]
     claims = [f"{name} {card[name]}" for name in ("time", "memory") if card.get(name)]
     facts = [["attention", "; ".join(origin) + (" (a control)" if row.control else "")]]

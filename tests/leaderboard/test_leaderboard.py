@@ -8,12 +8,14 @@ import json
 import random
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from make import make_record
 
 from attn_zoo.leaderboard import estimate, leaderboard, render, tables
+from attn_zoo.leaderboard.show import describe, find
 from attn_zoo.records import Budget, ModelSpec, Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "records"))
@@ -108,6 +110,16 @@ def test_heads_are_a_setting_of_rows_where_those_of_a_table_differ():
     }
     assert {row.heads for row in found[0].rows} == {None, 2, 4} and {row.heads for row in found[1].rows} == {None}
     assert len(tables([*same, make_record(spec_model=ModelSpec(dim=32))])) == 2
+
+
+def test_usual_heads_are_those_of_most_rows_however_many_seeds_each_has():
+    records = [make_record(name, spec_model=ModelSpec(heads=2)) for name in ("softmax", "performer")]
+    records += [make_record("linear", seed=seed, spec_model=ModelSpec(heads=4)) for seed in (1, 2, 3)]
+    (table,) = tables(records)
+    assert {row.label: row.heads for row in table.rows} == {"softmax": None, "performer": None, "linear heads=4": 4}
+    sources = [replace(record, source=f"{at}.json") for at, record in enumerate(records)]
+    (shown,) = find("linear heads=4", sources)
+    assert "heads=4" in describe(shown, "", whole=True) and "heads=2" not in describe(shown, "", whole=True)
 
 
 def test_controls_stand_last_and_the_margin_is_over_the_best_of_them():
